@@ -1,0 +1,108 @@
+# Every target sets up what it needs. State lives in .venv/ and build/ only: "make clean" removes both.
+
+PYTHON      ?= python3
+SECONDS     ?= 60
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+ASAN := build/asan
+
+EXTRAS      := test lint
+KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
+BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help build lint test demo bench fuzz sanitize clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# $(call venv,DIR)
+define venv
+@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Duramen needs Python 3.11 or newer")'
+$(PYTHON) -m venv $(1)
+endef
+
+# $(call requirements,DIR,EXTRAS): what pyproject.toml asks for, without the package itself.
+define requirements
+@$(1)/bin/python -c 'import sys, tomllib; \
+	toml = tomllib.load(open("pyproject.toml", "rb")); \
+	extras = toml["project"]["optional-dependencies"]; \
+	wanted = toml["build-system"]["requires"] + ["ninja"] + toml["project"]["dependencies"]; \
+	print(*wanted, *(line for name in sys.argv[1:] for line in extras[name]), sep="\n")' \
+	$(2) > $(1)/requirements.txt
+$(1)/bin/pip install -q --disable-pip-version-check -r $(1)/requirements.txt
+endef
+
+# $(call install,DIR,BUILD_DIR,SETTINGS): an editable install. Python changes need no rebuild; a change of the
+# kernel runs this again, and only what it touched is compiled.
+define install
+$(1)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation \
+	--config-settings=build-dir=$(2) $(3) -e .
+endef
+
+$(VENV)/.made:
+	$(call venv,$(VENV))
+	@touch $@
+
+$(VENV)/.required: pyproject.toml | $(VENV)/.made
+	$(call requirements,$(VENV),$(EXTRAS))
+	@touch $@
+
+$(VENV)/.built: $(BUILD_FILES) $(VENV)/.required
+	$(call install,$(VENV),build/release,)
+	@touch $@
+
+$(VENV)/.fuzz: pyproject.toml | $(VENV)/.made
+	$(call requirements,$(VENV),fuzz)
+	@touch $@
+
+build: $(VENV)/.built ## compile the kernel and install everything into .venv
+
+lint: build ## ruff, mypy, the layer contracts and the compiler's warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(CC) -std=c11 -fsyntax-only -Wall -Wextra -Werror $(filter %.c,$(KERNEL))
+
+test: lint ## lint, then all tests (PYTEST_ARGS="-k crc" narrows them)
+	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
+
+demo: build ## the whole story on a scratch log
+	$(BIN)/duramen demo
+
+bench: build ## measure speed, as ratios inside one run
+	$(BIN)/python -m bench
+
+fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
+	$(BIN)/python -m fuzz --seconds $(SECONDS)
+
+# The sanitized kernel has a venv of its own. libstdc++ is preloaded because libasan looks for its throw function
+# before any C++ library of Arrow is there; PYTHONMALLOC=malloc gives each bytes object red zones of its own;
+# capture=sys lets a report of the sanitizer reach the terminal.
+ASAN_SETTINGS := $(addprefix --config-settings=,cmake.define.DURAMEN_SANITIZE=ON install.strip=false)
+
+$(ASAN)/venv/.made:
+	@mkdir -p $(ASAN)
+	$(call venv,$(ASAN)/venv)
+	@touch $@
+
+$(ASAN)/venv/.required: pyproject.toml | $(ASAN)/venv/.made
+	$(call requirements,$(ASAN)/venv,test)
+	@touch $@
+
+$(ASAN)/venv/.built: $(BUILD_FILES) $(ASAN)/venv/.required
+	CC=gcc $(call install,$(ASAN)/venv,$(ASAN)/cmake,$(ASAN_SETTINGS))
+	@touch $@
+
+sanitize: $(ASAN)/venv/.built ## run the kernel tests under the address and undefined-behaviour sanitizers
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	$(ASAN)/venv/bin/python -m pytest --capture=sys tests/kernel $(PYTEST_ARGS)
+
+clean: ## remove the venv, builds and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

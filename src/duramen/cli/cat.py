@@ -1,0 +1,189 @@
+"""`duramen cat`: the records of a log on standard output, as text, JSON lines, raw bytes or an Arrow stream.
+
+Writes a batch at a time. Damage ends it: what came before is out, one line on standard error says where, exit code 1.
+
+- ``text``: each value and a line feed; bytes that are not UTF-8 as ``\\xff``.
+- ``jsonl``: one object per line with ``offset``, ``timestamp``, ``key``, ``value``, ``headers``. Bytes that are not
+  UTF-8, or all with ``--base64``, come as base64 under ``key_base64`` and ``value_base64`` instead.
+- ``raw``: the bytes of the values, one behind the other, nothing between them.
+- ``arrow``: an Arrow IPC stream with the columns of the neutral record.
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from enum import StrEnum
+from functools import partial
+from json.encoder import encode_basestring as quoted
+from typing import Annotated, Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import typer
+
+from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
+from duramen.cli.output import safe_value
+from duramen.errors import DuramenError, UsageError
+from duramen.formats import Format
+from duramen.log.reader import Log
+from duramen.model import MAX_OFFSET, SCHEMA, to_us
+
+_PLACES = "an offset, -N (the last N records), beginning, end, or @TIME (ISO 8601 or epoch milliseconds)"
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    JSONL = "jsonl"
+    RAW = "raw"
+    ARROW = "arrow"
+
+
+def command(
+    path: LogPath,
+    start: Annotated[
+        str, typer.Option("--from", "-o", metavar="FROM", help=f"Where to begin: {_PLACES}.")
+    ] = "beginning",
+    to: Annotated[str | None, typer.Option("--to", metavar="TO", help="Where to stop, exclusive: as FROM.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=0, help="At most so many records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
+    output: Annotated[Form | None, typer.Option("--output", help="How to write a record; text by default.")] = None,
+    base64: Annotated[bool, typer.Option("--base64", help="jsonl: all bytes as base64.")] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --output jsonl.")] = False,
+) -> Job:
+    """Print the records of a log.
+
+    text: each value and a line feed, bytes that are not UTF-8 as \\xff. jsonl: one object per line with offset,
+    timestamp, key, value and headers; bytes that are not UTF-8 as base64 under value_base64. raw: the bytes of the
+    values with nothing between them. arrow: an Arrow IPC stream.
+    """
+    if json and output not in (None, Form.JSONL):
+        raise UsageError(f"--json and --output {output} contradict each other")
+    form = Form.JSONL if json else output or Form.TEXT
+    if base64 and form != Form.JSONL:
+        raise UsageError("--base64 is for --output jsonl")
+    target = Target.of(path, format, option)
+    return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64)
+
+
+def run(
+    target: Target,
+    form: Form = Form.TEXT,
+    *,
+    start: str = "beginning",
+    to: str | None = None,
+    count: int | None = None,
+    follow: bool = False,
+    base64: bool = False,
+) -> int:
+    first, last = Place.parse(start), None if to is None else Place.parse(to)
+    sys.stdout.flush()
+    out = sys.stdout.buffer
+    if form == Form.ARROW and out.isatty():
+        raise UsageError("an Arrow stream is not for a terminal", hint="redirect it to a file or a program")
+    with target.open() as log:
+        bounds = _bounds(log, first, last)
+        columns = ("value",) if form in (Form.TEXT, Form.RAW) else None
+        batches = log.batches(**bounds, max_records=count, columns=columns, follow=follow)
+        try:
+            _write(batches, form, out, codec=log.codec, base64=base64, at_once=follow)
+        finally:
+            out.flush()
+    return 0
+
+
+# --- where to begin and to stop
+
+
+class Place(NamedTuple):
+    """A place in a log as people write it."""
+
+    kind: str
+    value: int = 0
+    time: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """
+        >>> Place.parse("-5"), Place.parse("17").value, Place.parse("@2023-11-14T22:13:20Z").kind
+        (Place(kind='last', value=5, time=''), 17, 'time')
+        """
+        if text in ("beginning", "end"):
+            return cls(text)
+        if text.startswith("@"):
+            return cls("time", time=_checked_time(text[1:]))
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) > MAX_OFFSET:
+            raise UsageError(f"{text!r} is no place in a log", hint=f"say {_PLACES}")
+        return cls("last" if text.startswith("-") else "offset", int(digits))
+
+
+def _checked_time(text: str) -> str:
+    try:
+        us = to_us(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"@{text} is no time", hint="ISO 8601 or epoch milliseconds") from error
+    if not -(2**63) < us < 2**63:
+        raise UsageError(f"@{text} is no time", hint="it lies too far away")
+    return text
+
+
+def _bounds(log: Log, first: Place, last: Place | None) -> dict[str, Any]:
+    """The places as arguments of `Log.batches`."""
+    bounds: dict[str, Any] = {}
+    for side, place in (("from", first), ("to", last)):
+        if place is None:
+            continue
+        if place.kind == "time":
+            bounds[f"{side}_time"] = place.time
+        elif place.kind == "end":
+            bounds[f"{side}_offset"] = log.next_offset
+        elif place.kind == "last":
+            bounds[f"{side}_offset"] = _start_of_last(log, place.value)
+        else:
+            bounds[f"{side}_offset"] = place.value
+    return bounds
+
+
+def _start_of_last(log: Log, count: int) -> int:
+    """The offset of the last record but ``count - 1``.
+
+    Offsets may have gaps (compaction, tracking), so the records are counted, in a window at the end that grows until
+    it holds enough of them. No more than about twice the wanted records are looked at where there are no gaps.
+    """
+    end, first = log.next_offset, log.first_offset
+    span = count
+    while True:
+        start = max(end - span, first)
+        try:
+            found = sum(len(offsets) for offsets in _offsets(log, start, end))
+        except CorruptionError:
+            return start  # the window holds damage: the records up to it are shown, then it is
+        if found >= count or start == first:
+            break
+        span *= 2
+    skip = found - count
+    for offsets in _offsets(log, start, end):
+        if skip < len(offsets):
+            return int(offsets[max(skip, 0)])
+        skip -= len(offsets)
+    return end
+
+
+def _offsets(log: Log, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
+    for batch in log.batches(start, end, columns=("offset",), verify=False):
+        yield batch.column(0).to_numpy()
+
+
+# --- how to write a record
+
+
+def _write(batches: Iterable[pa.RecordBatch], form: Form, out: BinaryIO, writer: _Writer, *, at_once: bool) -> None:
+    for batch in batches:
+        writer.write(batch)
+        if at_once:
+            out.flush()

@@ -1,0 +1,272 @@
+"""How things are printed: units, tables, findings' colours, JSON, progress. What to print is the verbs' business.
+
+Colours and progress bars are for terminals only; ``NO_COLOR`` turns colours off. Piped text is never cut or wrapped.
+Names and messages may hold any characters: nothing in them is taken for markup or reaches a terminal as a control
+sequence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from duramen.log.verify import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 100_000
+"""The width of a pipe: wide enough that nothing is ever wrapped."""
+
+STYLES = {
+    "heading": "bold",
+    "label": "dim",
+    "good": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "damage": "bold red",
+    "prompt": "bold blue",
+    "position": "cyan",
+    "name": "bold",
+}
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_IN_VALUES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+# --- units
+
+
+def size(size_bytes: int) -> str:
+    """A number of bytes for people.
+
+    >>> size(17), size(1536), size(3 << 30)
+    ('17 B', '1.5 KiB', '3.0 GiB')
+    """
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    amount = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1024:
+            break
+    return f"{amount:.1f} {unit}"
+
+
+def exact_size(size_bytes: int) -> str:
+    """The same with every byte counted.
+
+    >>> exact_size(1536)
+    '1.5 KiB (1,536 B)'
+    """
+    return size(size_bytes) if size_bytes < 1024 else f"{size(size_bytes)} ({size_bytes:,} B)"
+
+
+def number(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> number(1, "segment"), number(1234, "record"), number(2, "index", "indexes")
+    ('1 segment', '1,234 records', '2 indexes')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.0123), duration(2.345), duration(125)
+    ('12 ms', '2.3 s', '2 min 5 s')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def rate(size_bytes: int, seconds: float) -> str:
+    """
+    >>> rate(3_200_000_000, 2), rate(5_000_000, 2), rate(9, 0)
+    ('1.60 GB/s', '2.5 MB/s', '')
+    """
+    if seconds <= 0 or not size_bytes:
+        return ""
+    per_second = size_bytes / seconds
+    return f"{per_second / 1e9:.2f} GB/s" if per_second >= 1e8 else f"{per_second / 1e6:.1f} MB/s"
+
+
+def offsets(first: int | None, last: int | None) -> str:
+    """
+    >>> offsets(3, 3), offsets(3, 9), offsets(3, None), offsets(None, None)
+    ('offset 3', 'offsets 3 to 9', 'from offset 3 on', '')
+    """
+    if first is None:
+        return ""
+    if last is None or last < first:
+        return f"from offset {first} on"
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
+def safe(text: str) -> str:
+    """Text on one line that cannot steer a terminal.
+
+    >>> safe("a\\x1b[2Jb\\nc")
+    'a\\\\x1b[2Jb\\\\nc'
+    """
+    return _CONTROL.sub(_escaped, text)
+
+
+def safe_value(text: str) -> str:
+    """The same for a value, which may hold line feeds and tabs."""
+    return _CONTROL_IN_VALUES.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON with bytes as text where they are text; file names that are not UTF-8 keep their odd bytes escaped."""
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=_plain)
+    return text.encode("utf-8", "backslashreplace").decode() if not text.isascii() else text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
+
+
+# --- text for people
+
+
+class Cell(NamedTuple):
+    """A piece of text in one of the `STYLES`."""
+
+    text: str
+    style: str = ""
+
+
+class Column(NamedTuple):
+    title: str
+    right: bool = False
+
+
+class Output:
+    """Text on a stream: coloured and as wide as the terminal, or plain and never wrapped."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout
+        self.is_terminal = self._stream.isatty()
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        plain = bool(os.environ.get("NO_COLOR")) or not self.is_terminal
+        return Console(
+            file=self._stream, color_system=None if plain else "auto", highlight=False, markup=False, emoji=False,
+            width=None if self.is_terminal else PLAIN_WIDTH,
+        )  # fmt: skip
+
+    @cached_property
+    def width(self) -> int:
+        return self._console.width
+
+    @cached_property
+    def _paints(self) -> bool:
+        return self.is_terminal and self._console.color_system is not None
+
+    def paint(self, text: str, style: str) -> str:
+        """The text with the control sequences of a style, where the stream shows colours."""
+        if not style or not self._paints:
+            return text
+        from rich.style import Style
+
+        return str(Style.parse(STYLES.get(style, style)).render(text))
+
+    def write(self, text: str) -> None:
+        """Text that the caller laid out."""
+        self._stream.write(text)
+
+    def line(self, *parts: str | Cell) -> None:
+        """One line; plain parts may come from anywhere, so they are made safe."""
+        cells = [part if isinstance(part, Cell) else Cell(part) for part in parts]
+        self.write("".join(self.paint(safe(cell.text), cell.style) for cell in cells) + "\n")
+
+    def blank(self) -> None:
+        self.write("\n")
+
+    def heading(self, text: str) -> None:
+        self.line(Cell(text, "heading"))
+
+    def paragraph(self, text: str, *, indent: str = "", hanging: str | None = None, style: str = "") -> None:
+        """Text wrapped to the terminal; one line when piped."""
+        wrapped = textwrap.wrap(
+            safe(text), max(self.width - 1, 20), initial_indent=indent,
+            subsequent_indent=indent if hanging is None else hanging,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        for line in wrapped:
+            self.line(Cell(line, style))
+
+    def pairs(self, rows: Sequence[tuple[str, str | Cell]], *, indent: int = 2) -> None:
+        """Labels and what they say, in two columns."""
+        labels = max((len(label) for label, _ in rows), default=0)
+        for label, value in rows:
+            text, style = value if isinstance(value, Cell) else Cell(value)
+            room = max(self.width - indent - labels - 3, 20)
+            lines = textwrap.wrap(safe(text), room, break_on_hyphens=False) or [""]
+            start = f"{'':{indent}}{label:<{labels}}  "
+            for line in lines:
+                self.write(f"{self.paint(start, 'label')}{self.paint(line, style)}".rstrip() + "\n")
+                start = " " * len(start)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], *, indent: int = 2) -> None:
+        """Columns that line up. Rich shrinks them where the terminal is narrow."""
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style=STYLES["label"], padding=(0, 3, 0, 0))
+        for column in columns:
+            table.add_column(Text(column.title), justify="right" if column.right else "left")
+        for row in rows:
+            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
+            table.add_row(*(Text(safe(cell.text), style=STYLES.get(cell.style, "")) for cell in cells))
+        with self._console.capture() as captured:
+            self._console.print(Padding(table, (0, 0, 0, indent), expand=False))
+        for line in captured.get().splitlines():
+            self.write(line.rstrip() + "\n")
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+@contextmanager
+def progress_bar(label: str, total_bytes: int, *, wanted: bool = True) -> Iterator[Progress | None]:
+    """A bar on standard error while a log is worked through; None where nobody is looking."""
+    if not wanted or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")), markup=False, highlight=False)
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True),
+        TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Bars(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(safe(label), total=total_bytes)
+        yield lambda done_bytes: bars.advance(task, done_bytes)

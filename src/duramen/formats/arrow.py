@@ -1,0 +1,89 @@
+"""Between Arrow arrays and the flat columns of the kernel. No format and no file is known here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import LimitError, UsageError
+from duramen.kernel.layout import Int64s, UInt32s
+from duramen.model import TIMESTAMP
+
+MAX_BATCH_BYTES = 2**31 - 1
+"""What an Arrow binary array can hold."""
+
+_US = {"ms": 1000, "us": 1}
+
+
+def gather(buf: Any, positions: Int64s, lengths: UInt32s) -> pa.BinaryArray:
+    """The bytes at ``positions`` as an Arrow binary array."""
+    total = int(lengths.sum(dtype=np.int64))
+    if total > MAX_BATCH_BYTES:
+        raise LimitError(
+            f"{total} bytes of values do not fit into one Arrow batch", hint="ask for fewer bytes at a time"
+        )
+    offsets = np.empty(len(positions) + 1, np.int32)
+    data = allocate(total)
+    kernel.gather(buf, positions, lengths, offsets, data)
+    return binary_array(offsets, data)
+
+
+def allocate(size_bytes: int) -> memoryview:
+    """Memory that is not cleared first, because all of it will be written."""
+    return memoryview(np.empty(size_bytes, np.uint8))  # type: ignore[arg-type]
+
+
+def binary_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Any, npt.NDArray[np.int32]]:
+    """An Arrow binary (or string) array as one data buffer and ``len + 1`` offsets into it, without a copy."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.type != pa.binary():
+        array = array.cast(pa.binary())
+    _, offsets_buffer, data = array.buffers()
+    if offsets_buffer is None or len(offsets_buffer) == 0:
+        return b"", np.zeros(len(array) + 1, np.int32)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
+    return b"" if data is None else memoryview(data).cast("B"), offsets
+
+
+def timestamps_from(raw: Int64s, unit: str | None) -> pa.Array:
+    """Stored numbers as Arrow timestamps. A number that microseconds in 63 bits cannot hold becomes null."""
+    if unit is None:
+        return pa.nulls(len(raw), TIMESTAMP.type)
+    factor = _US[unit]
+    most = (2**63 - 1) // factor
+    mask = (raw > most) | (raw < -most)
+    us = raw * factor if factor != 1 else raw.copy()
+    return pa.array(us, mask=mask if mask.any() else None, type=pa.int64()).view(TIMESTAMP.type)
+
+
+def timestamps_to(batch: pa.RecordBatch, unit: str) -> Int64s:
+    """The batch's timestamps as stored numbers; a null or missing one is 0."""
+    if "timestamp" not in batch.schema.names:
+        return np.zeros(batch.num_rows, np.int64)
+    column = batch.column("timestamp")
+    if column.type != TIMESTAMP.type:
+        column = column.cast(TIMESTAMP.type)
+    us: Int64s = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return us // _US[unit]
+
+
+def offsets_to(batch: pa.RecordBatch, first: int) -> Int64s:
+    """The batch's offsets, or consecutive ones from ``first`` where it has none."""
+    if "offset" not in batch.schema.names:
+        return np.arange(first, first + batch.num_rows, dtype=np.int64)
+    column = batch.column("offset")
+    if column.null_count:
+        raise UsageError("an offset is null", hint="leave the column out to have offsets assigned")
+    offsets: Int64s = column.cast(pa.int64()).to_numpy()
+    if len(offsets) and (int(offsets[0]) < first or (np.diff(offsets) <= 0).any()):
+        raise UsageError(f"offsets must rise and start at {first} or above")
+    return offsets

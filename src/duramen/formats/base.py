@@ -1,0 +1,372 @@
+"""What a format is: its names, its bytes, its capabilities. Pure bytes, no file is opened here.
+
+A `Format` knows which file names are whose, makes and reads the derived files, and opens the bytes of a segment as
+a `Segment`, which scans and decodes them. The rest of the program asks `Format.capabilities`, never the name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.formats.index import Index
+from duramen.formats.structs import Block, Buffer
+from duramen.kernel.layout import Columns, ScanEnd, Stop
+from duramen.model import COLUMNS, Record, schema_of
+
+__all__ = [
+    "Block",
+    "Buffer",
+    "Capabilities",
+    "Cursor",
+    "Encoded",
+    "FileName",
+    "Format",
+    "IndexBuilder",
+    "NoIndex",
+    "Problem",
+    "Role",
+    "Rows",
+    "Segment",
+    "SegmentSummary",
+    "Severity",
+    "columns_for",
+    "schema_for",
+]
+
+SCAN_RECORDS = 16_384
+SCAN_BYTES = 4 << 20
+"""The step of a scan: large enough to make Python's share small, small enough to stay in a processor's cache."""
+
+SEGMENT_OPTIONS: Mapping[str, type] = {"segment_max_bytes": int, "segment_max_age_ms": int}
+"""The options of every format that has segments: when a new one is begun."""
+
+
+class Role(StrEnum):
+    """What a file of a log directory is for."""
+
+    SEGMENT = "segment"
+    INDEX = "index"
+    TIME_INDEX = "time index"
+    MANIFEST = "manifest"
+    CHECKPOINT = "checkpoint"
+    GROUP_SNAPSHOT = "group snapshot"
+    GROUP_DELTA = "group delta"
+    LOCK = "lock"
+    LEFTOVER = "leftover"
+
+
+class FileName(NamedTuple):
+    role: Role
+    base: int | None = None
+
+
+class Cursor(NamedTuple):
+    """Where a scan goes on: a byte position, and the offset of the record before it."""
+
+    position: int
+    previous_offset: int
+
+
+class Severity(StrEnum):
+    NOTE = "note"
+    WARNING = "warning"
+    DAMAGE = "damage"
+
+
+class Problem(NamedTuple):
+    """Something that a format noticed about its own bytes; the log adds the path and what to do."""
+
+    code: str
+    severity: Severity
+    message: str
+    position: int | None = None
+    offset: int | None = None
+    action: str = ""
+    """What to do about it, where the log's own advice does not fit."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a format can carry and do, as data."""
+
+    timestamps: str | None
+    """``"ms"``, ``"us"``, or None where records have no time."""
+    key: bool
+    headers: bool
+    explicit_offsets: bool
+    """Records (or chunks) carry their offset, so that a gap can be told from a loss."""
+    compaction: bool
+    segments: bool
+    index: bool
+    checksum: str
+    """Which checksum covers which bytes, in words."""
+    record_checksum: bool
+    """Whether a changed payload byte is noticed without the sidecar."""
+    max_value_bytes: int
+    ordered_timestamps: bool = False
+    """Whether a time that goes backwards is against the format's rules."""
+    lost_segments_show: bool = False
+    """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
+    extras: tuple[pa.Field, ...] = ()
+    """Columns beyond the neutral record that can be decoded and encoded, so that nothing is lost on a round trip."""
+
+
+@dataclass
+class Rows:
+    """What one step of a scan found: ``count`` user records in columns that only the format understands."""
+
+    columns: Columns
+    count: int
+    end: ScanEnd
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.end.position, self.end.last_offset)
+
+    @property
+    def stop(self) -> Stop:
+        return Stop(self.end.stop)
+
+    def gaps(self, previous_offset: int | None) -> Iterator[tuple[int, int, int]]:
+        """Offsets that no row holds, as (position behind the gap, first, last). None: the first row starts anew."""
+        firsts, lasts = self.columns.first_offsets, self.columns.last_offsets
+        if not len(firsts):
+            return
+        expected = np.empty(len(firsts), np.int64)
+        expected[1:] = lasts[:-1] + 1
+        expected[0] = firsts[0] if previous_offset is None else previous_offset + 1
+        for row in np.flatnonzero(firsts > expected).tolist():
+            yield int(self.columns.position[row]), int(expected[row]), int(firsts[row]) - 1
+
+
+class Encoded(NamedTuple):
+    """Bytes to append to a segment, and the columns that a scan of them would give."""
+
+    data: memoryview
+    rows: Rows
+
+
+class Segment(ABC):
+    """The bytes of one segment file, opened. Holds no state but the bytes: every call says where it starts.
+
+    ``start`` is where the first record lies, ``dialect`` which variant of the format the file is written in.
+    """
+
+    buf: memoryview
+    base_offset: int
+    start: Cursor
+    dialect: str
+
+    @abstractmethod
+    def scan(
+        self,
+        cursor: Cursor,
+        *,
+        max_records: int = SCAN_RECORDS,
+        max_bytes: int = SCAN_BYTES,
+        verify: bool = True,
+    ) -> Rows:
+        """The next records. ``verify`` checks every checksum on the way."""
+
+    @abstractmethod
+    def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
+        """The rows as Arrow, with the named columns of the neutral record (or the format's extras) in that order."""
+
+    def check(self, rows: Rows) -> Iterator[Problem]:
+        """What a check of every byte finds in rows whose checksums are right."""
+        return iter(())
+
+    @abstractmethod
+    def read(self, cursor: Cursor, offset: int) -> Record | Stop:
+        """The record with that offset, looked for from ``cursor`` on; or why there is none: ``LIMIT`` when a later
+        record came first, else where the bytes ended."""
+
+    @abstractmethod
+    def cursor_at(self, offset: int, position: int) -> Cursor | None:
+        """A cursor from an index entry, or None where the entry is plainly wrong: no record starts there."""
+
+    @abstractmethod
+    def resync(self, cursor: Cursor) -> int:
+        """The position of the next valid record behind a bad place; ``NOT_FOUND`` or ``GAVE_UP`` if there is none."""
+
+
+class IndexBuilder(ABC):
+    """Makes the derived files of one segment from what scans or encoders answer."""
+
+    @abstractmethod
+    def add(self, rows: Rows) -> None: ...
+
+    @abstractmethod
+    def build(self) -> dict[Role, bytes]: ...
+
+
+class NoIndex(IndexBuilder):
+    """For a format whose records can be found by arithmetic."""
+
+    def add(self, rows: Rows) -> None:
+        pass
+
+    def build(self) -> dict[Role, bytes]:
+        return {}
+
+
+class Format(ABC):
+    """One on-disk format with its options.
+
+    >>> from duramen.formats import make
+    >>> make("fixed-slot", record_size=16).segment_path(0)
+    '00000000.log'
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    option_names: ClassVar[Mapping[str, type]] = {}
+    """The options that the format takes, and the type of each."""
+
+    def __init__(self, **options: Any) -> None:
+        unknown = options.keys() - self.option_names.keys()
+        if unknown:
+            known = ", ".join(sorted(self.option_names)) or "none"
+            raise UsageError(f"{self.name} has no option {', '.join(sorted(unknown))}", hint=f"its options: {known}")
+        self.options: dict[str, Any] = {}
+        for name, value in options.items():
+            try:
+                self.options[name] = self.option_names[name](value)
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"option {name}={value!r} is not {self.option_names[name].__name__}") from error
+
+    # --- names
+
+    @abstractmethod
+    def classify(self, path: str) -> FileName | None:
+        """What the file at ``path``, relative to the log's directory, is; None for a stray."""
+
+    @abstractmethod
+    def path_of(self, role: Role, base: int | None = None) -> str:
+        """The name of a file, relative to the log's directory."""
+
+    def segment_path(self, base: int) -> str:
+        return self.path_of(Role.SEGMENT, base)
+
+    # --- reading
+
+    @abstractmethod
+    def open_segment(self, buf: Buffer, base: int | None) -> Segment:
+        """The segment's bytes, its file header checked. ``base`` is what the name says, None if it says nothing.
+
+        Raises `CorruptionError` with the position; the caller adds the path."""
+
+    def open_index(self, role: Role, buf: Buffer, base: int) -> Index | None:
+        """The index, as far as it can be read; None where it cannot be used at all."""
+        return None
+
+    def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
+        """What is wrong with a file that is no segment, judged by its own bytes."""
+        return iter(())
+
+    def check_log(
+        self, files: Mapping[str, Buffer], segments: Sequence[SegmentSummary]
+    ) -> Iterator[tuple[str, Problem]]:
+        """What the files that describe the whole log say against the segments as they are, by path."""
+        return iter(())
+
+    def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
+        """What the format's own files (manifest, checkpoint, tracking) say, for `info`."""
+        return {}
+
+    @abstractmethod
+    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+        """Every structure of a file, in file order; a damaged place as a block with a problem."""
+
+    # --- writing
+
+    def segment_header(self, base: int, created_ms: int) -> bytes:
+        """The bytes that a new segment starts with."""
+        return b""
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+        """The records as bytes that go to ``cursor``. Refuses what the format cannot carry."""
+
+    def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
+        return NoIndex()
+
+    def log_files(self, segments: Sequence[SegmentSummary], created_ms: int) -> dict[str, bytes]:
+        """The files that describe the whole log (a manifest), by path."""
+        return {}
+
+    def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:
+        """A whole log, one segment per batch, as paths and bytes: for tests, demonstrations and staged files."""
+        summaries: list[SegmentSummary] = []
+        for batch in segments:
+            base = batch.column("offset")[0].as_py() if batch.num_rows else self._next_base(summaries)
+            header = self.segment_header(base, created_ms)
+            encoded = self.encode(batch, Cursor(len(header), base - 1))
+            builder = self.index_builder(base, created_ms)
+            builder.add(encoded.rows)
+            derived = builder.build()
+            data = header + bytes(encoded.data)
+            yield self.segment_path(base), data
+            for role, content in derived.items():
+                yield self.path_of(role, base), content
+            index_bytes = len(derived.get(Role.INDEX, b""))
+            summaries.append(SegmentSummary(base, encoded.rows.end.last_offset, len(data), index_bytes))
+        yield from self.log_files(summaries, created_ms).items()
+
+    @staticmethod
+    def _next_base(summaries: Sequence[SegmentSummary]) -> int:
+        return summaries[-1].last_offset + 1 if summaries else 0
+
+    # --- for the subclasses
+
+    def refuse_unsupported(self, batch: pa.RecordBatch) -> None:
+        """Raise for a column with values that this format has no place for."""
+        able = {"offset", "value", *(f.name for f in self.capabilities.extras)}
+        if self.capabilities.timestamps:
+            able.add("timestamp")
+        if self.capabilities.key:
+            able.add("key")
+        if self.capabilities.headers:
+            able.add("headers")
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name not in able and column.null_count < len(column):
+                raise UnsupportedFieldError(
+                    f"{self.name} has no place for the field {name!r}",
+                    hint="leave it out, or choose a format that carries it",
+                )
+        values = batch.column("value")
+        if values.null_count:
+            raise UnsupportedFieldError(f"{self.name} has no place for a value that is null")
+
+
+class SegmentSummary(NamedTuple):
+    """What a manifest says about a segment. ``last_offset`` is ``base - 1`` for an empty one."""
+
+    base_offset: int
+    last_offset: int
+    segment_bytes: int
+    index_bytes: int
+
+
+def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns to decode: all of the neutral record by default; a name that does not exist raises."""
+    if columns is None:
+        return COLUMNS
+    known = (*COLUMNS, *(f.name for f in fmt.capabilities.extras))
+    for name in columns:
+        if name not in known:
+            raise UsageError(f"{fmt.name} has no column {name!r}", hint=f"its columns: {', '.join(known)}")
+    return tuple(columns)
+
+
+def schema_for(fmt: Format | type[Format], columns: Sequence[str]) -> pa.Schema:
+    extras = {f.name: f for f in fmt.capabilities.extras}
+    return pa.schema([extras[name] if name in extras else schema_of([name]).field(0) for name in columns])

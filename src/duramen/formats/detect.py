@@ -1,0 +1,170 @@
+"""Which format is this, and why: by magic numbers, then by names, then by structure and checksums.
+
+RustLog and fixed-slot have no magic number; where their evidence is weak or contradicts itself, this raises and asks
+for the format instead of guessing. Judges names and bytes that the caller brings; opens nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from duramen.errors import DetectionError
+from duramen.formats import fixed_slot, rustlog
+from duramen.formats.base import Buffer, Role
+from duramen.formats.registry import FORMATS
+from duramen.kernel.layout import ScanEnd, Stop
+
+
+class Detected(NamedTuple):
+    """The answer: a format's name, and the evidence in words. ``role`` is what a single file is for."""
+
+    format: str
+    why: str
+    role: Role = Role.SEGMENT
+
+
+class Files(Protocol):
+    """A directory as `detect` sees it: relative paths, and the bytes of each."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def read(self, name: str) -> Buffer: ...
+
+
+ASK = "say which with format=… (--format on the command line)"
+
+_MAGICS: tuple[tuple[bytes, str, Role], ...] = (
+    (b"KLOG\0\0\0\0", "keratin", Role.SEGMENT),
+    (b"KIDX\0\0\0\0", "keratin", Role.INDEX),
+    (b"KTIX\0\0\0\0", "keratin", Role.TIME_INDEX),
+    (b"KERATIN\0", "keratin", Role.MANIFEST),
+    (b"KSNAP\0\0\0", "keratin", Role.GROUP_SNAPSHOT),
+    (b"SSNAP\0\0\0", "keratin", Role.GROUP_SNAPSHOT),
+    (b"KDELTA\0\0", "keratin", Role.GROUP_DELTA),
+    (b"OSIL", "osiris", Role.SEGMENT),
+    (b"OSII", "osiris", Role.INDEX),
+    (b"GOLD", "durable-log", Role.SEGMENT),
+)
+_NUMBERED = re.compile(r"\d+\.log")
+
+
+def detect_file(name: str, buf: Buffer) -> Detected:
+    """What a single file is, from its bytes and its name."""
+    head = bytes(memoryview(buf)[:8])
+    for magic, fmt, role in _MAGICS:
+        if head.startswith(magic):
+            return Detected(fmt, f"{name} starts with the magic number of a {fmt} {role}", role)
+    for fmt in ("durable-log", "osiris"):
+        known = FORMATS[fmt]().classify(name)
+        if known is not None:
+            return Detected(fmt, f"{name} is named like a {fmt} {known.role}", known.role)
+    known = FORMATS["rustlog"]().classify(name)
+    if known is not None and known.role in (Role.INDEX, Role.CHECKPOINT):
+        return Detected("rustlog", f"{name} is named like a rustlog {known.role}", known.role)
+    return _without_magic(name, buf, has_index=False)
+
+
+def detect_directory(path: str, files: Files) -> Detected:
+    """What a directory holds, from the names in it and the first bytes of its files."""
+    names = sorted(files.names())
+    if not names:
+        raise DetectionError("the directory is empty: there is no log in it", path=path)
+    if any(name.startswith("topics/") for name in names):
+        raise DetectionError(
+            "this is a store of many logs, not one log",
+            path=path,
+            hint="open topics/<topic>/partitions/<n> inside it",
+        )
+    for fmt in ("keratin", "osiris", "durable-log"):
+        kind = FORMATS[fmt]()
+        segments = [n for n in names if (known := kind.classify(n)) and known.role == Role.SEGMENT]
+        if segments:
+            return _confirm(path, fmt, segments, files)
+        others = [n for n in names if (known := kind.classify(n)) and known.role in (Role.MANIFEST, Role.INDEX)]
+        if others:
+            return Detected(fmt, f"{others[0]} is named like a file of {fmt}; there is no segment")
+    numbered = [n for n in names if _NUMBERED.fullmatch(n)]
+    if not numbered:
+        raise DetectionError(
+            f"no file here is named like a log's: {', '.join(names[:3])}{' …' if len(names) > 3 else ''}",
+            path=path,
+        )
+    try:
+        return _numbered(numbered, names, files)
+    except DetectionError as error:
+        error.path = error.path or path
+        raise
+
+
+def _confirm(path: str, fmt: str, segments: Sequence[str], files: Files) -> Detected:
+    """Names say ``fmt``: the first bytes of the first segment may not contradict them."""
+    first = segments[0]
+    head = bytes(memoryview(files.read(first))[:8])
+    magics = [m for m, f, role in _MAGICS if f == fmt and role == Role.SEGMENT]
+    if any(head.startswith(m) for m in magics):
+        return Detected(fmt, f"{first} is named like a {fmt} segment and starts with its magic number")
+    if not head.strip(b"\0") or any(m.startswith(head) for m in magics):
+        return Detected(fmt, f"{first} is named like a {fmt} segment; it holds no whole magic number yet")
+    other = next((f for m, f, _ in _MAGICS if head.startswith(m)), None)
+    if other is not None:
+        raise DetectionError(f"{first} is named like {fmt} but starts like {other}", path=path, position=0, hint=ASK)
+    return Detected(fmt, f"{first} is named like a {fmt} segment, though its first bytes are damaged")
+
+
+def _numbered(numbered: Sequence[str], names: Sequence[str], files: Files) -> Detected:
+    """``000….log`` files: RustLog, fixed-slot, or the inside of a Keratin log."""
+    has_index = any(n.endswith(".index") for n in names) or ".cleaner_checkpoint" in names
+    for name in numbered:
+        buf = files.read(name)
+        head = bytes(memoryview(buf)[:8])
+        magic = next(((f, role) for m, f, role in _MAGICS if head.startswith(m)), None)
+        if magic == ("keratin", Role.SEGMENT):
+            raise DetectionError(
+                f"{name} is a Keratin segment: this is the segments/ directory of a log",
+                hint="open its parent",
+            )
+        if magic is not None:
+            return Detected(magic[0], f"{name} starts with the magic number of a {magic[0]} {magic[1]}")
+        if memoryview(buf) or name == numbered[-1]:
+            return _without_magic(name, buf, has_index=has_index)
+    raise AssertionError("the last file is always judged")
+
+
+def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
+    """RustLog or fixed-slot: weigh structure, checksum and name, and raise where they do not agree."""
+    size = len(memoryview(buf))
+    slot_name = name == fixed_slot.NAME
+    if size == 0:
+        if slot_name and not has_index:
+            return Detected("fixed-slot", f"{name} is empty and named like fixed-slot's only file")
+        if _NUMBERED.fullmatch(name):
+            return Detected("rustlog", f"{name} is empty and named like a rustlog segment")
+        raise DetectionError("the file is empty: nothing tells its format", path=name, hint=ASK)
+    dialect = rustlog.dialect_of(buf)
+    end = rustlog.walk(buf, dialect)
+    records = _looks_like_records(end, size)
+    record_size = fixed_slot.infer(buf)
+    if records and not record_size:
+        return Detected(
+            "rustlog",
+            f"{name} holds {end.count} records in order with RustLog's {dialect.name}, up to byte {end.position}",
+        )
+    if record_size and not records:
+        return Detected("fixed-slot", f"{name}: the checksum of slot 0 fits a record size of {record_size} bytes")
+    if records and record_size:
+        raise DetectionError(
+            f"could be rustlog ({dialect.name}) or fixed-slot (record size {record_size})",
+            path=name,
+            hint=ASK,
+        )
+    if has_index:
+        return Detected("rustlog", f"{name} lies beside an .index file, though its first record is damaged")
+    raise DetectionError("no known magic number, record structure or checksum", path=name, position=0, hint=ASK)
+
+
+def _looks_like_records(end: ScanEnd, size: int) -> bool:
+    if end.count == 0:
+        return Stop(end.stop) == Stop.ZEROS
+    return Stop(end.stop) in (Stop.END, Stop.ZEROS, Stop.LIMIT) or end.count > 1 or end.position * 2 >= size

@@ -1,0 +1,205 @@
+"""Fixed-slot: an array of slots of one size, each a checksum and a payload. The offset is arithmetic.
+
+::
+
+    00000000.log                   slots, nothing between them
+      0  crc32c   u32  big-endian, of the payload
+      4  payload  record_size bytes
+
+The record size is in no file: it is an option, kept in the sidecar. Refuses a payload of any other size. Carries
+neither time, key nor headers, and cannot leave out an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.formats.arrow import allocate, binary_buffers, gather, offsets_to
+from duramen.formats.base import (
+    SCAN_BYTES,
+    SCAN_RECORDS,
+    Block,
+    Buffer,
+    Capabilities,
+    Cursor,
+    Encoded,
+    FileName,
+    Format,
+    Role,
+    Rows,
+    Segment,
+    schema_for,
+)
+from duramen.formats.structs import Field, Struct
+from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, column
+from duramen.model import SCHEMA, Record
+
+NAME = "00000000.log"
+CRC = Struct(">", crc32c="I")
+INFER_RECORD_BYTES = 1 << 20
+"""How far `infer` looks for the record size of a foreign file."""
+
+
+@dataclass
+class SlotColumns(Columns):
+    offset: Int64s = column(np.int64)
+    position: Int64s = column(np.int64)
+
+
+def infer(buf: Buffer) -> int:
+    """The record size that slot 0's checksum (and slot 1's) fit, 0 if there is none."""
+    return kernel.infer_slot(buf, INFER_RECORD_BYTES)
+
+
+class SlotSegment(Segment):
+    def __init__(self, buf: Buffer, record_bytes: int) -> None:
+        self.buf = memoryview(buf)
+        self.base_offset = 0
+        self.start = Cursor(0, -1)
+        self.dialect = f"record size {record_bytes}"
+        self.record_bytes = record_bytes
+        self.slot_bytes = record_bytes + CRC.size
+
+    def scan(
+        self,
+        cursor: Cursor,
+        *,
+        max_records: int = SCAN_RECORDS,
+        max_bytes: int = SCAN_BYTES,
+        verify: bool = True,
+    ) -> Rows:
+        most = max(1, min(max_records, max_bytes // self.slot_bytes))
+        end = kernel.scan_slots(self.buf, cursor.position, len(self.buf), self.record_bytes, most, verify)
+        first = cursor.position // self.slot_bytes
+        offsets = np.arange(first, first + end.count, dtype=np.int64)
+        return Rows(SlotColumns(offsets, offsets * self.slot_bytes), end.count, end)
+
+    def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
+        slots = rows.columns
+        assert isinstance(slots, SlotColumns)
+        arrays = []
+        for name in columns:
+            if name == "offset":
+                arrays.append(pa.array(slots.offset))
+            elif name == "value":
+                lengths = np.full(len(slots), self.record_bytes, np.uint32)
+                arrays.append(gather(self.buf, slots.position + CRC.size, lengths))
+            else:
+                arrays.append(pa.nulls(len(slots), SCHEMA.field(name).type))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema_for(FixedSlot, columns))
+
+    def read(self, cursor: Cursor, offset: int) -> Record | Stop:
+        position = offset * self.slot_bytes
+        if not 0 <= position < len(self.buf):
+            return Stop.END
+        end = kernel.scan_slots(self.buf, position, len(self.buf), self.record_bytes, 1)
+        if end.count == 0:
+            return Stop(end.stop)
+        value = bytes(self.buf[position + CRC.size : position + self.slot_bytes])
+        return Record(offset, None, None, value, None)
+
+    def cursor_at(self, offset: int, position: int) -> Cursor | None:
+        if position != offset * self.slot_bytes or not 0 <= position <= len(self.buf):
+            return None
+        return Cursor(position, offset - 1)
+
+    def resync(self, cursor: Cursor) -> int:
+        following = cursor.position + self.slot_bytes
+        if following > len(self.buf):
+            return NOT_FOUND
+        return kernel.find_slot(self.buf, following, len(self.buf), self.record_bytes)
+
+
+class FixedSlot(Format):
+    name = "fixed-slot"
+    capabilities = Capabilities(
+        timestamps=None,
+        key=False,
+        headers=False,
+        explicit_offsets=False,
+        compaction=False,
+        segments=False,
+        index=False,
+        checksum="CRC-32C over the payload",
+        record_checksum=True,
+        max_value_bytes=2**31 - 1,
+    )
+    option_names: ClassVar[Mapping[str, type]] = {"record_size": int}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        size = self.options.get("record_size")
+        if size is not None and not 1 <= size <= self.capabilities.max_value_bytes:
+            raise UsageError(f"record_size={size} is not between 1 and {self.capabilities.max_value_bytes}")
+
+    def classify(self, path: str) -> FileName | None:
+        return FileName(Role.SEGMENT, 0) if path == NAME else None
+
+    def path_of(self, role: Role, base: int | None = None) -> str:
+        return NAME
+
+    def _record_size(self, fitting: int = 0) -> int:
+        size = self.options.get("record_size")
+        if size is None:
+            hint = f"slot 0's checksum fits record_size={fitting}" if fitting else "pass record_size=N"
+            raise UsageError("fixed-slot needs its record_size, which is in no file", hint=hint)
+        return int(size)
+
+    def open_segment(self, buf: Buffer, base: int | None) -> SlotSegment:
+        size = self._record_size(infer(buf) if "record_size" not in self.options else 0)
+        segment = SlotSegment(buf, size)
+        if len(segment.buf) and segment.scan(segment.start, max_records=1).stop == Stop.BAD_CHECKSUM:
+            fitting = infer(buf)
+            if fitting and fitting != size:
+                raise UsageError(
+                    f"record_size={size} does not fit",
+                    position=0,
+                    hint=f"slot 0's checksum fits record_size={fitting}",
+                )
+        return segment
+
+    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+        segment = self.open_segment(buf, base)
+        position, number = 0, 0
+        while position < len(segment.buf):
+            end = kernel.scan_slots(segment.buf, position, len(segment.buf), segment.record_bytes, 1)
+            stop = Stop(end.stop)
+            if stop == Stop.ZEROS:
+                rest = len(segment.buf) - position
+                yield Block("zeros", position, [Field("zeros", position, rest, f"{rest} zero bytes", "a clean end")])
+                return
+            fields = list(CRC.fields(segment.buf, position))
+            start = position + CRC.size
+            payload = bytes(segment.buf[start : position + segment.slot_bytes])
+            if payload:
+                fields.append(Field("payload", start, len(payload), payload))
+            yield Block(f"slot{number}", position, fields, None if end.count else stop.meaning)
+            position, number = position + segment.slot_bytes, number + 1
+
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+        self.refuse_unsupported(batch)
+        size = self._record_size()
+        values, value_offsets = binary_buffers(batch.column("value"))
+        lengths = np.diff(value_offsets)
+        if (lengths != size).any():
+            row = int((lengths != size).argmax())
+            raise UnsupportedFieldError(
+                f"value {row} has {int(lengths[row])} bytes; every value must have exactly record_size={size}"
+            )
+        offsets = offsets_to(batch, cursor.previous_offset + 1)
+        first = cursor.previous_offset + 1
+        if len(offsets) and (int(offsets[0]) != first or int(offsets[-1]) != first + len(offsets) - 1):
+            raise UnsupportedFieldError("fixed-slot cannot leave out an offset")
+        payload = memoryview(values)[int(value_offsets[0]) : int(value_offsets[-1])] if len(offsets) else b""
+        out = allocate(len(offsets) * (size + CRC.size))
+        kernel.encode_slots(out, payload, size)
+        columns = SlotColumns(offsets, offsets * (size + CRC.size))
+        end = ScanEnd(len(offsets), cursor.position + len(out), int(Stop.END), first + len(offsets) - 1)
+        return Encoded(out, Rows(columns, len(offsets), end))

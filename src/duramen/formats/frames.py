@@ -1,0 +1,260 @@
+"""Segments of the family "fixed header, user headers, payload, trailer": durable-log, Keratin, RustLog.
+
+One `FrameSegment` serves all of them; a format brings its `FrameLayout`, the unit of its timestamps, and, where it
+has user headers, how they are read. No layout is declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import UsageError
+from duramen.formats.arrow import allocate, binary_buffers, gather, offsets_to, timestamps_from, timestamps_to
+from duramen.formats.base import (
+    SCAN_BYTES,
+    SCAN_RECORDS,
+    Block,
+    Buffer,
+    Cursor,
+    Encoded,
+    IndexBuilder,
+    Role,
+    Rows,
+    Segment,
+)
+from duramen.formats.structs import Field, Struct
+from duramen.kernel.layout import FrameColumns, FrameLayout, ScanEnd, Stop
+from duramen.model import HEADERS, KEY, SCHEMA, Headers, Record, from_us
+
+ExtraColumns = Callable[[FrameColumns, str], pa.Array]
+
+
+class UserHeaders(NamedTuple):
+    """How key and headers are read from the user headers of one record, and of a column of them."""
+
+    one: Callable[[bytes], tuple[bytes | None, Headers | None]]
+    many: Callable[[pa.BinaryArray], tuple[pa.Array, pa.Array]]
+
+
+class Dialect(NamedTuple):
+    """How one frame format reads: its table, the declared header, the timestamps' unit and the user headers."""
+
+    name: str
+    layout: FrameLayout
+    header: Struct
+    timestamp_unit: str | None
+    trailer: Struct | None = None
+    user_headers: UserHeaders | None = None
+    extra: ExtraColumns | None = None
+
+
+class FrameSegment(Segment):
+    """One segment of a frame format."""
+
+    def __init__(self, buf: Buffer, base_offset: int, start: int, dialect: Dialect) -> None:
+        self.buf = memoryview(buf)
+        self.base_offset = base_offset
+        self.start = Cursor(start, base_offset - 1)
+        self.dialect = dialect.name
+        self._dialect = dialect
+
+    def scan(
+        self,
+        cursor: Cursor,
+        *,
+        max_records: int = SCAN_RECORDS,
+        max_bytes: int = SCAN_BYTES,
+        verify: bool = True,
+    ) -> Rows:
+        columns = FrameColumns.empty(max_records)
+        end = kernel.scan_frames(
+            self.buf, cursor.position, len(self.buf), self._dialect.layout, columns, cursor.previous_offset,
+            max_bytes, verify,
+        )  # fmt: skip
+        return Rows(columns.head(end.count), end.count, end)
+
+    def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        headers = self._user_headers(frames, columns)
+        arrays: list[pa.Array] = []
+        for name in columns:
+            if name == "offset":
+                arrays.append(pa.array(frames.offset))
+            elif name == "timestamp":
+                arrays.append(timestamps_from(frames.timestamp, self._dialect.timestamp_unit))
+            elif name == "value":
+                arrays.append(gather(self.buf, frames.value_position, frames.value_length))
+            elif name in headers:
+                arrays.append(headers[name])
+            else:
+                assert self._dialect.extra is not None
+                arrays.append(self._dialect.extra(frames, name))
+        return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns, arrays))
+
+    def _user_headers(self, frames: FrameColumns, columns: Sequence[str]) -> dict[str, pa.Array]:
+        wanted = [name for name in ("key", "headers") if name in columns]
+        types = {"key": KEY.type, "headers": HEADERS.type}
+        if not wanted:
+            return {}
+        if self._dialect.user_headers is None or not frames.headers_length.any():
+            return {name: pa.nulls(len(frames), types[name]) for name in wanted}
+        blocks = gather(self.buf, frames.value_position - frames.headers_length, frames.headers_length)
+        arrays = dict(zip(types, self._dialect.user_headers.many(blocks), strict=True))
+        return {name: arrays[name] for name in wanted}
+
+    def read(self, cursor: Cursor, offset: int) -> Record | Stop:
+        hit = kernel.seek_frame(
+            self.buf, cursor.position, len(self.buf), self._dialect.layout, offset, cursor.previous_offset
+        )
+        if hit.stop != Stop.LIMIT or hit.offset != offset:
+            return Stop(hit.stop)
+        end = hit.value_position + hit.value_length
+        key, headers = None, None
+        if hit.headers_length and self._dialect.user_headers is not None:
+            blob = bytes(self.buf[hit.value_position - hit.headers_length : hit.value_position])
+            key, headers = self._dialect.user_headers.one(blob)
+        unit = self._dialect.timestamp_unit
+        us = None if unit is None else hit.timestamp * (1000 if unit == "ms" else 1)
+        return Record(offset, from_us(us), key, bytes(self.buf[hit.value_position : end]), headers)
+
+    def cursor_at(self, offset: int, position: int) -> Cursor | None:
+        if not self.start.position <= position < len(self.buf) or offset < 0:
+            return None
+        columns = FrameColumns.empty(1)
+        end = kernel.scan_frames(
+            self.buf, position, len(self.buf), self._dialect.layout, columns, offset - 1, verify=False
+        )
+        if end.count != 1 or int(columns.offset[0]) != offset:
+            return None
+        return Cursor(position, offset - 1)
+
+    def resync(self, cursor: Cursor) -> int:
+        return kernel.find_frame(
+            self.buf, min(cursor.position + 1, len(self.buf)), len(self.buf), self._dialect.layout,
+            cursor.previous_offset,
+        )  # fmt: skip
+
+
+def _schema(columns: Sequence[str], arrays: Sequence[pa.Array]) -> pa.Schema:
+    return pa.schema(
+        [
+            SCHEMA.field(name) if name in SCHEMA.names else pa.field(name, array.type, nullable=False)
+            for name, array in zip(columns, arrays, strict=True)
+        ]
+    )
+
+
+def encode_frames(
+    batch: pa.RecordBatch,
+    cursor: Cursor,
+    dialect: Dialect,
+    *,
+    headers: pa.BinaryArray | None = None,
+    flags: np.ndarray[tuple[int], np.dtype[np.uint32]] | None = None,
+) -> Encoded:
+    """The batch as frames that start at ``cursor``."""
+    layout = dialect.layout
+    count = batch.num_rows
+    values, value_offsets = binary_buffers(batch.column("value"))
+    lengths = np.diff(value_offsets).astype(np.int64)
+    if count and int(lengths.max()) > layout.max_payload_bytes:
+        row = int(lengths.argmax())
+        raise UsageError(
+            f"value {row} has {int(lengths[row])} bytes, more than the format's {layout.max_payload_bytes}"
+        )
+    offsets = offsets_to(batch, cursor.previous_offset + 1)
+    header_data, header_offsets = (None, None) if headers is None else binary_buffers(headers)
+    header_lengths = np.zeros(count, np.int64) if header_offsets is None else np.diff(header_offsets)
+    timestamps = None
+    if dialect.timestamp_unit is not None:
+        timestamps = timestamps_to(batch, dialect.timestamp_unit)
+    size = int(lengths.sum() + header_lengths.sum()) + count * (layout.header_bytes + layout.trailer_bytes)
+    out = allocate(size)
+    positions = np.empty(count, np.int64)
+    kernel.encode_frames(
+        out, layout, offsets, values, value_offsets, positions, base_position=cursor.position,
+        timestamps=timestamps, flags=flags, headers=header_data, headers_offsets=header_offsets,
+    )  # fmt: skip
+    columns = FrameColumns(
+        offset=offsets,
+        timestamp=timestamps if timestamps is not None else np.zeros(count, np.int64),
+        position=positions,
+        value_position=positions + layout.header_bytes + header_lengths,
+        value_length=lengths.astype(np.uint32),
+        headers_length=header_lengths.astype(np.uint32),
+        flags=flags if flags is not None else np.zeros(count, np.uint32),
+    )
+    last = int(offsets[-1]) if count else cursor.previous_offset
+    end = ScanEnd(count, cursor.position + size, int(Stop.END), last)
+    return Encoded(out, Rows(columns, count, end))
+
+
+def dump_frames(segment: FrameSegment) -> Iterator[Block]:
+    """Every record of a frame segment, field by field, then the place where records end."""
+    dialect = segment._dialect
+    cursor, number = segment.start, 0
+    while True:
+        rows = segment.scan(cursor)
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        for row in range(rows.count):
+            yield Block(f"rec{number}", int(frames.position[row]), list(_frame_fields(segment, frames, row)))
+            number += 1
+        cursor = rows.cursor
+        if rows.stop != Stop.LIMIT:
+            break
+    if rows.stop == Stop.END:
+        return
+    position = cursor.position
+    rest = len(segment.buf) - position
+    if rows.stop == Stop.ZEROS:
+        yield Block("zeros", position, [Field("zeros", position, rest, f"{rest} zero bytes", "a clean end")])
+        return
+    fields = list(dialect.header.fields(segment.buf, position))
+    covered = fields[-1].position + fields[-1].length if fields else position
+    if covered < len(segment.buf):
+        fields.append(Field("bytes", covered, len(segment.buf) - covered, bytes(segment.buf[covered : covered + 64])))
+    yield Block(f"rec{number}", position, fields, rows.stop.meaning)
+
+
+def _frame_fields(segment: FrameSegment, frames: FrameColumns, row: int) -> Iterator[Field]:
+    buf, dialect = segment.buf, segment._dialect
+    position = int(frames.position[row])
+    value_position, value_length = int(frames.value_position[row]), int(frames.value_length[row])
+    headers_length = int(frames.headers_length[row])
+    yield from dialect.header.fields(buf, position)
+    if dialect.layout.headers_length_at >= 0:
+        start = value_position - headers_length
+        yield Field("headers", start, headers_length, bytes(buf[start:value_position]))
+    yield Field("payload", value_position, value_length, bytes(buf[value_position : value_position + value_length]))
+    if dialect.trailer is not None:
+        yield from dialect.trailer.fields(buf, value_position + value_length)
+
+
+class EveryRecordIndex(IndexBuilder):
+    """An index of (offset, position) for every n-th record of a segment."""
+
+    def __init__(self, entry: Struct, interval: int) -> None:
+        self._dtype = np.dtype([(name, f"{entry.order}u{entry.width(name)}") for name in entry.names])
+        self._interval = interval
+        self._seen = 0
+        self._parts: list[bytes] = []
+
+    def add(self, rows: Rows) -> None:
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        first = -self._seen % self._interval
+        self._seen += rows.count
+        entries = np.empty(len(frames.offset[first :: self._interval]), self._dtype)
+        entries["offset"] = frames.offset[first :: self._interval]
+        entries["position"] = frames.position[first :: self._interval]
+        self._parts.append(entries.tobytes())
+
+    def build(self) -> dict[Role, bytes]:
+        return {Role.INDEX: b"".join(self._parts)}

@@ -1,0 +1,672 @@
+"""Keratin v0: segments with a checked header, records with user headers, two sparse indexes, a manifest; big-endian.
+
+::
+
+    segments/{base:020}.log
+      0  KLOG\\0\\0\\0\\0, version, flags, header_len (68): see `stroma.FileHeader`
+     16  base_offset     u64  the one in the file's name
+     24  created_ts_ms   u64
+     32  reserved        32 bytes
+     64  header_crc32c   u32
+     68  records, each:
+           0  magic         u16  0x4B52 ("KR")
+           2  version       u16  1
+           4  flags         u16  kept as it is
+           6  reserved0     u16  kept as it is
+           8  header_len    u32  of the user headers
+          12  payload_len   u32
+          16  timestamp_ms  u64
+          24  offset        u64
+          32  headers       see `user_headers`
+           …  payload
+           …  crc32c        u32  CRC-32C from version through payload
+
+    segments/{base:020}.idx, .tidx
+      0  KIDX\\0\\0\\0\\0 or KTIX\\0\\0\\0\\0, version, flags, header_len (72)
+     16  base_offset     u64
+     24  created_ts_ms   u64
+     32  entry_len       u16  16
+     34  reserved0       u16
+     36  reserved        32 bytes
+     68  header_crc32c   u32
+     72  entries:  .idx   rel_offset u32, reserved0 u32, file_pos u64
+                   .tidx  timestamp_ms u64, rel_offset u32, reserved0 u32
+
+    manifest.bin
+      0  KERATIN\\0          8 bytes
+      8  version            u16
+     10  flags              u16
+     12  header_len         u32  20; the checksum does not cover this header
+     16  crc32c             u32  CRC-32C of everything behind this field
+     20  created_ts_ms      u64
+     28  segment_max_bytes  u64
+     36  index_stride_bytes u32
+          the document's, 44 + 32n bytes      what the program writes: 48, 56 or 64 bytes
+     40   max_open_segments  u16              pad                 u32
+     42   reserved0          u16
+     44   active_base_offset u64              active_base_offset  u64
+     52   next_offset        u64              next_offset         u64
+     60   segment_count      u32              head_offset         u64
+     64   segment_count ×                     epoch               u64  from version 2 on
+          base_offset, last_offset,           shared_marker   8 bytes  from version 3 on
+          log_bytes, idx_bytes  u64 each
+
+    groups/*.snap, groups/*.delta        see `stroma`
+    tmp/manifest.new                     a manifest before it replaces the old one
+
+A file of zeros only, or an empty one, is a segment that was never begun: it opens without records at position 0,
+and whoever appends there writes `Keratin.segment_header` first. Refuses a header or a record of an unknown version, a
+header whose base offset is not the file name's, and an offset that repeats or goes backwards.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen import kernel
+from duramen.errors import CorruptionError, DuramenError, UnknownVersionError, UsageError
+from duramen.formats import stroma
+from duramen.formats.base import (
+    SEGMENT_OPTIONS,
+    Block,
+    Buffer,
+    Capabilities,
+    Cursor,
+    Encoded,
+    FileName,
+    Format,
+    IndexBuilder,
+    Problem,
+    Role,
+    Rows,
+    SegmentSummary,
+    Severity,
+)
+from duramen.formats.frames import Dialect, FrameSegment, UserHeaders, dump_frames, encode_frames
+from duramen.formats.index import Index, dump_index, table
+from duramen.formats.stroma import CRC, FileHeader, GroupName, all_zero
+from duramen.formats.structs import Field, Struct
+from duramen.formats.user_headers import decode_block, decode_blocks, encode_blocks
+from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, Stop, UInt32s
+from duramen.model import MAX_OFFSET
+
+MAGIC = 0x4B52
+VERSION = 1
+MAX_RELATIVE_OFFSET = 2**32 - 1
+"""What an index entry can say; a segment rolls before a record lies further from its base."""
+
+LOG_HEADER = FileHeader(b"KLOG\0\0\0\0", base_offset="Q", created_ts_ms="Q", reserved="32s")
+_INDEX_FIELDS = {
+    "base_offset": "Q", "created_ts_ms": "Q", "entry_len": "H", "reserved0": "H", "reserved": "32s",
+}  # fmt: skip
+INDEX_HEADERS = {
+    Role.INDEX: FileHeader(b"KIDX\0\0\0\0", **_INDEX_FIELDS),
+    Role.TIME_INDEX: FileHeader(b"KTIX\0\0\0\0", **_INDEX_FIELDS),
+}
+ENTRIES = {
+    Role.INDEX: Struct(">", rel_offset="I", reserved0="I", file_pos="Q"),
+    Role.TIME_INDEX: Struct(">", timestamp_ms="Q", rel_offset="I", reserved0="I"),
+}
+
+HEADER = Struct(
+    ">", magic="H", version="H", flags="H", reserved0="H", header_len="I", payload_len="I", timestamp_ms="Q",
+    offset="Q",
+)  # fmt: skip
+
+
+def _extra(frames: FrameColumns, name: str) -> pa.Array:
+    """The kernel reads flags and reserved0 as one number."""
+    half = frames.flags >> np.uint32(16) if name == "flags" else frames.flags & np.uint32(0xFFFF)
+    return pa.array(half.astype(np.uint16))
+
+
+DIALECT = Dialect(
+    "v1",
+    FrameLayout(
+        header_bytes=HEADER.size,
+        big_endian=True,
+        offset_at=HEADER.at("offset"),
+        length_at=HEADER.at("payload_len"),
+        consts=(
+            HEADER.const("magic", MAGIC, Stop.BAD_MAGIC),
+            HEADER.const("version", VERSION, Stop.BAD_VERSION),
+        ),
+        trailer_bytes=CRC.size,
+        headers_length_at=HEADER.at("header_len"),
+        timestamp_at=HEADER.at("timestamp_ms"),
+        flags_at=HEADER.at("flags"),
+        checksum=Checksum.CRC32C,
+        covered_from=HEADER.at("version"),
+    ),
+    HEADER,
+    timestamp_unit="ms",
+    trailer=CRC,
+    user_headers=UserHeaders(decode_block, decode_blocks),
+    extra=_extra,
+)
+
+_SEGMENT_FILE = re.compile(r"segments/(\d{20})\.(log|idx|tidx)")
+_GROUP_FILE = re.compile(r"groups/([^/]+)\.(snap|delta)")
+_ROLES = {
+    "log": Role.SEGMENT, "idx": Role.INDEX, "tidx": Role.TIME_INDEX,
+    "snap": Role.GROUP_SNAPSHOT, "delta": Role.GROUP_DELTA,
+}  # fmt: skip
+_SUFFIXES = {role: suffix for suffix, role in _ROLES.items()}
+_FIXED = {Role.MANIFEST: "manifest.bin", Role.LEFTOVER: "tmp/manifest.new"}
+
+
+# --- the manifest
+
+MANIFEST_MAGIC = b"KERATIN\0"
+MANIFEST_HEADER = Struct(">", magic="8s", version="H", flags="H", header_len="I", crc32c="I")
+SEALED = Struct(">", base_offset="Q", last_offset="Q", log_bytes="Q", idx_bytes="Q")
+
+_COMMON = {"created_ts_ms": "Q", "segment_max_bytes": "Q", "index_stride_bytes": "I"}
+_PLACE = {"active_base_offset": "Q", "next_offset": "Q"}
+_V1 = {**_COMMON, "pad": "I", **_PLACE, "head_offset": "Q"}
+_V2 = {**_V1, "epoch": "Q"}
+_V3 = {**_V2, "shared_marker": "8s"}
+
+
+class ManifestLayout(NamedTuple):
+    """One of the payloads that a manifest can have; they differ in length."""
+
+    version: int
+    payload: Struct
+    known_flags: int
+
+
+MANIFEST_LAYOUTS = {
+    "spec": ManifestLayout(
+        1, Struct(">", **_COMMON, max_open_segments="H", reserved0="H", **_PLACE, segment_count="I"), 0
+    ),
+    "program v1": ManifestLayout(1, Struct(">", **_V1), 0),
+    "program v2": ManifestLayout(2, Struct(">", **_V2), 1),
+    "program v3": ManifestLayout(3, Struct(">", **_V3), 1),
+}
+
+
+class SealedSegment(NamedTuple):
+    base_offset: int
+    last_offset: int
+    log_bytes: int
+    idx_bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``manifest.bin`` says. Derived: the records win where they differ.
+
+    >>> Manifest.decode(Manifest(created_ts_ms=1, next_offset=3).encode()).next_offset
+    3
+    """
+
+    created_ts_ms: int
+    segment_max_bytes: int = 256 << 20
+    index_stride_bytes: int = 65_536
+    max_open_segments: int = 64
+    active_base_offset: int = 0
+    next_offset: int = 0
+    segments: tuple[SealedSegment, ...] = ()
+    layout: str = "spec"
+    flags: int = 0
+    """Bit 0, in the program's versions 2 and 3: it was shut down cleanly."""
+    head_offset: int = 0
+    epoch: int = 0
+    shared_marker: bytes = b""
+    reserved0: int = 0
+    """The field ``pad`` of the program's layouts."""
+
+    def encode(self) -> bytes:
+        """The bytes in the layout that ``layout`` names."""
+        kind = MANIFEST_LAYOUTS[self.layout]
+        values = {**self.__dict__, "segment_count": len(self.segments), "pad": self.reserved0}
+        try:
+            payload = kind.payload.pack(**{name: values[name] for name in kind.payload.names})
+            payload += b"".join(SEALED.pack(**segment._asdict()) for segment in self.segments)
+            header = MANIFEST_HEADER.pack(
+                magic=MANIFEST_MAGIC, version=kind.version, flags=self.flags, header_len=MANIFEST_HEADER.size,
+                crc32c=kernel.crc32c(payload),
+            )  # fmt: skip
+        except struct.error as error:
+            raise UsageError(f"the manifest holds a number that does not fit: {error}") from error
+        return header + payload
+
+    @classmethod
+    def decode(cls, buf: Buffer) -> Manifest:
+        """The manifest in ``buf``; raises `CorruptionError` with the position of what is wrong."""
+        view = memoryview(buf)
+        start = _check_manifest_header(view)
+        layout = _manifest_layout(view, start)
+        payload = MANIFEST_LAYOUTS[layout].payload
+        values: dict[str, Any] = {"flags": MANIFEST_HEADER.unpack(view)["flags"], **payload.unpack(view, start)}
+        values["reserved0"] = values.pop("pad", values.get("reserved0"))
+        count = values.pop("segment_count", 0)
+        rows = (SEALED.unpack(view, start + payload.size + row * SEALED.size) for row in range(count))
+        return cls(**values, layout=layout, segments=tuple(SealedSegment(*map(int, row.values())) for row in rows))
+
+    def problems(self) -> Iterator[Problem]:
+        """Numbers that contradict each other, under a checksum that is right."""
+        previous = -1
+        for segment in self.segments:
+            if segment.base_offset <= previous or segment.last_offset < segment.base_offset:
+                yield Problem(
+                    "bad-manifest", Severity.WARNING,
+                    f"the sealed segments overlap or go backwards at {segment.base_offset}",
+                    offset=segment.base_offset,
+                )  # fmt: skip
+            previous = segment.last_offset
+        if not previous < self.active_base_offset <= self.next_offset <= MAX_OFFSET:
+            yield Problem(
+                "bad-manifest", Severity.WARNING,
+                f"active_base_offset {self.active_base_offset} and next_offset {self.next_offset} do not fit together",
+            )  # fmt: skip
+
+
+def _check_manifest_header(view: memoryview) -> int:
+    """Where the payload starts. The checksum does not cover the header, so each of its fields is judged by value."""
+    if len(view) < MANIFEST_HEADER.size:
+        raise CorruptionError(f"the manifest is cut short: {len(view)} bytes", position=0)
+    header = MANIFEST_HEADER.unpack(view)
+    if header["magic"] != MANIFEST_MAGIC:
+        raise CorruptionError(f"bad magic number {header['magic']!r} of the manifest", position=0)
+    if header["version"] not in {kind.version for kind in MANIFEST_LAYOUTS.values()}:
+        raise UnknownVersionError(
+            f"unknown version {header['version']!r} of the manifest", position=MANIFEST_HEADER.at("version")
+        )
+    start = int(header["header_len"])
+    if not MANIFEST_HEADER.size <= start <= len(view):
+        raise CorruptionError(
+            f"the manifest's header claims {start} bytes of {len(view)}", position=MANIFEST_HEADER.at("header_len")
+        )
+    if header["crc32c"] != kernel.crc32c(view[MANIFEST_HEADER.size :]):
+        raise CorruptionError("checksum mismatch in the manifest", position=MANIFEST_HEADER.at("crc32c"))
+    return start
+
+
+def _manifest_layout(view: memoryview, start: int) -> str:
+    """Which layout the payload has: told by its length, which the version and the list's length must agree with.
+
+    The document's 44 + 32n bytes are never the 48, 56 or 64 of the program.
+    """
+    header = MANIFEST_HEADER.unpack(view)
+    length = len(view) - start
+    for name, (version, payload, known_flags) in MANIFEST_LAYOUTS.items():
+        segments = 0
+        if "segment_count" in payload.names and length >= payload.size:
+            segments = int(payload.unpack(view, start)["segment_count"])
+        if header["version"] != version or length != payload.size + segments * SEALED.size:
+            continue
+        if int(header["flags"]) & ~known_flags:
+            raise CorruptionError(
+                f"unknown flags {header['flags']!r} of the manifest", position=MANIFEST_HEADER.at("flags")
+            )
+        return name
+    raise CorruptionError(
+        f"no manifest of version {header['version']!r} has {length} bytes behind its header", position=start
+    )
+
+
+def _dump_manifest(buf: Buffer) -> Iterator[Block]:
+    view = memoryview(buf)
+    fields = list(MANIFEST_HEADER.fields(view, 0))
+    try:
+        start = _check_manifest_header(view)
+        layout = _manifest_layout(view, start)
+    except CorruptionError as error:
+        if len(view) > MANIFEST_HEADER.size:
+            rest = len(view) - MANIFEST_HEADER.size
+            fields.append(Field("bytes", MANIFEST_HEADER.size, rest, bytes(view[MANIFEST_HEADER.size :][:64])))
+        yield Block("hdr", 0, fields, error.message)
+        return
+    yield Block("hdr", 0, fields)
+    payload = MANIFEST_LAYOUTS[layout].payload
+    yield Block("payload", start, list(payload.fields(view, start)))
+    for number, position in enumerate(range(start + payload.size, len(view), SEALED.size)):
+        yield Block(f"seg{number}", position, list(SEALED.fields(view, position)))
+
+
+# --- the indexes
+
+
+class SparseIndex(IndexBuilder):
+    """Both index files of a segment: the current record is indexed once the stride is reached.
+
+    After every record, the bytes from the end of the last indexed record (at first, from where the first record
+    starts) to the end of this one are counted, itself included; at ``stride_bytes`` or more this record gets an
+    entry in both files, and the count starts again at 0. So with stride 40 and records of 41, 36 and 56 bytes the
+    first (41) and the third (36 + 56) are indexed, with stride 1 all are, and a segment smaller than the stride
+    has no entry. A record further than 32 bits from the base gets none either.
+    """
+
+    def __init__(self, base: int, created_ms: int, stride_bytes: int) -> None:
+        self._base, self._created_ms, self._stride_bytes = base, created_ms, stride_bytes
+        self._counted_from: int | None = None
+        self._entries: dict[Role, list[bytes]] = {role: [] for role in ENTRIES}
+
+    def add(self, rows: Rows) -> None:
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        if not rows.count:
+            return
+        picked = self._pick(frames)
+        relative = frames.offset[picked] - self._base
+        fits = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
+        picked, relative = picked[fits], relative[fits]
+        columns = {
+            "rel_offset": relative, "file_pos": frames.position[picked], "timestamp_ms": frames.timestamp[picked],
+        }  # fmt: skip
+        for role, entry in ENTRIES.items():
+            entries = np.zeros(len(picked), _dtype(entry))
+            for name in columns.keys() & set(entry.names):
+                entries[name] = columns[name].astype(np.uint64)
+            self._entries[role].append(entries.tobytes())
+
+    def _pick(self, frames: FrameColumns) -> npt.NDArray[np.int64]:
+        """The rows that get an entry."""
+        ends = frames.value_position + frames.value_length + CRC.size
+        if self._counted_from is None:
+            self._counted_from = int(frames.position[0])
+        if self._stride_bytes <= HEADER.size + CRC.size:
+            self._counted_from = int(ends[-1])
+            return np.arange(len(ends))
+        picked = []
+        while (row := int(np.searchsorted(ends, self._counted_from + self._stride_bytes))) < len(ends):
+            picked.append(row)
+            self._counted_from = int(ends[row])
+        return np.array(picked, np.int64)
+
+    def build(self) -> dict[Role, bytes]:
+        return {
+            role: header.pack(
+                base_offset=self._base, created_ts_ms=self._created_ms, entry_len=ENTRIES[role].size
+            ) + b"".join(self._entries[role])
+            for role, header in INDEX_HEADERS.items()
+        }  # fmt: skip
+
+
+def _dtype(entry: Struct) -> np.dtype[np.void]:
+    return np.dtype([(name, f"{entry.order}u{entry.width(name)}") for name in entry.names])
+
+
+def _index_start(role: Role, buf: Buffer, base: int | None) -> int:
+    """Where the entries of an index file start; raises `CorruptionError` where its header cannot be trusted."""
+    header = INDEX_HEADERS[role].parse(buf)
+    struct = INDEX_HEADERS[role].struct
+    if header.values["entry_len"] != ENTRIES[role].size:
+        raise CorruptionError(
+            f"entries of {header.values['entry_len']} bytes are not known", position=struct.at("entry_len")
+        )
+    if base is not None and header.values["base_offset"] != base:
+        raise CorruptionError(
+            f"the header says base offset {header.values['base_offset']}, the name says {base}",
+            position=struct.at("base_offset"),
+        )
+    return header.length
+
+
+def _index_rows(role: Role, view: memoryview, start: int) -> tuple[npt.NDArray[Any], int]:
+    """The entries without the zeros of preallocated space behind them, and how many bytes of a torn one follow."""
+    rows, rest_bytes = table(view, start, _dtype(ENTRIES[role]))
+    if not kernel.is_zero(view, len(view) - rest_bytes, len(view)):
+        return rows, rest_bytes
+    written = np.flatnonzero(rows["rel_offset"] | rows["file_pos" if role == Role.INDEX else "timestamp_ms"])
+    return rows[: int(written[-1]) + 1 if len(written) else 0], 0
+
+
+def _dump_index(role: Role, buf: Buffer, base: int | None) -> Iterator[Block]:
+    try:
+        start = _index_start(role, buf, base)
+    except CorruptionError as error:
+        yield INDEX_HEADERS[role].dump(buf, error.message)
+        return
+    yield INDEX_HEADERS[role].dump(buf)
+    yield from dump_index(buf, start, ENTRIES[role])
+
+
+# --- the format
+
+
+class Keratin(Format):
+    name = "keratin"
+    capabilities = Capabilities(
+        timestamps="ms",
+        key=True,
+        headers=True,
+        explicit_offsets=True,
+        compaction=True,
+        segments=True,
+        index=True,
+        checksum="CRC-32C over the record from its version through the payload, and over every file header",
+        record_checksum=True,
+        max_value_bytes=DIALECT.layout.max_payload_bytes,
+        ordered_timestamps=True,
+        extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
+    )
+    option_names: ClassVar[Mapping[str, type]] = {
+        **SEGMENT_OPTIONS, "index_stride_bytes": int, "max_open_segments": int,
+    }  # fmt: skip
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        most = {"index_stride_bytes": 2**32 - 1, "max_open_segments": 2**16 - 1}
+        for name, value in self.options.items():
+            if not 1 <= value <= most.get(name, 2**63 - 1):
+                raise UsageError(f"{name}={value} is not between 1 and {most.get(name, 2**63 - 1)}")
+
+    # --- names
+
+    def classify(self, path: str) -> FileName | None:
+        for role, fixed in _FIXED.items():
+            if path == fixed:
+                return FileName(role)
+        match = _SEGMENT_FILE.fullmatch(path)
+        if match and int(match[1]) <= MAX_OFFSET:
+            return FileName(_ROLES[match[2]], int(match[1]))
+        match = _GROUP_FILE.fullmatch(path)
+        return FileName(_ROLES[match[2]]) if match and GroupName.parse(match[1]) else None
+
+    def path_of(self, role: Role, base: int | None = None) -> str:
+        if role in _FIXED:
+            return _FIXED[role]
+        if base is None:
+            raise UsageError(f"a {role} of keratin is not named by its role alone")
+        return f"segments/{base:020}.{_SUFFIXES[role]}"
+
+    # --- reading
+
+    def open_segment(self, buf: Buffer, base: int | None) -> FrameSegment:
+        if all_zero(buf):
+            return FrameSegment(buf, base or 0, 0, DIALECT)
+        header = LOG_HEADER.parse(buf)
+        stored = int(header.values["base_offset"])
+        position = LOG_HEADER.struct.at("base_offset")
+        if stored > MAX_OFFSET:
+            raise CorruptionError(f"the base offset {stored} does not fit into 63 bits", position=position)
+        if base is not None and stored != base:
+            raise CorruptionError(f"the header says base offset {stored}, the file name says {base}", position=position)
+        return FrameSegment(buf, stored, header.length, DIALECT)
+
+    def open_index(self, role: Role, buf: Buffer, base: int) -> Index | None:
+        try:
+            start = _index_start(role, buf, base)
+        except CorruptionError:
+            return None
+        rows, rest_bytes = _index_rows(role, memoryview(buf), start)
+        offsets = rows["rel_offset"].astype(np.uint64) + np.uint64(base)
+        if role == Role.INDEX:
+            return Index(offsets, rows["file_pos"], start=start, rest_bytes=rest_bytes)
+        most_ms = (2**63 - 1) // 1000
+        times_ms = np.clip(rows["timestamp_ms"].astype(np.int64), -most_ms, most_ms)
+        return Index(offsets, None, times_ms * 1000, start=start, rest_bytes=rest_bytes)
+
+    def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
+        if role == Role.GROUP_SNAPSHOT:
+            yield from stroma.check_snapshot(buf)
+        elif role == Role.GROUP_DELTA:
+            yield from stroma.check_delta(buf)
+        elif role == Role.MANIFEST:
+            try:
+                yield from Manifest.decode(buf).problems()
+            except UnknownVersionError as error:
+                yield Problem("unknown-manifest", Severity.DAMAGE, error.message, error.position)
+            except CorruptionError as error:
+                yield Problem("bad-manifest", Severity.WARNING, error.message, error.position)
+        elif role in INDEX_HEADERS and not all_zero(buf):
+            try:
+                _index_start(role, buf, name.base)
+            except CorruptionError as error:
+                yield Problem("bad-index", Severity.WARNING, error.message, error.position)
+
+    def check_log(
+        self, files: Mapping[str, Buffer], segments: Sequence[SegmentSummary]
+    ) -> Iterator[tuple[str, Problem]]:
+        path = _FIXED[Role.MANIFEST]
+        if path not in files:
+            return
+        try:
+            manifest = Manifest.decode(files[path])
+        except CorruptionError:
+            return  # `check_file` says so
+        for problem in _lost_since(manifest, segments):
+            yield path, problem
+
+    def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        for path, buf in sorted(files.items()):
+            name = self.classify(path)
+            if name is None:
+                continue
+            try:
+                if name.role == Role.MANIFEST:
+                    facts["manifest"] = _manifest_facts(Manifest.decode(buf))
+                elif name.role == Role.GROUP_SNAPSHOT:
+                    facts[path] = _snapshot_facts(buf)
+                elif name.role == Role.GROUP_DELTA:
+                    delta = stroma.Delta.decode(buf)
+                    facts[path] = {"events": len(delta.events), "bytes": delta.end}
+            except DuramenError as error:
+                facts["manifest" if name.role == Role.MANIFEST else path] = error.message
+        return facts
+
+    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+        if role == Role.SEGMENT:
+            return self._dump_segment(buf, base)
+        if role == Role.GROUP_SNAPSHOT:
+            return stroma.dump_snapshot(buf)
+        if role == Role.GROUP_DELTA:
+            return stroma.dump_delta(buf)
+        if role in INDEX_HEADERS:
+            return _dump_index(role, buf, base)
+        return _dump_manifest(buf)
+
+    def _dump_segment(self, buf: Buffer, base: int | None) -> Iterator[Block]:
+        problem = None
+        try:
+            segment = self.open_segment(buf, base)
+        except CorruptionError as error:
+            problem = error.message
+            segment = FrameSegment(buf, 0, LOG_HEADER.claimed_length(buf), DIALECT)
+        if segment.start.position:
+            yield LOG_HEADER.dump(buf, problem)
+        if segment.start.position < len(segment.buf):
+            yield from dump_frames(segment)
+
+    # --- writing
+
+    def segment_header(self, base: int, created_ms: int) -> bytes:
+        return LOG_HEADER.pack(base_offset=base, created_ts_ms=created_ms)
+
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+        self.refuse_unsupported(batch)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        blocks = encode_blocks(columns.get("key"), columns.get("headers"))
+        return encode_frames(batch, cursor, DIALECT, headers=blocks, flags=_flags_of(columns))
+
+    def index_builder(self, base: int, created_ms: int) -> SparseIndex:
+        stride_bytes = self.options.get("index_stride_bytes", Manifest.index_stride_bytes)
+        return SparseIndex(base, created_ms, stride_bytes)
+
+    def log_files(self, segments: Sequence[SegmentSummary], created_ms: int) -> dict[str, bytes]:
+        """The manifest: the last segment is the active one, the others are sealed (an empty one is left out)."""
+        active = segments[-1] if segments else SegmentSummary(0, -1, 0, 0)
+        named = ("segment_max_bytes", "index_stride_bytes", "max_open_segments")
+        manifest = Manifest(
+            created_ts_ms=created_ms,
+            active_base_offset=active.base_offset,
+            next_offset=active.last_offset + 1,
+            segments=tuple(SealedSegment(*s) for s in segments[:-1] if s.last_offset >= s.base_offset),
+            **{name: self.options[name] for name in named if name in self.options},
+        )
+        return {_FIXED[Role.MANIFEST]: manifest.encode()}
+
+
+def _flags_of(columns: Mapping[str, pa.Array]) -> UInt32s | None:
+    """Flags and reserved0 as the one number that the kernel writes; None where both are absent."""
+    halves: list[UInt32s | None] = []
+    for name in ("flags", "reserved0"):
+        column = columns.get(name)
+        if column is None:
+            halves.append(None)
+            continue
+        try:
+            whole = pc.fill_null(column.cast(pa.uint16()), 0)
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"{name} does not fit into 16 bits: {error}") from error
+        halves.append(whole.to_numpy(zero_copy_only=False).astype(np.uint32))
+    flags, reserved0 = halves
+    if flags is None:
+        return reserved0
+    shifted: UInt32s = flags << np.uint32(16)
+    return shifted if reserved0 is None else shifted | reserved0
+
+
+def _lost_since(manifest: Manifest, segments: Sequence[SegmentSummary]) -> Iterator[Problem]:
+    """What the manifest knows of and the log does not hold any more. A manifest that is behind is nothing unusual."""
+    found = {segment.base_offset: segment.last_offset for segment in segments}
+    oldest = min(found, default=0)
+    for base, last, _, _ in manifest.segments:
+        if base not in found and base < oldest:
+            message = f"the segment {base}, which it lists, was removed from the log's beginning"
+            yield Problem("stale-manifest", Severity.NOTE, message, offset=base)
+        elif found.get(base, base - 1) < last:
+            what = f"ends at offset {found[base]}" if base in found else "is missing"
+            message = f"the segment {base} {what}, and it went up to {last} when it was sealed"
+            yield Problem("manifest-ahead", Severity.DAMAGE, message, offset=found.get(base, base - 1) + 1)
+    following = max(found.values(), default=-1) + 1
+    if manifest.next_offset > following:
+        message = f"it says that {manifest.next_offset} is the next offset, and the records end before {following}"
+        yield Problem("manifest-ahead", Severity.DAMAGE, message, offset=following)
+
+
+def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "layout": manifest.layout,
+        "created_ts_ms": manifest.created_ts_ms,
+        "segment_max_bytes": manifest.segment_max_bytes,
+        "index_stride_bytes": manifest.index_stride_bytes,
+        "active_base_offset": manifest.active_base_offset,
+        "next_offset": manifest.next_offset,
+    }
+    payload = MANIFEST_LAYOUTS[manifest.layout].payload.names
+    if manifest.layout == "spec":
+        facts["max_open_segments"] = manifest.max_open_segments
+        facts["segments"] = [segment._asdict() for segment in manifest.segments]
+    facts |= {name: getattr(manifest, name) for name in ("head_offset", "epoch") if name in payload}
+    if manifest.layout in ("program v2", "program v3"):
+        facts["clean_shutdown"] = bool(manifest.flags & 1)
+    return facts
+
+
+def _snapshot_facts(buf: Buffer) -> dict[str, Any]:
+    snapshot = stroma.Snapshot.decode(buf)
+    return {"acked_until": snapshot.acked_until, "inflight": len(snapshot.inflight)}

@@ -1,0 +1,245 @@
+"""RustLog: length, offset and time before each payload, all big-endian; a sparse index; no checksum at all.
+
+::
+
+    {base:020}.log                 records, nothing between them
+      the document's record            what the real program writes
+      0  length     u32                0  length   u32
+      4  offset     u64                4  offset   u64
+     12  timestamp  u64 (µs)          12  payload
+     20  payload
+
+    {base:020}.index               records 0, 100, 200 … of the segment
+      0  offset     u64
+      8  position   u64
+
+    .cleaner_checkpoint            JSON; the real program's form is 16 bytes:
+      0  last_compacted_offset            u64
+      8  last_retention_run_timestamp_ms  u64
+
+Which of the two records a segment holds is found by walking both. Refuses a payload over 10 MiB and an offset that
+repeats or goes backwards. Nothing in the file proves that a payload is what was written: only the sidecar's digest
+of a sealed segment does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import CorruptionError
+from duramen.formats.base import (
+    SEGMENT_OPTIONS,
+    Block,
+    Buffer,
+    Capabilities,
+    Cursor,
+    Encoded,
+    FileName,
+    Format,
+    IndexBuilder,
+    Problem,
+    Role,
+    Severity,
+)
+from duramen.formats.frames import Dialect, EveryRecordIndex, FrameSegment, dump_frames, encode_frames
+from duramen.formats.index import Index, dump_index, table
+from duramen.formats.structs import Field, Struct
+from duramen.kernel.layout import FrameColumns, FrameLayout, ScanEnd, Stop
+
+MAX_RECORD_BYTES = 10 << 20
+INDEX_INTERVAL_RECORDS = 100
+
+HEADER = Struct(">", length="I", offset="Q", timestamp="Q")
+SHORT_HEADER = Struct(">", length="I", offset="Q")
+ENTRY = Struct(">", offset="Q", position="Q")
+BINARY_CHECKPOINT = Struct(">", last_compacted_offset="Q", last_retention_run_timestamp_ms="Q")
+
+
+def _layout(header: Struct) -> FrameLayout:
+    return FrameLayout(
+        header_bytes=header.size,
+        big_endian=True,
+        offset_at=header.at("offset"),
+        length_at=header.at("length"),
+        timestamp_at=header.at("timestamp") if "timestamp" in header.names else -1,
+        max_payload_bytes=MAX_RECORD_BYTES,
+    )
+
+
+SPEC = Dialect("20-byte header", _layout(HEADER), HEADER, timestamp_unit="us")
+SHORT = Dialect("12-byte header", _layout(SHORT_HEADER), SHORT_HEADER, timestamp_unit=None)
+
+_NAME = re.compile(r"(\d+)\.(log|index)")
+_LEFTOVER = re.compile(r"\d+\.(index\.rebuilding|log\.compacted)|.*\.tmp(\.\d+)?")
+_ROLES = {"log": Role.SEGMENT, "index": Role.INDEX}
+_WALK_RECORDS = 4096
+
+
+def walk(buf: Buffer, dialect: Dialect) -> ScanEnd:
+    """How far records of ``dialect`` go from the start of a segment, looking at no more than a few thousand."""
+    return kernel.scan_frames(buf, 0, len(memoryview(buf)), dialect.layout, FrameColumns.empty(_WALK_RECORDS))
+
+
+def dialect_of(buf: Buffer) -> Dialect:
+    """The layout that explains the bytes: one whose records end where the file ends, else the one that goes further.
+
+    Bytes that both or neither explain are taken for the document's layout.
+    """
+    spec, short = walk(buf, SPEC), walk(buf, SHORT)
+
+    def explains(end: ScanEnd) -> tuple[bool, int]:
+        return end.count > 0 and Stop(end.stop) in (Stop.END, Stop.ZEROS, Stop.LIMIT), end.position
+
+    return SHORT if explains(short) > explains(spec) else SPEC
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The retention and compaction state that lies beside the segments.
+
+    >>> Checkpoint.parse(Checkpoint(3, 604_800_000, "Idle", 1_700_000_000, 0).encode()).last_cleaned_offset
+    3
+    """
+
+    last_cleaned_offset: int
+    retention_horizon_ms: int
+    compaction_state: Any
+    created_at_s: int
+    created_at_ns: int
+    binary: bool = False
+
+    @classmethod
+    def parse(cls, buf: Buffer) -> Checkpoint:
+        raw = bytes(buf)
+        if len(raw) == BINARY_CHECKPOINT.size and not raw.startswith(b"{"):
+            offset, when_ms = BINARY_CHECKPOINT.unpack(raw).values()
+            assert isinstance(offset, int)
+            assert isinstance(when_ms, int)
+            return cls(offset, 0, "Idle", when_ms // 1000, when_ms % 1000 * 1_000_000, binary=True)
+        try:
+            tree = json.loads(raw)
+            created = tree["created_at"]
+            numbers = (
+                tree["last_cleaned_offset"], tree["retention_horizon_ms"],
+                created["secs_since_epoch"], created["nanos_since_epoch"],
+            )  # fmt: skip
+            state = tree["compaction_state"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptionError(f"not a cleaner checkpoint: {error!r}", position=0) from error
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**64 for n in numbers):
+            raise CorruptionError("not a cleaner checkpoint: a number is out of range", position=0)
+        return cls(numbers[0], numbers[1], state, numbers[2], numbers[3])
+
+    def encode(self) -> bytes:
+        """The JSON of the document, or the 16 bytes it was read from."""
+        if self.binary:
+            when_ms = self.created_at_s * 1000 + self.created_at_ns // 1_000_000
+            return BINARY_CHECKPOINT.pack(
+                last_compacted_offset=self.last_cleaned_offset, last_retention_run_timestamp_ms=when_ms
+            )
+        tree = {
+            "last_cleaned_offset": self.last_cleaned_offset,
+            "retention_horizon_ms": self.retention_horizon_ms,
+            "compaction_state": self.compaction_state,
+            "created_at": {"secs_since_epoch": self.created_at_s, "nanos_since_epoch": self.created_at_ns},
+        }
+        return json.dumps(tree, indent=2).encode()
+
+
+class RustLog(Format):
+    name = "rustlog"
+    capabilities = Capabilities(
+        timestamps="us",
+        key=False,
+        headers=False,
+        explicit_offsets=True,
+        compaction=True,
+        segments=True,
+        index=True,
+        checksum="none: only lengths and the order of offsets can be checked",
+        record_checksum=False,
+        ordered_timestamps=True,
+        max_value_bytes=MAX_RECORD_BYTES,
+    )
+    option_names: ClassVar[Mapping[str, type]] = {**SEGMENT_OPTIONS, "index_interval_records": int}
+
+    def classify(self, path: str) -> FileName | None:
+        if path == ".cleaner_checkpoint":
+            return FileName(Role.CHECKPOINT)
+        match = _NAME.fullmatch(path)
+        if match and int(match[1]) < 2**63:
+            return FileName(_ROLES[match[2]], int(match[1]))
+        return FileName(Role.LEFTOVER) if _LEFTOVER.fullmatch(path) else None
+
+    def path_of(self, role: Role, base: int | None = None) -> str:
+        if role == Role.CHECKPOINT:
+            return ".cleaner_checkpoint"
+        return f"{base:020}.{'log' if role == Role.SEGMENT else 'index'}"
+
+    def open_segment(self, buf: Buffer, base: int | None) -> FrameSegment:
+        dialect = dialect_of(buf)
+        if base is None:
+            end = kernel.seek_frame(buf, 0, len(memoryview(buf)), dialect.layout, 0)
+            base = end.offset if end.stop == Stop.LIMIT else 0
+        return FrameSegment(buf, base, 0, dialect)
+
+    def open_index(self, role: Role, buf: Buffer, base: int) -> Index:
+        rows, rest = table(buf, 0, [("offset", ">u8"), ("position", ">u8")])
+        return Index(rows["offset"], rows["position"], rest_bytes=rest)
+
+    def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
+        if role == Role.CHECKPOINT:
+            try:
+                Checkpoint.parse(buf)
+            except CorruptionError as error:
+                yield Problem("bad-checkpoint", Severity.WARNING, error.message, 0)
+
+    def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
+        if ".cleaner_checkpoint" not in files:
+            return {}
+        try:
+            checkpoint = Checkpoint.parse(files[".cleaner_checkpoint"])
+        except CorruptionError as error:
+            return {"checkpoint": error.message}
+        return {
+            "checkpoint": {
+                "last_cleaned_offset": checkpoint.last_cleaned_offset,
+                "retention_horizon_ms": checkpoint.retention_horizon_ms,
+                "compaction_state": checkpoint.compaction_state,
+                "form": "binary" if checkpoint.binary else "JSON",
+            }
+        }
+
+    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+        if role == Role.SEGMENT:
+            return dump_frames(self.open_segment(buf, base))
+        if role == Role.CHECKPOINT:
+            return _dump_checkpoint(buf)
+        return dump_index(buf, 0, ENTRY)
+
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+        self.refuse_unsupported(batch)
+        return encode_frames(batch, cursor, SPEC)
+
+    def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
+        return EveryRecordIndex(ENTRY, self.options.get("index_interval_records", INDEX_INTERVAL_RECORDS))
+
+
+def _dump_checkpoint(buf: Buffer) -> Iterator[Block]:
+    raw = bytes(buf)
+    if len(raw) == BINARY_CHECKPOINT.size and not raw.startswith(b"{"):
+        yield Block("checkpoint", 0, list(BINARY_CHECKPOINT.fields(raw, 0)))
+        return
+    problem = None
+    try:
+        Checkpoint.parse(raw)
+    except CorruptionError as error:
+        problem = error.message
+    yield Block("checkpoint", 0, [Field("json", 0, len(raw), raw)], problem)

@@ -1,0 +1,4 @@
+from duramen.kernel.reference import encode_frames as encode_frames
+from duramen.kernel.reference import find_frame as find_frame
+from duramen.kernel.reference import scan_frames as scan_frames
+from duramen.kernel.reference import seek_frame as seek_frame

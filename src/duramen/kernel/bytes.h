@@ -1,0 +1,118 @@
+/* Reading and writing integers in a buffer, and the result that every scan returns.
+ * Nothing here checks a bound: callers check what remains before they read. */
+#ifndef DURAMEN_BYTES_H
+#define DURAMEN_BYTES_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The numbers of layout.Stop. */
+enum duramen_stop {
+    STOP_END = 0,
+    STOP_LIMIT = 1,
+    STOP_ZEROS = 2,
+    STOP_SHORT_HEADER = 3,
+    STOP_SHORT_BODY = 4,
+    STOP_BAD_MAGIC = 5,
+    STOP_BAD_VERSION = 6,
+    STOP_BAD_FIELD = 7,
+    STOP_BAD_LENGTH = 8,
+    STOP_BAD_RANGE = 9,
+    STOP_BAD_ORDER = 10,
+    STOP_BAD_CHECKSUM = 11,
+    STOP_BAD_ENTRIES = 12
+};
+
+typedef struct {
+    int64_t count;
+    int64_t position;
+    int64_t stop;
+    int64_t last_offset;
+} duramen_scan_end;
+
+/* find_* answers. */
+#define DURAMEN_NOT_FOUND (-1)
+#define DURAMEN_GAVE_UP (-2)
+
+static inline uint16_t load16be(const uint8_t *p) { return (uint16_t)((p[0] << 8) | p[1]); }
+
+static inline uint32_t load32(const uint8_t *p, int big)
+{
+    uint32_t v;
+    memcpy(&v, p, 4);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return big ? __builtin_bswap32(v) : v;
+#else
+    return big ? v : __builtin_bswap32(v);
+#endif
+}
+
+static inline uint64_t load64(const uint8_t *p, int big)
+{
+    uint64_t v;
+    memcpy(&v, p, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return big ? __builtin_bswap64(v) : v;
+#else
+    return big ? v : __builtin_bswap64(v);
+#endif
+}
+
+static inline uint64_t load_uint(const uint8_t *p, int64_t width, int big)
+{
+    uint64_t v = 0;
+    for (int64_t i = 0; i < width; i++) {
+        int64_t at = big ? i : width - 1 - i;
+        v = (v << 8) | p[at];
+    }
+    return v;
+}
+
+static inline void store32(uint8_t *p, uint32_t v, int big)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (big) v = __builtin_bswap32(v);
+#else
+    if (!big) v = __builtin_bswap32(v);
+#endif
+    memcpy(p, &v, 4);
+}
+
+static inline void store64(uint8_t *p, uint64_t v, int big)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (big) v = __builtin_bswap64(v);
+#else
+    if (!big) v = __builtin_bswap64(v);
+#endif
+    memcpy(p, &v, 8);
+}
+
+static inline void store_uint(uint8_t *p, uint64_t v, int64_t width, int big)
+{
+    for (int64_t i = 0; i < width; i++) {
+        int64_t at = big ? width - 1 - i : i;
+        p[at] = (uint8_t)v;
+        v >>= 8;
+    }
+}
+
+static inline int all_zero(const uint8_t *p, int64_t len)
+{
+    while (len >= 32) {
+        uint64_t a, b, c, d;
+        memcpy(&a, p, 8);
+        memcpy(&b, p + 8, 8);
+        memcpy(&c, p + 16, 8);
+        memcpy(&d, p + 24, 8);
+        if (a | b | c | d) return 0;
+        p += 32;
+        len -= 32;
+    }
+    for (; len > 0; len--, p++)
+        if (*p) return 0;
+    return 1;
+}
+
+#endif

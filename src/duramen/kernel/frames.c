@@ -1,0 +1,221 @@
+#include "frames.h"
+#include "crc.h"
+
+static inline uint32_t checksum_of(const frame_layout *layout, const uint8_t *data, int64_t len)
+{
+    return layout->checksum == CHECKSUM_CRC32C ? duramen_crc32c(0, data, (size_t)len)
+                                               : duramen_crc32(0, data, (size_t)len);
+}
+
+/* Everything about the frame at `position` that can be said without its checksum. */
+static inline int64_t parse_header(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                                   int64_t previous_offset, frame *out)
+{
+    const int big = (int)layout->big_endian;
+    const int64_t remaining = end - position;
+    const uint8_t *header = buf + position;
+
+    if (remaining < layout->header_bytes) return STOP_SHORT_HEADER;
+    for (int64_t i = 0; i < layout->const_count; i++) {
+        const frame_const *c = &layout->consts[i];
+        if (load_uint(header + c->position, c->width, big) != (uint64_t)c->value) return c->stop;
+    }
+
+    const uint32_t value_length = load32(header + layout->length_at, big);
+    const uint32_t headers_length =
+        layout->headers_length_at < 0 ? 0 : load32(header + layout->headers_length_at, big);
+    if ((int64_t)value_length > layout->max_payload_bytes) return STOP_BAD_LENGTH;
+
+    const uint64_t offset = load64(header + layout->offset_at, big);
+    if (offset > (uint64_t)INT64_MAX) return STOP_BAD_RANGE;
+
+    const int64_t size = layout->header_bytes + (int64_t)headers_length + (int64_t)value_length + layout->trailer_bytes;
+    if (size > remaining) return STOP_SHORT_BODY;
+    if ((int64_t)offset <= previous_offset) return STOP_BAD_ORDER;
+
+    out->offset = (int64_t)offset;
+    out->timestamp = layout->timestamp_at < 0 ? 0 : (int64_t)load64(header + layout->timestamp_at, big);
+    out->flags = layout->flags_at < 0 ? 0 : load32(header + layout->flags_at, big);
+    out->position = position;
+    out->value_position = position + layout->header_bytes + (int64_t)headers_length;
+    out->value_length = value_length;
+    out->headers_length = headers_length;
+    out->next = position + size;
+    return STOP_END;
+}
+
+static inline int64_t check_frame(const uint8_t *buf, const frame_layout *layout, const frame *f)
+{
+    if (layout->checksum == CHECKSUM_NONE) return STOP_END;
+    const int64_t at = layout->checksum_at < 0 ? f->next - 4 : f->position + layout->checksum_at;
+    const int64_t from = f->position + layout->covered_from;
+    const int64_t covered = f->value_position + (int64_t)f->value_length - from;
+    return checksum_of(layout, buf + from, covered) == load32(buf + at, (int)layout->big_endian)
+               ? STOP_END
+               : STOP_BAD_CHECKSUM;
+}
+
+/* A place that is no frame may still be the clean end: nothing but zeros up to `end`. A header of zeros is tried
+ * first even where it would parse, because a format without a magic number reads zeros as an empty record. */
+static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout)
+{
+    const int64_t remaining = end - position;
+    const int64_t first = remaining < layout->header_bytes ? remaining : layout->header_bytes;
+    return all_zero(buf + position, first) && all_zero(buf + position + first, remaining - first);
+}
+
+duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                                     frame_columns *out, int64_t capacity, int64_t max_bytes,
+                                     int64_t previous_offset, int verify)
+{
+    const int64_t start = position;
+    int64_t count = 0;
+    int64_t stop = STOP_END;
+    frame f;
+
+    while (position < end) {
+        if (count == capacity) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (buf[position] == 0 && only_zeros(buf, position, end, layout)) {
+            stop = STOP_ZEROS;
+            break;
+        }
+        stop = parse_header(buf, position, end, layout, previous_offset, &f);
+        if (stop != STOP_END) break;
+        if (count > 0 && f.next - start > max_bytes) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (verify) {
+            stop = check_frame(buf, layout, &f);
+            if (stop != STOP_END) break;
+        }
+        out->offset[count] = f.offset;
+        out->timestamp[count] = f.timestamp;
+        out->position[count] = f.position;
+        out->value_position[count] = f.value_position;
+        out->value_length[count] = f.value_length;
+        out->headers_length[count] = f.headers_length;
+        out->flags[count] = f.flags;
+        count++;
+        previous_offset = f.offset;
+        position = f.next;
+    }
+    return (duramen_scan_end){count, position, stop, previous_offset};
+}
+
+int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                           int64_t target, int64_t previous_offset, frame *out)
+{
+    while (position < end) {
+        out->position = position;
+        if (buf[position] == 0 && only_zeros(buf, position, end, layout)) return STOP_ZEROS;
+        const int64_t stop = parse_header(buf, position, end, layout, previous_offset, out);
+        if (stop != STOP_END) {
+            out->position = position;
+            return stop;
+        }
+        if (out->offset >= target) {
+            const int64_t verdict = check_frame(buf, layout, out);
+            return verdict == STOP_END ? STOP_LIMIT : verdict;
+        }
+        previous_offset = out->offset;
+        position = out->next;
+    }
+    out->position = position;
+    return STOP_END;
+}
+
+/* Without a checksum a header alone proves little: its successor must fit too. */
+static int has_successor(const uint8_t *buf, int64_t end, const frame_layout *layout, const frame *f)
+{
+    frame next;
+    if (f->next == end || only_zeros(buf, f->next, end, layout)) return 1;
+    return parse_header(buf, f->next, end, layout, f->offset, &next) == STOP_END && next.offset == f->offset + 1;
+}
+
+int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                           int64_t previous_offset)
+{
+    /* A hostile file could make every byte look like the start of a huge frame. */
+    int64_t budget = 16 * (end - position) + (1 << 20);
+    const int64_t start = position;
+    frame f;
+
+    for (; end - position >= layout->header_bytes; position++) {
+        if (layout->const_count > 0) {
+            const frame_const *magic = &layout->consts[0];
+            const uint8_t first = (uint8_t)(layout->big_endian ? (uint64_t)magic->value >> (8 * (magic->width - 1))
+                                                               : (uint64_t)magic->value);
+            const uint8_t *hit = memchr(buf + position + magic->position, first,
+                                        (size_t)(end - position - layout->header_bytes + 1));
+            if (hit == NULL) return DURAMEN_NOT_FOUND;
+            position = hit - buf - magic->position;
+        }
+        if (parse_header(buf, position, end, layout, previous_offset, &f) != STOP_END) continue;
+        if (layout->checksum == CHECKSUM_NONE) {
+            /* More records cannot be missing than the bytes that were passed over could hold. */
+            const uint64_t most = (uint64_t)((position - start) / layout->header_bytes) + 1;
+            if ((uint64_t)f.offset - (uint64_t)previous_offset - 1 > most) continue;
+            budget -= layout->header_bytes;
+            if (f.next < end && buf[f.next] == 0) budget -= end - f.next;
+            if (has_successor(buf, end, layout, &f)) return position;
+        } else {
+            budget -= f.next - position;
+            if (check_frame(buf, layout, &f) == STOP_END) return position;
+        }
+        if (budget < 0) return DURAMEN_GAVE_UP;
+    }
+    return DURAMEN_NOT_FOUND;
+}
+
+static inline int slice_of(const int32_t *offsets, int64_t row, int64_t total, int64_t *from, int64_t *len)
+{
+    *from = offsets[row];
+    *len = (int64_t)offsets[row + 1] - *from;
+    return *from >= 0 && *len >= 0 && *len <= total - *from;
+}
+
+int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, const frame_source *in,
+                              int64_t base_position, int64_t *positions)
+{
+    const int big = (int)layout->big_endian;
+    int64_t at = 0;
+
+    for (int64_t row = 0; row < in->count; row++) {
+        int64_t value_from, value_len, headers_from = 0, headers_len = 0;
+        if (!slice_of(in->value_offsets, row, in->values_bytes, &value_from, &value_len)) return -1 - row;
+        if (in->headers_offsets != NULL &&
+            !slice_of(in->headers_offsets, row, in->headers_bytes, &headers_from, &headers_len))
+            return -1 - row;
+        if (value_len > layout->max_payload_bytes) return -1 - row;
+        if (headers_len > 0 && layout->headers_length_at < 0) return -1 - row;
+        const int64_t size = layout->header_bytes + headers_len + value_len + layout->trailer_bytes;
+        if (size > capacity - at) return -1 - row;
+
+        uint8_t *p = out + at;
+        memset(p, 0, (size_t)layout->header_bytes);
+        for (int64_t i = 0; i < layout->const_count; i++)
+            store_uint(p + layout->consts[i].position, (uint64_t)layout->consts[i].value, layout->consts[i].width, big);
+        store64(p + layout->offset_at, (uint64_t)in->offset[row], big);
+        store32(p + layout->length_at, (uint32_t)value_len, big);
+        if (layout->headers_length_at >= 0) store32(p + layout->headers_length_at, (uint32_t)headers_len, big);
+        if (layout->timestamp_at >= 0 && in->timestamp != NULL)
+            store64(p + layout->timestamp_at, (uint64_t)in->timestamp[row], big);
+        if (layout->flags_at >= 0 && in->flags != NULL) store32(p + layout->flags_at, in->flags[row], big);
+
+        uint8_t *body = p + layout->header_bytes;
+        if (headers_len > 0) memcpy(body, in->headers + headers_from, (size_t)headers_len);
+        if (value_len > 0) memcpy(body + headers_len, in->values + value_from, (size_t)value_len);
+        if (layout->checksum != CHECKSUM_NONE) {
+            uint8_t *checksum_at = layout->checksum_at < 0 ? p + size - 4 : p + layout->checksum_at;
+            const uint8_t *from = p + layout->covered_from;
+            store32(checksum_at, checksum_of(layout, from, body + headers_len + value_len - from), big);
+        }
+        positions[row] = base_position + at;
+        at += size;
+    }
+    return at;
+}

@@ -1,0 +1,59 @@
+/* Formats of the family "fixed header, user headers, payload, trailer", driven by one table of positions.
+ * Refuses to know a format: everything particular is in the frame_layout that layout.FrameLayout packs. */
+#ifndef DURAMEN_FRAMES_H
+#define DURAMEN_FRAMES_H
+
+#include "bytes.h"
+
+typedef struct {
+    int64_t position, width, value, stop;
+} frame_const;
+
+/* The order of layout.FrameLayout.packed. */
+typedef struct {
+    int64_t header_bytes, big_endian, offset_at, length_at, trailer_bytes;
+    int64_t headers_length_at, timestamp_at, flags_at, checksum, checksum_at;
+    int64_t covered_from, max_payload_bytes, const_count;
+    frame_const consts[4];
+} frame_layout;
+
+enum { CHECKSUM_NONE = 0, CHECKSUM_CRC32 = 1, CHECKSUM_CRC32C = 2 };
+
+typedef struct {
+    int64_t offset, timestamp, position, value_position, next;
+    uint32_t value_length, headers_length, flags;
+} frame;
+
+typedef struct {
+    int64_t *offset, *timestamp, *position, *value_position;
+    uint32_t *value_length, *headers_length, *flags;
+} frame_columns;
+
+duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                                     frame_columns *out, int64_t capacity, int64_t max_bytes,
+                                     int64_t previous_offset, int verify);
+
+/* Walks headers, without checksums, to the first frame whose offset is `target` or above, and checks that one.
+ * Returns its stop verdict; STOP_LIMIT when it was found and is whole, STOP_END when the data ended before. */
+int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                           int64_t target, int64_t previous_offset, frame *out);
+
+/* First position >= `position` where a whole, valid frame with an offset above `previous_offset` starts. */
+int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
+                           int64_t previous_offset);
+
+typedef struct {
+    int64_t count;
+    const int64_t *offset;
+    const int64_t *timestamp;                       /* or NULL */
+    const uint32_t *flags;                          /* or NULL */
+    const uint8_t *values;  int64_t values_bytes;   const int32_t *value_offsets;
+    const uint8_t *headers; int64_t headers_bytes;  const int32_t *headers_offsets; /* or NULL */
+} frame_source;
+
+/* Writes the frames and the position of each, counted from base_position. Returns the bytes written,
+ * or -1 - row for the first row that does not fit into the buffers or the layout. */
+int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, const frame_source *in,
+                              int64_t base_position, int64_t *positions);
+
+#endif

@@ -1,0 +1,265 @@
+"""The tables and the columns that the kernel and its Python twin share.
+
+Declarations only: how a frame is laid out, which columns a scan fills, why a scan stopped. No loop is here and
+no format either; a format module fills in a table, the kernel walks it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
+
+
+class Stop(IntEnum):
+    """Why a scan stopped. Everything from ``SHORT_HEADER`` on means that the bytes at the position are no record."""
+
+    END = 0
+    LIMIT = 1
+    ZEROS = 2
+    SHORT_HEADER = 3
+    SHORT_BODY = 4
+    BAD_MAGIC = 5
+    BAD_VERSION = 6
+    BAD_FIELD = 7
+    BAD_LENGTH = 8
+    BAD_RANGE = 9
+    BAD_ORDER = 10
+    BAD_CHECKSUM = 11
+    BAD_ENTRIES = 12
+
+    @property
+    def clean(self) -> bool:
+        return self in (Stop.END, Stop.ZEROS)
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Stop.END: "end of the data",
+    Stop.LIMIT: "the limit of this scan is reached",
+    Stop.ZEROS: "only zero bytes follow",
+    Stop.SHORT_HEADER: "fewer bytes left than a header has",
+    Stop.SHORT_BODY: "the length field claims more bytes than are left",
+    Stop.BAD_MAGIC: "bad magic number",
+    Stop.BAD_VERSION: "unknown version",
+    Stop.BAD_FIELD: "a reserved field is not zero",
+    Stop.BAD_LENGTH: "the length field exceeds the format's maximum",
+    Stop.BAD_RANGE: "the offset does not fit into 63 bits",
+    Stop.BAD_ORDER: "the offset repeats or goes backwards",
+    Stop.BAD_CHECKSUM: "checksum mismatch",
+    Stop.BAD_ENTRIES: "the entries do not add up to what the header says",
+}
+
+
+class Checksum(IntEnum):
+    NONE = 0
+    CRC32 = 1
+    CRC32C = 2
+
+
+class ScanEnd(NamedTuple):
+    """How a scan ended: rows filled, the first byte not consumed, why, and the last offset seen."""
+
+    count: int  # type: ignore[assignment]
+    position: int
+    stop: int
+    last_offset: int
+
+
+class FrameHit(NamedTuple):
+    """What a seek found: ``stop`` is ``LIMIT`` for a whole frame at or above the target, else why it ended."""
+
+    stop: int
+    position: int
+    offset: int
+    timestamp: int
+    value_position: int
+    value_length: int
+    headers_length: int
+    flags: int
+    next: int
+
+
+class EntryHit(NamedTuple):
+    """What a seek in chunks found: ``LIMIT`` and an offset for an entry that holds the target, ``LIMIT`` and -1 when
+    no user record has that offset, else why it ended. ``position`` is the chunk's."""
+
+    stop: int
+    position: int
+    offset: int
+    timestamp: int
+    value_position: int
+    value_length: int
+    sub_batch: int
+    records: int
+    uncompressed_length: int
+
+
+NOT_FOUND = -1
+GAVE_UP = -2
+"""Answers of the find functions: no valid record follows; or the bytes are such that looking on costs too much."""
+
+
+class Const(NamedTuple):
+    """A header field that must hold one value; ``stop`` is the verdict when it does not."""
+
+    position: int
+    width: int
+    value: int
+    stop: Stop
+
+
+MAX_CONSTS = 4
+
+
+@dataclass(frozen=True)
+class FrameLayout:
+    """A format of the family "fixed header, user headers, payload, trailer" as a table of positions.
+
+    Positions are relative to the first byte of the frame; -1 means that the format has no such field.
+    Widths: offset and timestamp 8 bytes, lengths, checksum and flags 4 bytes.
+    """
+
+    header_bytes: int
+    big_endian: bool
+    offset_at: int
+    length_at: int
+    consts: tuple[Const, ...] = ()
+    trailer_bytes: int = 0
+    headers_length_at: int = -1
+    timestamp_at: int = -1
+    flags_at: int = -1
+    checksum: Checksum = Checksum.NONE
+    checksum_at: int = -1
+    """In the header; -1 with a checksum means the last four bytes of the frame."""
+    covered_from: int = 0
+    """First byte under the checksum; the last is the payload's last."""
+    max_payload_bytes: int = 2**32 - 1
+    packed: bytes = field(init=False, repr=False, compare=False)
+    """The table as the array of int64 that the C kernel reads."""
+
+    def __post_init__(self) -> None:
+        if len(self.consts) > MAX_CONSTS:
+            raise ValueError(f"at most {MAX_CONSTS} constant fields")
+        numbers = [
+            self.header_bytes, int(self.big_endian), self.offset_at, self.length_at, self.trailer_bytes,
+            self.headers_length_at, self.timestamp_at, self.flags_at, int(self.checksum), self.checksum_at,
+            self.covered_from, self.max_payload_bytes, len(self.consts),
+        ]  # fmt: skip
+        for const in self.consts:
+            numbers += [const.position, const.width, const.value, int(const.stop)]
+        numbers += [0] * (4 * (MAX_CONSTS - len(self.consts)))
+        object.__setattr__(self, "packed", struct.pack(f"={len(numbers)}q", *numbers))
+
+
+@dataclass
+class Columns:
+    """Base of the column sets: arrays of one length, which is the most rows that a scan may fill.
+
+    Every set has ``position``: where the row's bytes start in the file.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def position(self) -> Int64s: ...
+
+    @classmethod
+    def empty(cls, capacity: int) -> Self:
+        return cls(**{f.name: np.empty(capacity, f.metadata["dtype"]) for f in fields(cls)})
+
+    def head(self, count: int) -> Self:
+        """The first ``count`` rows, without a copy."""
+        return self.slice(0, count)
+
+    def slice(self, start: int, stop: int) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
+
+    def compact(self) -> Self:
+        """A copy of its own that does not keep the larger arrays alive."""
+        return type(self)(**{f.name: getattr(self, f.name).copy() for f in fields(self)})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+
+    @property
+    def first_offsets(self) -> Int64s:
+        """The first logical offset of each row."""
+        offsets: Int64s = getattr(self, "offset")  # noqa: B009
+        return offsets
+
+    @property
+    def last_offsets(self) -> Int64s:
+        """The last logical offset of each row."""
+        return self.first_offsets
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+
+def column(dtype: type[np.generic]) -> Any:
+    return field(metadata={"dtype": dtype})
+
+
+@dataclass
+class FrameColumns(Columns):
+    """One row per record of a frame format. ``timestamp`` is the stored number, bit for bit."""
+
+    offset: Int64s = column(np.int64)
+    timestamp: Int64s = column(np.int64)
+    position: Int64s = column(np.int64)
+    value_position: Int64s = column(np.int64)
+    value_length: UInt32s = column(np.uint32)
+    headers_length: UInt32s = column(np.uint32)
+    flags: UInt32s = column(np.uint32)
+
+
+BAD_TRACKING = 2**32 - 1
+"""In `ChunkColumns.tracking`: the bytes are no list of tracking blocks."""
+
+
+@dataclass
+class ChunkColumns(Columns):
+    """One row per Osiris chunk. ``data_position`` is behind header and Bloom filter; ``epoch`` is bit for bit."""
+
+    chunk_id: Int64s = column(np.int64)
+    timestamp: Int64s = column(np.int64)
+    epoch: Int64s = column(np.int64)
+    position: Int64s = column(np.int64)
+    data_position: Int64s = column(np.int64)
+    inflated_bytes: Int64s = column(np.int64)
+    """What its compressed sub-batches claim to unfold to."""
+    data_length: UInt32s = column(np.uint32)
+    trailer_length: UInt32s = column(np.uint32)
+    records: UInt32s = column(np.uint32)
+    entries: UInt32s = column(np.uint32)
+    chunk_type: UInt32s = column(np.uint32)
+    sub_batches: UInt32s = column(np.uint32)
+    tracking: UInt32s = column(np.uint32)
+    """Tracking blocks in the trailer, or in the entry of a tracking chunk; or `BAD_TRACKING`."""
+
+
+@dataclass
+class EntryColumns(Columns):
+    """One row per entry of Osiris chunks; a sub-batch is one row, its body unopened."""
+
+    offset: Int64s = column(np.int64)
+    timestamp: Int64s = column(np.int64)
+    value_position: Int64s = column(np.int64)
+    value_length: UInt32s = column(np.uint32)
+    sub_batch: UInt32s = column(np.uint32)
+    """0 for a simple entry, else the first header byte of the sub-batch (0x80 | compression << 4)."""
+    records: UInt32s = column(np.uint32)
+    uncompressed_length: UInt32s = column(np.uint32)

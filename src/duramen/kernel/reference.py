@@ -1,0 +1,779 @@
+"""The kernel in plain Python: the executable spec of every kernel function, and the oracle of the tests.
+
+Slow on purpose: one loop, no cleverness, nothing shared with the C code but the tables of `layout`. Stateless, no
+I/O, no policy. `DURAMEN_PUREPYTHON=1` selects it. Every function checks a length against what remains before it
+reads. The compiled functions have the same names, arguments, results and refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+
+from duramen.kernel.layout import (
+    BAD_TRACKING,
+    GAVE_UP,
+    NOT_FOUND,
+    Checksum,
+    ChunkColumns,
+    Columns,
+    EntryColumns,
+    EntryHit,
+    FrameColumns,
+    FrameHit,
+    FrameLayout,
+    Int64s,
+    ScanEnd,
+    Stop,
+    UInt32s,
+)
+
+Buffer = bytes | bytearray | memoryview
+Int32s = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+# --- checksums
+
+
+def _crc_table(polynomial: int) -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (polynomial if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_CRC32_TABLE = _crc_table(0xEDB88320)
+_CRC32C_TABLE = _crc_table(0x82F63B78)
+
+
+def _crc(table: list[int], data: Buffer, value: int) -> int:
+    if not 0 <= value <= 0xFFFFFFFF:
+        raise ValueError("value must fit into 32 bits")
+    crc = value ^ 0xFFFFFFFF
+    for byte in memoryview(data).cast("B"):
+        crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def crc32(data: Buffer, value: int = 0) -> int:
+    """CRC-32 (IEEE) of ``data``, continuing from ``value``."""
+    return _crc(_CRC32_TABLE, data, value)
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
+    return _crc(_CRC32C_TABLE, data, value)
+
+
+# --- any bytes
+
+
+def _bytes_of(buf: Buffer, position: int, end: int) -> memoryview:
+    view = memoryview(buf).cast("B")
+    if not 0 <= position <= end <= len(view):
+        raise ValueError("range lies outside of the buffer")
+    return view
+
+
+def is_zero(buf: Buffer, position: int, end: int) -> bool:
+    """Whether nothing but zero bytes lies in ``[position, end)``."""
+    return not any(_bytes_of(buf, position, end)[position:end])
+
+
+def gather(buf: Buffer, positions: Int64s, lengths: UInt32s, offsets: Int32s, data: Buffer) -> int:
+    """Copy every row's bytes side by side into ``data`` and fill Arrow's ``offsets``; answers the bytes copied."""
+    if len(lengths) != len(positions) or len(offsets) != len(positions) + 1:
+        raise ValueError("positions, lengths and offsets differ in length")
+    source, target = memoryview(buf).cast("B"), memoryview(data).cast("B")
+    at = 0
+    offsets[0] = 0
+    for row, (start, length) in enumerate(zip(positions.tolist(), lengths.tolist(), strict=True)):
+        if start < 0 or start + length > len(source) or at + length > min(len(target), 2**31 - 1):
+            raise ValueError(f"row {row} lies outside of the buffer")
+        target[at : at + length] = source[start : start + length]
+        at += length
+        offsets[row + 1] = at
+    return at
+
+
+# --- frames: fixed header, user headers, payload, trailer
+
+
+class _Frame:
+    __slots__ = ("flags", "headers_length", "next", "offset", "position", "timestamp", "value_length", "value_position")
+
+    def __init__(self, view: memoryview, position: int, layout: FrameLayout) -> None:
+        def number(at: int, width: int) -> int:
+            if at < 0:
+                return 0
+            raw = view[position + at : position + at + width]
+            return int.from_bytes(raw, "big" if layout.big_endian else "little")
+
+        timestamp = number(layout.timestamp_at, 8)
+        self.offset = number(layout.offset_at, 8)
+        self.timestamp = timestamp - 2**64 if timestamp >= 2**63 else timestamp
+        self.flags = number(layout.flags_at, 4)
+        self.value_length = number(layout.length_at, 4)
+        self.headers_length = number(layout.headers_length_at, 4)
+        self.position = position
+        self.value_position = position + layout.header_bytes + self.headers_length
+        self.next = self.value_position + self.value_length + layout.trailer_bytes
+
+
+def _parse_frame(
+    view: memoryview, position: int, end: int, layout: FrameLayout, previous_offset: int
+) -> tuple[Stop, _Frame | None]:
+    if end - position < layout.header_bytes:
+        return Stop.SHORT_HEADER, None
+    order = "big" if layout.big_endian else "little"
+    for const in layout.consts:
+        raw = view[position + const.position : position + const.position + const.width]
+        if int.from_bytes(raw, order) != const.value:  # type: ignore[arg-type]
+            return const.stop, None
+    frame = _Frame(view, position, layout)
+    if frame.value_length > layout.max_payload_bytes:
+        return Stop.BAD_LENGTH, None
+    if frame.offset >= 2**63:
+        return Stop.BAD_RANGE, None
+    if frame.next > end:
+        return Stop.SHORT_BODY, None
+    if frame.offset <= previous_offset:
+        return Stop.BAD_ORDER, None
+    return Stop.END, frame
+
+
+def _frame_is_whole(view: memoryview, layout: FrameLayout, frame: _Frame) -> bool:
+    if layout.checksum == Checksum.NONE:
+        return True
+    at = frame.next - 4 if layout.checksum_at < 0 else frame.position + layout.checksum_at
+    stored = int.from_bytes(view[at : at + 4], "big" if layout.big_endian else "little")
+    covered = view[frame.position + layout.covered_from : frame.value_position + frame.value_length]
+    return stored == (crc32c if layout.checksum == Checksum.CRC32C else crc32)(covered)
+
+
+def scan_frames(
+    buf: Buffer,
+    position: int,
+    end: int,
+    layout: FrameLayout,
+    columns: FrameColumns,
+    previous_offset: int = -1,
+    max_bytes: int = 2**62,
+    verify: bool = True,
+) -> ScanEnd:
+    """Fill ``columns`` with the frames from ``position`` on, until they are full, until the next frame would make
+    it more than ``max_bytes`` (the first is always taken), or until something is no frame."""
+    view = _bytes_of(buf, position, end)
+    capacity = len(columns)
+    if capacity == 0:
+        raise ValueError("the columns have no room")
+    start, count, stop = position, 0, Stop.END
+    while position < end:
+        if count == capacity:
+            stop = Stop.LIMIT
+            break
+        if is_zero(view, position, end):
+            stop = Stop.ZEROS
+            break
+        stop, frame = _parse_frame(view, position, end, layout, previous_offset)
+        if frame is None:
+            break
+        if count > 0 and frame.next - start > max_bytes:
+            stop = Stop.LIMIT
+            break
+        if verify and not _frame_is_whole(view, layout, frame):
+            stop = Stop.BAD_CHECKSUM
+            break
+        columns.offset[count] = frame.offset
+        columns.timestamp[count] = frame.timestamp
+        columns.position[count] = frame.position
+        columns.value_position[count] = frame.value_position
+        columns.value_length[count] = frame.value_length
+        columns.headers_length[count] = frame.headers_length
+        columns.flags[count] = frame.flags
+        count += 1
+        previous_offset = frame.offset
+        position = frame.next
+    return ScanEnd(count, position, int(stop), previous_offset)
+
+
+def seek_frame(
+    buf: Buffer, position: int, end: int, layout: FrameLayout, target: int, previous_offset: int = -1
+) -> FrameHit:
+    """Walk headers, without checksums, to the first frame at or above the offset ``target``, and check that one."""
+    view = _bytes_of(buf, position, end)
+    while position < end:
+        if is_zero(view, position, end):
+            return FrameHit(int(Stop.ZEROS), position, -1, 0, 0, 0, 0, 0, 0)
+        stop, frame = _parse_frame(view, position, end, layout, previous_offset)
+        if frame is None:
+            return FrameHit(int(stop), position, -1, 0, 0, 0, 0, 0, 0)
+        if frame.offset >= target:
+            if not _frame_is_whole(view, layout, frame):
+                return FrameHit(int(Stop.BAD_CHECKSUM), position, -1, 0, 0, 0, 0, 0, 0)
+            return FrameHit(
+                int(Stop.LIMIT), position, frame.offset, frame.timestamp, frame.value_position,
+                frame.value_length, frame.headers_length, frame.flags, frame.next,
+            )  # fmt: skip
+        previous_offset = frame.offset
+        position = frame.next
+    return FrameHit(int(Stop.END), position, -1, 0, 0, 0, 0, 0, 0)
+
+
+def _has_successor(view: memoryview, end: int, layout: FrameLayout, frame: _Frame) -> bool:
+    if frame.next == end or is_zero(view, frame.next, end):
+        return True
+    _, following = _parse_frame(view, frame.next, end, layout, frame.offset)
+    return following is not None and following.offset == frame.offset + 1
+
+
+def find_frame(buf: Buffer, position: int, end: int, layout: FrameLayout, previous_offset: int = -1) -> int:
+    """The first position from ``position`` on where a whole, valid frame with an offset above ``previous_offset``
+    starts, or ``NOT_FOUND``. Without a checksum the offset must be one that the skipped bytes leave room for, and
+    its successor must fit. ``GAVE_UP`` once checking costs more than 16 times the bytes."""
+    view = _bytes_of(buf, position, end)
+    budget = 16 * (end - position) + (1 << 20)
+    for at in range(position, end - layout.header_bytes + 1):
+        _, frame = _parse_frame(view, at, end, layout, previous_offset)
+        if frame is None:
+            continue
+        if layout.checksum == Checksum.NONE:
+            if frame.offset - previous_offset - 1 > (at - position) // layout.header_bytes + 1:
+                continue
+            budget -= layout.header_bytes
+            if frame.next < end and view[frame.next] == 0:
+                budget -= end - frame.next
+            if _has_successor(view, end, layout, frame):
+                return at
+        else:
+            budget -= frame.next - at
+            if _frame_is_whole(view, layout, frame):
+                return at
+        if budget < 0:
+            return GAVE_UP
+    return NOT_FOUND
+
+
+def _slices(data: Buffer | None, offsets: Int32s | None, count: int) -> Iterator[bytes | None]:
+    if data is None or offsets is None:
+        for _ in range(count):
+            yield b""
+        return
+    view = memoryview(data).cast("B")
+    bounds = offsets.tolist()
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        yield bytes(view[start:stop]) if 0 <= start <= stop <= len(view) else None
+
+
+def encode_frames(
+    out: Buffer,
+    layout: FrameLayout,
+    offsets: Int64s,
+    values: Buffer,
+    value_offsets: Int32s,
+    positions: Int64s,
+    *,
+    base_position: int = 0,
+    timestamps: Int64s | None = None,
+    flags: UInt32s | None = None,
+    headers: Buffer | None = None,
+    headers_offsets: Int32s | None = None,
+) -> int:
+    """Write one frame per row into ``out`` and where each starts into ``positions``; answers the bytes written."""
+    count = len(offsets)
+    if len(value_offsets) != count + 1 or len(positions) != count:
+        raise ValueError("the columns differ in length")
+    if (headers is None) != (headers_offsets is None):
+        raise ValueError("headers and headers_offsets go together")
+    for column, length in ((timestamps, count), (flags, count), (headers_offsets, count + 1)):
+        if column is not None and len(column) != length:
+            raise ValueError("the columns differ in length")
+    order = "big" if layout.big_endian else "little"
+    target = memoryview(out).cast("B")
+    at = 0
+    for row, (value, blob) in enumerate(
+        zip(_slices(values, value_offsets, count), _slices(headers, headers_offsets, count), strict=True)
+    ):
+        if value is None or blob is None or len(value) > layout.max_payload_bytes:
+            raise ValueError(f"row {row} does not fit")
+        if blob and layout.headers_length_at < 0:
+            raise ValueError(f"row {row} does not fit")
+        frame = bytearray(layout.header_bytes) + blob + value + bytes(layout.trailer_bytes)
+        if at + len(frame) > len(target):
+            raise ValueError(f"row {row} does not fit")
+
+        def put(position: int, width: int, number: int, frame: bytearray = frame) -> None:
+            if position >= 0:
+                frame[position : position + width] = (number % 2 ** (8 * width)).to_bytes(width, order)  # type: ignore[arg-type]
+
+        for const in layout.consts:
+            put(const.position, const.width, const.value)
+        put(layout.offset_at, 8, int(offsets[row]))
+        put(layout.length_at, 4, len(value))
+        put(layout.headers_length_at, 4, len(blob))
+        put(layout.timestamp_at, 8, 0 if timestamps is None else int(timestamps[row]))
+        put(layout.flags_at, 4, 0 if flags is None else int(flags[row]))
+        if layout.checksum != Checksum.NONE:
+            covered = memoryview(frame)[layout.covered_from : layout.header_bytes + len(blob) + len(value)]
+            crc = (crc32c if layout.checksum == Checksum.CRC32C else crc32)(covered)
+            covered.release()
+            put(len(frame) - 4 if layout.checksum_at < 0 else layout.checksum_at, 4, crc)
+        target[at : at + len(frame)] = frame
+        positions[row] = base_position + at
+        at += len(frame)
+    return at
+
+
+# --- fixed slots: a big-endian CRC-32C, then the payload
+
+_SLOT_CRC_BYTES = 4
+
+
+def _check_slots(buf: Buffer, position: int, end: int, record_bytes: int) -> memoryview:
+    view = _bytes_of(buf, position, end)
+    if not 1 <= record_bytes <= 2**31 - 1:
+        raise ValueError("record_bytes must be 1 to 2147483647")
+    if position % (record_bytes + _SLOT_CRC_BYTES):
+        raise ValueError("position is not the start of a slot")
+    return view
+
+
+def _slot_is_valid(view: memoryview, position: int, record_bytes: int) -> bool:
+    stored = int.from_bytes(view[position : position + _SLOT_CRC_BYTES], "big")
+    start = position + _SLOT_CRC_BYTES
+    return stored == crc32c(view[start : start + record_bytes])
+
+
+def scan_slots(buf: Buffer, position: int, end: int, record_bytes: int, max_slots: int, verify: bool = True) -> ScanEnd:
+    """Count the valid slots from ``position``, a slot boundary, on."""
+    view = _check_slots(buf, position, end, record_bytes)
+    slot_bytes = record_bytes + _SLOT_CRC_BYTES
+    count, stop = 0, Stop.END
+    while position < end:
+        if count == max_slots:
+            stop = Stop.LIMIT
+            break
+        if end - position < slot_bytes:
+            stop = Stop.ZEROS if is_zero(view, position, end) else Stop.SHORT_BODY
+            break
+        if verify and not _slot_is_valid(view, position, record_bytes):
+            stop = Stop.ZEROS if is_zero(view, position, end) else Stop.BAD_CHECKSUM
+            break
+        count += 1
+        position += slot_bytes
+    return ScanEnd(count, position, int(stop), position // slot_bytes - 1)
+
+
+def find_slot(buf: Buffer, position: int, end: int, record_bytes: int) -> int:
+    """The first slot boundary from ``position`` on that holds a valid slot, or ``NOT_FOUND``."""
+    view = _check_slots(buf, position, end, record_bytes)
+    slot_bytes = record_bytes + _SLOT_CRC_BYTES
+    for at in range(position, end - slot_bytes + 1, slot_bytes):
+        if _slot_is_valid(view, at, record_bytes):
+            return at
+    return NOT_FOUND
+
+
+def infer_slot(buf: Buffer, max_record_bytes: int) -> int:
+    """The smallest record size for which slot 0 is valid, and slot 1 too where it is whole; 0 if there is none."""
+    view = memoryview(buf).cast("B")
+    if len(view) < _SLOT_CRC_BYTES + 1:
+        return 0
+    stored = int.from_bytes(view[:_SLOT_CRC_BYTES], "big")
+    crc = 0
+    for size in range(1, min(max_record_bytes, len(view) - _SLOT_CRC_BYTES, 2**31 - 1) + 1):
+        crc = crc32c(view[_SLOT_CRC_BYTES + size - 1 : _SLOT_CRC_BYTES + size], crc)
+        if crc != stored:
+            continue
+        second = size + _SLOT_CRC_BYTES
+        if len(view) - second < second or _slot_is_valid(view, second, size):
+            return size
+    return 0
+
+
+def encode_slots(out: Buffer, values: Buffer, record_bytes: int) -> int:
+    """Write one slot for every ``record_bytes`` of ``values``; answers how many."""
+    if not 1 <= record_bytes <= 2**31 - 1:
+        raise ValueError("record_bytes must be 1 to 2147483647")
+    source, target = memoryview(values).cast("B"), memoryview(out).cast("B")
+    count = len(source) // record_bytes
+    slot_bytes = record_bytes + _SLOT_CRC_BYTES
+    if len(source) != count * record_bytes or len(target) != count * slot_bytes:
+        raise ValueError("out and values do not fit the record size")
+    for row in range(count):
+        value = source[row * record_bytes : (row + 1) * record_bytes]
+        target[row * slot_bytes : (row + 1) * slot_bytes] = crc32c(value).to_bytes(_SLOT_CRC_BYTES, "big") + value
+    return count
+
+
+# --- chunks: header, Bloom filter, length-prefixed entries, tracking; all big-endian
+
+_CHUNK_HEADER_BYTES = 48
+_SIMPLE_HEADER_BYTES = 4
+_SUB_BATCH_HEADER_BYTES = 11
+_USER, _DELTA, _SNAPSHOT = 0, 1, 2
+_SEQUENCE, _OFFSET, _TIMESTAMP = 0, 1, 2
+
+
+def _same_length(columns: Columns) -> int:
+    lengths = {len(getattr(columns, f.name)) for f in fields(columns)}
+    if len(lengths) != 1:
+        raise ValueError("the columns differ in length")
+    return lengths.pop()
+
+
+def _signed(number: int) -> int:
+    """64 bits as a signed number."""
+    number %= 2**64
+    return number - 2**64 if number >= 2**63 else number
+
+
+class _Chunk:
+    """What the header at ``position`` says; 48 bytes are there. `_walk_chunk` adds what the entries say."""
+
+    def __init__(self, view: memoryview, position: int) -> None:
+        def number(at: int, width: int) -> int:
+            return int.from_bytes(view[position + at : position + at + width], "big")
+
+        self.magic, self.version = number(0, 1) >> 4, number(0, 1) & 15
+        self.chunk_type = number(1, 1)
+        self.entries = number(2, 2)
+        self.records = number(4, 4)
+        self.timestamp = _signed(number(8, 8))
+        self.epoch = _signed(number(16, 8))
+        self.chunk_id = number(24, 8)
+        self.crc = number(32, 4)
+        self.data_length = number(36, 4)
+        self.trailer_length = number(40, 4)
+        self.position = position
+        self.data_position = position + _CHUNK_HEADER_BYTES + number(44, 1)
+        self.data_end = self.data_position + self.data_length
+        self.next = self.data_end + self.trailer_length
+        self.last_offset = self.chunk_id + self.records - 1
+        self.inflated_bytes = 0
+        self.sub_batches = 0
+        self.tracking = 0
+
+
+def _parse_chunk(view: memoryview, position: int, end: int, previous_offset: int) -> tuple[Stop, _Chunk | None]:
+    if end - position < _CHUNK_HEADER_BYTES:
+        return Stop.SHORT_HEADER, None
+    chunk = _Chunk(view, position)
+    if chunk.magic != 5:
+        return Stop.BAD_MAGIC, None
+    if chunk.version > 1:
+        return Stop.BAD_VERSION, None
+    if chunk.chunk_type > _SNAPSHOT:
+        return Stop.BAD_FIELD, None
+    if max(chunk.chunk_id, chunk.last_offset) >= 2**63:
+        return Stop.BAD_RANGE, None
+    if chunk.next > end:
+        return Stop.SHORT_BODY, None
+    if chunk.chunk_id <= previous_offset:
+        return Stop.BAD_ORDER, None
+    return Stop.END, chunk
+
+
+class _Entry:
+    """The entry at ``at``; ``next`` is -1 where it does not lie before ``end``."""
+
+    def __init__(self, view: memoryview, at: int, end: int) -> None:
+        self.next = -1
+        self.sub_batch, self.records, self.uncompressed_length, self.value_length = 0, 1, 0, 0
+        if end - at < _SIMPLE_HEADER_BYTES:
+            return
+        if view[at] & 0x80:
+            if end - at < _SUB_BATCH_HEADER_BYTES:
+                return
+            self.sub_batch = view[at]
+            self.records = int.from_bytes(view[at + 1 : at + 3], "big")
+            self.uncompressed_length = int.from_bytes(view[at + 3 : at + 7], "big")
+            self.value_length = int.from_bytes(view[at + 7 : at + 11], "big")
+            self.value_position = at + _SUB_BATCH_HEADER_BYTES
+        else:
+            self.value_length = int.from_bytes(view[at : at + 4], "big")
+            self.value_position = at + _SIMPLE_HEADER_BYTES
+        if self.value_position + self.value_length <= end:
+            self.next = self.value_position + self.value_length
+
+
+def _count_tracking(view: memoryview, at: int, end: int, snapshot: bool) -> int:
+    count = 0
+    while at < end:
+        if end - at < 2:
+            return BAD_TRACKING
+        kind, id_bytes = view[at], view[at + 1]
+        size = 2 + id_bytes + (16 if snapshot and kind == _SEQUENCE else 8)
+        if kind > _TIMESTAMP or id_bytes == 0 or end - at < size:
+            return BAD_TRACKING
+        at += size
+        count += 1
+    return count
+
+
+def _walk_chunk(view: memoryview, chunk: _Chunk) -> bool:
+    """Whether the entries fill the data section exactly and add up to what the header says. A chunk without an entry
+    is refused: nobody writes one. One without a record is not: a sub-batch may be empty."""
+    at, records, sub_batches, inflated_bytes, entry = chunk.data_position, 0, 0, 0, None
+    for _ in range(chunk.entries):
+        entry = _Entry(view, at, chunk.data_end)
+        if entry.next < 0:
+            return False
+        records += entry.records
+        sub_batches += entry.sub_batch != 0
+        if entry.sub_batch & 0x70:
+            inflated_bytes += entry.uncompressed_length
+        at = entry.next
+    if entry is None or at != chunk.data_end or records != chunk.records:
+        return False
+    if chunk.chunk_type == _USER:
+        chunk.tracking = _count_tracking(view, chunk.data_end, chunk.next, False)
+    elif chunk.entries != 1 or sub_batches:
+        return False
+    else:
+        snapshot = chunk.chunk_type == _SNAPSHOT
+        chunk.tracking = _count_tracking(view, entry.value_position, chunk.data_end, snapshot)
+    chunk.sub_batches = sub_batches
+    chunk.inflated_bytes = inflated_bytes
+    return True
+
+
+def _chunk_is_whole(view: memoryview, chunk: _Chunk) -> bool:
+    return crc32(view[chunk.data_position : chunk.data_end]) == chunk.crc
+
+
+def scan_chunks(
+    buf: Buffer,
+    position: int,
+    end: int,
+    columns: ChunkColumns,
+    previous_offset: int = -1,
+    max_bytes: int = 2**62,
+    verify: bool = True,
+    max_records: int = 2**62,
+) -> ScanEnd:
+    """Fill ``columns`` with the chunks from ``position`` on, until they are full, until the next chunk would make it
+    more than ``max_bytes`` (in the file, and unfolded from sub-batches) or ``max_records`` user records (the first is
+    always taken), or until something is no chunk. The entries are walked even without ``verify``."""
+    view = _bytes_of(buf, position, end)
+    capacity = _same_length(columns)
+    if capacity == 0:
+        raise ValueError("the columns have no room")
+    bytes_left, records_left = max(max_bytes, 0), max(max_records, 0)
+    count, stop = 0, Stop.END
+    while position < end:
+        if count == capacity:
+            stop = Stop.LIMIT
+            break
+        if is_zero(view, position, end):
+            stop = Stop.ZEROS
+            break
+        stop, chunk = _parse_chunk(view, position, end, previous_offset)
+        if chunk is None:
+            break
+        user_records = chunk.records if chunk.chunk_type == _USER else 0
+        if count > 0 and (chunk.next - position > bytes_left or user_records > records_left):
+            stop = Stop.LIMIT
+            break
+        adds_up = _walk_chunk(view, chunk)
+        size = chunk.next - position + chunk.inflated_bytes
+        if count > 0 and size > bytes_left:
+            stop = Stop.LIMIT
+            break
+        if verify and not _chunk_is_whole(view, chunk):
+            stop = Stop.BAD_CHECKSUM
+            break
+        if not adds_up:
+            stop = Stop.BAD_ENTRIES
+            break
+        for field in fields(columns):
+            getattr(columns, field.name)[count] = getattr(chunk, field.name)
+        count += 1
+        bytes_left -= size
+        records_left -= user_records
+        previous_offset = chunk.last_offset
+        position = chunk.next
+    return ScanEnd(count, position, int(stop), previous_offset)
+
+
+def seek_chunk(buf: Buffer, position: int, end: int, target: int, previous_offset: int = -1) -> EntryHit:
+    """Pass over chunks by their headers to the one that holds the offset ``target``, check that one, and find the
+    entry. Where no chunk holds it, the one before the place must at least add up."""
+
+    def miss(stop: Stop, at: int) -> EntryHit:
+        return EntryHit(int(stop), at, -1, 0, 0, 0, 0, 0, 0)
+
+    view = _bytes_of(buf, position, end)
+    passed, stop = None, Stop.END
+    while position < end:
+        if is_zero(view, position, end):
+            stop = Stop.ZEROS
+            break
+        stop, chunk = _parse_chunk(view, position, end, previous_offset)
+        if chunk is None:
+            return miss(stop, position)
+        if chunk.chunk_id > target:
+            stop = Stop.LIMIT
+            break
+        if target <= chunk.last_offset:
+            if not _chunk_is_whole(view, chunk):
+                return miss(Stop.BAD_CHECKSUM, position)
+            if not _walk_chunk(view, chunk):
+                return miss(Stop.BAD_ENTRIES, position)
+            return _find_entry(view, chunk, target) or miss(Stop.LIMIT, position)
+        previous_offset = chunk.last_offset
+        position = chunk.next
+        passed = chunk
+    if passed is not None and not _walk_chunk(view, passed):
+        return miss(Stop.BAD_ENTRIES, passed.position)
+    return miss(stop, position)
+
+
+def _find_entry(view: memoryview, chunk: _Chunk, target: int) -> EntryHit | None:
+    if chunk.chunk_type != _USER:
+        return None
+    at, offset = chunk.data_position, chunk.chunk_id
+    while True:
+        entry = _Entry(view, at, chunk.data_end)
+        if target < offset + entry.records:
+            return EntryHit(
+                int(Stop.LIMIT), chunk.position, offset, chunk.timestamp, entry.value_position, entry.value_length,
+                entry.sub_batch, entry.records, entry.uncompressed_length,
+            )  # fmt: skip
+        offset += entry.records
+        at = entry.next
+
+
+def find_chunk(buf: Buffer, position: int, end: int, previous_offset: int = -1) -> int:
+    """The first position from ``position`` on where a whole, valid chunk with an id above ``previous_offset`` starts,
+    or ``NOT_FOUND``. It must hold a record, and its id must not be absurdly far: no more offsets may be missing than
+    the bytes passed over could hold (65,535 in a sub-batch of 11 bytes), and 2**32 for a gap that a conversion left.
+    ``GAVE_UP`` once checking costs more than 16 times the bytes."""
+    view = _bytes_of(buf, position, end)
+    budget = 16 * (end - position) + (1 << 20)
+    for at in range(position, end - _CHUNK_HEADER_BYTES + 1):
+        _, chunk = _parse_chunk(view, at, end, previous_offset)
+        if chunk is None or chunk.data_length == 0 or chunk.records == 0:
+            continue
+        most = ((at - position) // _SUB_BATCH_HEADER_BYTES + 1) * 65535 + 2**32
+        if chunk.chunk_id - previous_offset - 1 > most:
+            continue
+        budget -= chunk.next - at
+        if _walk_chunk(view, chunk) and _chunk_is_whole(view, chunk):
+            return at
+        if budget < 0:
+            return GAVE_UP
+    return NOT_FOUND
+
+
+def scan_entries(buf: Buffer, chunks: ChunkColumns, columns: EntryColumns) -> int:
+    """Fill ``columns`` with the entries of the user chunks among ``chunks``; answers how many there are."""
+    view = memoryview(buf).cast("B")
+    count, capacity = 0, _same_length(columns)
+    for row in range(_same_length(chunks)):
+        if chunks.chunk_type[row] != _USER:
+            continue
+        outside = ValueError(f"the entries of chunk {row} lie outside")
+        at, entries = int(chunks.data_position[row]), int(chunks.entries[row])
+        data_end = at + int(chunks.data_length[row])
+        if not 0 <= at <= data_end <= len(view) or entries > capacity - count:
+            raise outside
+        offset = int(chunks.chunk_id[row])
+        for _ in range(entries):
+            entry = _Entry(view, at, data_end)
+            if entry.next < 0:
+                raise outside
+            columns.offset[count] = _signed(offset)
+            columns.timestamp[count] = chunks.timestamp[row]
+            columns.value_position[count] = entry.value_position
+            columns.value_length[count] = entry.value_length
+            columns.sub_batch[count] = entry.sub_batch
+            columns.records[count] = entry.records
+            columns.uncompressed_length[count] = entry.uncompressed_length
+            count += 1
+            offset += entry.records
+            at = entry.next
+        if at != data_end:
+            raise outside
+    return count
+
+
+def scan_prefixed(buf: Buffer, position: int, end: int, positions: Int64s, lengths: UInt32s) -> int:
+    """Where the records of an unfolded sub-batch lie. Answers how many rows there are if exactly that many fill the
+    range, else -1 - the number of whole ones before the misfit."""
+    view = _bytes_of(buf, position, end)
+    if len(lengths) != len(positions):
+        raise ValueError("the columns differ in length")
+    for row in range(len(positions)):
+        entry = _Entry(view, position, end)
+        if entry.next < 0 or entry.sub_batch:
+            return -1 - row
+        positions[row] = entry.value_position
+        lengths[row] = entry.value_length
+        position = entry.next
+    return len(positions) if position == end else -1 - len(positions)
+
+
+def encode_entries(
+    out: Buffer, values: Buffer, value_offsets: Int32s, positions: Int64s, base_position: int = 0
+) -> int:
+    """Write every row with its length before it, and where each starts into ``positions``; answers the bytes."""
+    if len(value_offsets) != len(positions) + 1:
+        raise ValueError("the columns differ in length")
+    target = memoryview(out).cast("B")
+    at = 0
+    for row, value in enumerate(_slices(values, value_offsets, len(positions))):
+        if value is None or at + _SIMPLE_HEADER_BYTES + len(value) > len(target):
+            raise ValueError(f"row {row} does not fit")
+        entry = len(value).to_bytes(_SIMPLE_HEADER_BYTES, "big") + value
+        target[at : at + len(entry)] = entry
+        positions[row] = base_position + at
+        at += len(entry)
+    return at
+
+
+def encode_chunks(
+    out: Buffer,
+    version: int,
+    columns: ChunkColumns,
+    values: Buffer,
+    value_offsets: Int32s,
+    base_position: int = 0,
+) -> int:
+    """Write user chunks of simple entries: ``records``, ``chunk_id``, ``timestamp`` and ``epoch`` of each row say
+    what goes into it, the other columns are filled in. Answers the bytes written."""
+    count = _same_length(columns)
+    if version not in (0, 1):
+        raise ValueError("version must be 0 or 1")
+    if len(value_offsets) == 0:
+        raise ValueError("the columns differ in length")
+    target = memoryview(out).cast("B")
+    slices = list(_slices(values, value_offsets, len(value_offsets) - 1))
+    at = row = 0
+    for number in range(count):
+        records = int(columns.records[number])
+        rows = slices[row : row + records]
+        data = b"".join(len(v).to_bytes(_SIMPLE_HEADER_BYTES, "big") + v for v in rows if v is not None)
+        fits = 0 < records <= 65535 and len(rows) == records and None not in rows and len(data) < 2**32
+        if not fits or at + _CHUNK_HEADER_BYTES + len(data) > len(target):
+            raise ValueError(f"chunk {number} does not fit")
+        header = bytes((0x50 | version, _USER)) + records.to_bytes(2, "big") + records.to_bytes(4, "big")
+        for column in (columns.timestamp, columns.epoch, columns.chunk_id):
+            header += (int(column[number]) % 2**64).to_bytes(8, "big")
+        header += crc32(data).to_bytes(4, "big") + len(data).to_bytes(4, "big") + bytes(8)
+        target[at : at + len(header) + len(data)] = header + data
+        columns.position[number] = base_position + at
+        columns.data_position[number] = base_position + at + _CHUNK_HEADER_BYTES
+        columns.data_length[number] = len(data)
+        columns.entries[number] = records
+        for column in (columns.inflated_bytes, columns.trailer_length, columns.chunk_type, columns.sub_batches, columns.tracking):
+            column[number] = 0
+        at += len(header) + len(data)
+        row += records
+    if row != len(slices):
+        raise ValueError(f"chunk {count} does not fit")
+    return at

@@ -1,0 +1,67 @@
+#include "slots.h"
+#include "crc.h"
+
+enum { CRC_BYTES = 4 };
+
+static inline int valid_slot(const uint8_t *slot, int64_t record_bytes)
+{
+    return load32(slot, 1) == duramen_crc32c(0, slot + CRC_BYTES, (size_t)record_bytes);
+}
+
+duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes,
+                                    int64_t max_slots, int verify)
+{
+    const int64_t slot_bytes = record_bytes + CRC_BYTES;
+    int64_t count = 0;
+    int64_t stop = STOP_END;
+
+    while (position < end) {
+        if (count == max_slots) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (end - position < slot_bytes) {
+            stop = all_zero(buf + position, end - position) ? STOP_ZEROS : STOP_SHORT_BODY;
+            break;
+        }
+        if (verify && !valid_slot(buf + position, record_bytes)) {
+            stop = all_zero(buf + position, end - position) ? STOP_ZEROS : STOP_BAD_CHECKSUM;
+            break;
+        }
+        count++;
+        position += slot_bytes;
+    }
+    return (duramen_scan_end){count, position, stop, position / slot_bytes - 1};
+}
+
+int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes)
+{
+    for (; end - position >= record_bytes + CRC_BYTES; position += record_bytes + CRC_BYTES)
+        if (valid_slot(buf + position, record_bytes)) return position;
+    return DURAMEN_NOT_FOUND;
+}
+
+int64_t duramen_infer_slot(const uint8_t *buf, int64_t end, int64_t max_record_bytes)
+{
+    if (end < CRC_BYTES + 1) return 0;
+    const uint32_t stored = load32(buf, 1);
+    const int64_t most = max_record_bytes < end - CRC_BYTES ? max_record_bytes : end - CRC_BYTES;
+    uint32_t crc = 0;
+
+    for (int64_t size = 1; size <= most; size++) {
+        crc = duramen_crc32c(crc, buf + CRC_BYTES + size - 1, 1);
+        if (crc != stored) continue;
+        const int64_t second = size + CRC_BYTES;
+        if (end - second < size + CRC_BYTES || valid_slot(buf + second, size)) return size;
+    }
+    return 0;
+}
+
+void duramen_encode_slots(uint8_t *out, const uint8_t *values, int64_t count, int64_t record_bytes)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t *slot = out + i * (record_bytes + CRC_BYTES);
+        memcpy(slot + CRC_BYTES, values + i * record_bytes, (size_t)record_bytes);
+        store32(slot, duramen_crc32c(0, slot + CRC_BYTES, (size_t)record_bytes), 1);
+    }
+}

@@ -1,0 +1,137 @@
+"""The files of a log: which segments there are, which derived files belong to them, and what else lies around.
+
+Reads names and sizes only. A log may also be a single segment file that somebody points at.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+from typing import Any
+
+from duramen.disk import Disk
+from duramen.disk.base import Kind
+from duramen.errors import DetectionError, StorageError
+from duramen.formats import Format, make
+from duramen.formats.base import FileName, Role
+from duramen.formats.detect import Detected, detect_directory, detect_file
+
+SUBDIRECTORIES = ("segments", "groups", "tmp")
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file of the log: its path relative to the directory, what it is, and its size when it was listed."""
+
+    path: str
+    name: FileName
+    size_bytes: int
+
+
+@dataclass
+class SegmentFiles:
+    """A segment and its derived files. ``base`` is what the name says; None for a single file of another name."""
+
+    base: int | None
+    segment: LogFile
+    derived: dict[Role, LogFile] = field(default_factory=dict)
+
+
+@dataclass
+class Directory:
+    """What a listing found."""
+
+    root: str
+    segments: list[SegmentFiles]
+    orphans: list[LogFile]
+    """Derived files without their segment."""
+    others: list[LogFile]
+    """Manifest, checkpoint, group state, locks, leftovers."""
+    strays: list[str]
+
+    def full(self, path: str) -> str:
+        return posixpath.join(self.root, path)
+
+
+class _Listing:
+    """A directory, or one file of it, for `detect`."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+        self._names = [name for name, _ in disk.list(root, (*SUBDIRECTORIES, "topics"))]
+        if disk.kind(posixpath.join(root, "topics")) == Kind.DIRECTORY:
+            self._names.append("topics/")
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def read(self, name: str) -> memoryview:
+        return self._disk.map(posixpath.join(self._root, name)).data
+
+
+def kind_of(disk: Disk, path: str) -> Kind:
+    """Whether a path is a directory or a file; anything else cannot be a log."""
+    kind = disk.kind(path)
+    if kind == Kind.MISSING:
+        raise StorageError("no such file or directory", path=path, hint="check the path")
+    if kind == Kind.OTHER:
+        raise StorageError("neither a directory nor a regular file", path=path)
+    return kind
+
+
+def detect(disk: Disk, path: str) -> Detected:
+    """Which format lies at ``path``, and why."""
+    if kind_of(disk, path) == Kind.DIRECTORY:
+        return detect_directory(path, _Listing(disk, path))
+    try:
+        return detect_file(posixpath.basename(path), disk.map(path).data)
+    except DetectionError as error:
+        error.path = path
+        raise
+
+
+def format_at(disk: Disk, path: str, name: str | None, options: dict[str, Any]) -> Format:
+    """The format of a log, as told or as detected."""
+    if name is None:
+        name = detect(disk, path).format
+    else:
+        kind_of(disk, path)
+    return make(name, **options)
+
+
+def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
+    """The files at ``path``, sorted into segments with their derived files and the rest."""
+    if kind_of(disk, path) == Kind.FILE:
+        root, name = posixpath.split(path)
+        known = fmt.classify(name)
+        base = known.base if known is not None else None
+        segment = LogFile(name, FileName(Role.SEGMENT, base), disk.size(path))
+        return Directory(root, [SegmentFiles(base, segment)], [], [], [])
+    segments: dict[int, SegmentFiles] = {}
+    derived: list[LogFile] = []
+    others: list[LogFile] = []
+    strays: list[str] = []
+    for name, size in disk.list(path, SUBDIRECTORIES):
+        known = fmt.classify(name)
+        if known is None:
+            strays.append(name)
+            continue
+        file = LogFile(name, known, size)
+        if known.role == Role.SEGMENT and known.base is not None:
+            if known.base in segments:
+                strays.append(name)  # another spelling of a base that is there already
+            else:
+                segments[known.base] = SegmentFiles(known.base, file)
+        elif known.role in (Role.INDEX, Role.TIME_INDEX):
+            derived.append(file)
+        else:
+            others.append(file)
+    orphans = []
+    for file in derived:
+        owner = segments.get(file.name.base) if file.name.base is not None else None
+        if owner is None:
+            orphans.append(file)
+        else:
+            owner.derived.setdefault(file.name.role, file)
+    return Directory(path, [segments[base] for base in sorted(segments)], orphans, others, strays)

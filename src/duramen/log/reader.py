@@ -1,0 +1,466 @@
+"""Reading a log: by offset, by time, in order, as records or as Arrow batches. Never writes, not even a trace.
+
+Segments are memory-mapped when they are needed; an index is followed where there is one and checked where it points,
+and without it the records themselves are walked. A torn tail ends a scan quietly; damage raises, after everything
+before it was handed out.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.disk import Disk, Mapped, PosixDisk
+from duramen.errors import DuramenError, OffsetError, UsageError
+from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
+from duramen.formats.index import Index
+from duramen.kernel.layout import Stop
+from duramen.log.directory import SegmentFiles, format_at, list_log
+from duramen.log.ending import End, Ending, judge
+from duramen.model import Headers, Record, from_us, to_us
+
+Time = datetime | str | int
+
+MAX_OPEN_SEGMENTS = 64
+FOLLOW_POLL_S = 0.05
+
+
+class SegmentInfo(NamedTuple):
+    """A segment as people see it."""
+
+    base_offset: int
+    path: str
+    size_bytes: int
+    sealed: bool
+
+
+class _OpenSegment:
+    """A mapped segment with its index, as of the moment it was mapped."""
+
+    def __init__(self, log: Log, files: SegmentFiles, is_last: bool) -> None:
+        self.path = log._directory.full(files.segment.path)
+        self.is_last = is_last
+        self._mapped: list[Mapped] = []
+        data = self._map(log._disk, self.path)
+        try:
+            self.segment: Segment = log.codec.open_segment(data, files.base)
+        except DuramenError as error:
+            error.path = error.path or self.path
+            raise
+        self.indexes: dict[Role, Index] = {}
+        for role, file in files.derived.items():
+            index = log.codec.open_index(
+                role, self._map(log._disk, log._directory.full(file.path)), self.segment.base_offset
+            )
+            if index is not None:
+                self.indexes[role] = index
+
+    def _map(self, disk: Disk, path: str) -> memoryview:
+        mapped = disk.map(path)
+        self._mapped.append(mapped)
+        return mapped.data
+
+    def close(self) -> None:
+        for mapped in self._mapped:
+            mapped.close()
+
+    def hint(self, offset: int) -> Cursor | None:
+        """The nearest place at or before ``offset`` that the index names. It may be wrong."""
+        index = self.indexes.get(Role.INDEX)
+        entry = None if index is None else index.floor(offset)
+        if entry is None or not self.segment.start.position <= entry[1] < len(self.segment.buf):
+            return None
+        return Cursor(entry[1], entry[0] - 1)
+
+    def cursor_before(self, offset: int) -> Cursor:
+        """The nearest place at or before ``offset`` that the index knows and that holds what the index says."""
+        hint = self.hint(offset)
+        if hint is None:
+            return self.segment.start
+        return self.segment.cursor_at(hint.previous_offset + 1, hint.position) or self.segment.start
+
+    def last_cursor(self) -> Cursor:
+        return self.cursor_before(2**63 - 1)
+
+
+class Log:
+    """A log opened for reading. Made by `duramen.open`."""
+
+    def __init__(self, path: str, *, format: str | None = None, disk: Disk | None = None, **options: Any) -> None:
+        self._disk = disk if disk is not None else PosixDisk()
+        self.path = path
+        self.codec = format_at(self._disk, path, format, options)
+        self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
+        self._closed = False
+        self.refresh()
+
+    # --- what is there
+
+    def refresh(self) -> None:
+        """Look at the directory again: segments may have come, grown or gone."""
+        self._directory = list_log(self._disk, self.path, self.codec)
+        self._bases = [files.base if files.base is not None else 0 for files in self._directory.segments]
+        self._close_segments()
+
+    @property
+    def format(self) -> str:
+        return self.codec.name
+
+    @property
+    def segments(self) -> list[SegmentInfo]:
+        """The segments, oldest first; the last one is the active one."""
+        last = len(self._bases) - 1
+        return [
+            SegmentInfo(base, self._directory.full(files.segment.path), files.segment.size_bytes, number < last)
+            for number, (base, files) in enumerate(zip(self._bases, self._directory.segments, strict=True))
+        ]
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that the log can hold: the base of its oldest segment."""
+        if not self._bases:
+            return 0
+        return self._segment(0).segment.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last whole record."""
+        if not self._bases:
+            return 0
+        return self.end().previous_offset + 1
+
+    @property
+    def durable_offset(self) -> int:
+        """The offset up to which records are known to be on the disk. A log without a sidecar cannot tell more than
+        that what can be read is there."""
+        return self.next_offset
+
+    def end(self) -> End:
+        """Where the last segment's records end, and whether that is clean, torn or damaged."""
+        number = len(self._bases) - 1
+        opened = self._segment(number)
+        cursor = opened.last_cursor()
+        while True:
+            rows = opened.segment.scan(cursor)
+            if rows.stop != Stop.LIMIT:
+                return judge(opened.segment, rows.cursor, rows.stop, is_last=True)
+            cursor = rows.cursor
+
+    # --- records
+
+    def read(self, offset: int) -> Record:
+        """The record with that offset.
+
+        Raises `OffsetError` if there is none, `CorruptionError` if it is there and damaged."""
+        self._check_open()
+        number = self._number_of(offset)
+        if number is None:
+            raise self._no_such(offset)
+        opened = self._segment(number)
+        answer: Record | Stop = Stop.LIMIT
+        hint = opened.hint(offset)
+        if hint is not None:
+            answer = opened.segment.read(hint, offset)
+        if not isinstance(answer, Record):
+            # No index, or it led astray: the records themselves decide.
+            answer = opened.segment.read(opened.segment.start, offset)
+        if isinstance(answer, Record):
+            return answer
+        if answer in (Stop.LIMIT, Stop.END, Stop.ZEROS):
+            raise self._no_such(offset)
+        for rows in self._steps(opened, opened.segment.start):
+            if rows.end.last_offset >= offset:
+                break
+        verdict = judge(opened.segment, rows.cursor, rows.stop, is_last=opened.is_last)
+        if verdict.ending == Ending.TORN:
+            raise self._no_such(offset)
+        raise verdict.error(opened.path)
+
+    def scan(
+        self,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[Record]:
+        """The records in order, one object each. See `batches` for the arguments."""
+        batches = self.batches(
+            from_offset, to_offset, from_time=from_time, to_time=to_time,
+            max_records=max_records, max_bytes=max_bytes, follow=follow,
+        )  # fmt: skip
+        for batch in batches:
+            yield from records_of(batch)
+
+    def batches(
+        self,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        verify: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records as Arrow batches of a few MiB.
+
+        ``from_offset`` and ``from_time`` are inclusive, ``to_offset`` and ``to_time`` exclusive. ``max_records`` and
+        ``max_bytes`` (of values) bound the whole answer. ``columns`` decodes only those. ``follow`` waits for more
+        at the end. ``verify=False`` skips the checksums."""
+        self._check_open()
+        names = columns_for(self.codec, columns)
+        window = _Window(self, from_offset, to_offset, from_time, to_time, max_records, max_bytes)
+        return window.run(names, follow, verify)
+
+    def offset_at(self, timestamp: Time) -> int:
+        """The first offset whose record is at or behind that time; `next_offset` if none is."""
+        self._check_open()
+        unit = self.codec.capabilities.timestamps
+        if unit is None:
+            raise UsageError(f"{self.format} records have no time", path=self.path)
+        wanted = to_us(timestamp)
+        number = self._segment_before(wanted)
+        for opened in (self._segment(n) for n in range(number, len(self._bases))):
+            cursor = opened.segment.start
+            times = next((i for i in opened.indexes.values() if i.timestamps_us is not None), None)
+            hint = None if times is None else times.floor_time(wanted)
+            if hint is not None:
+                cursor = opened.cursor_before(hint)
+            for rows in self._steps(opened, cursor, verify=False):
+                batch = opened.segment.decode(rows, ("offset", "timestamp"))
+                row = pc.index(pc.greater_equal(_us(batch), wanted), True).as_py()
+                if row >= 0:
+                    return int(batch.column(0)[row].as_py())
+        return self.next_offset
+
+    def _segment_before(self, wanted_us: int) -> int:
+        """The last segment whose first record is older than that time, assuming that segments are in order."""
+        low, high = 0, len(self._bases)
+        while low < high:
+            middle = (low + high) // 2
+            first = self._first_time(middle)
+            if first is not None and first < wanted_us:
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, 0)
+
+    def _first_time(self, number: int) -> int | None:
+        opened = self._segment(number)
+        for rows in self._steps(opened, opened.segment.start, max_records=1, verify=False):
+            if rows.count:
+                return _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
+        return None
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.scan()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The whole log as an Arrow stream: ``pyarrow.table(log)``, and polars, duckdb and pandas likewise."""
+        schema = schema_for(self.codec, columns_for(self.codec, None))
+        reader = pa.RecordBatchReader.from_batches(schema, self.batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    # --- life
+
+    def close(self) -> None:
+        self._close_segments()
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<duramen.Log {self.path!r} format={self.format}>"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the log is closed", path=self.path)
+
+    # --- segments
+
+    def _segment(self, number: int) -> _OpenSegment:
+        self._check_open()
+        opened = self._open.get(number)
+        if opened is None:
+            opened = _OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
+            self._open[number] = opened
+            if len(self._open) > MAX_OPEN_SEGMENTS:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(number)
+        return opened
+
+    def _close_segments(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _number_of(self, offset: int) -> int | None:
+        """The segment that would hold ``offset``."""
+        if offset < 0 or not self._bases:
+            return None
+        if len(self._bases) == 1:
+            return 0
+        number = bisect_right(self._bases, offset) - 1
+        return number if number >= 0 else None
+
+    def _steps(self, opened: _OpenSegment, cursor: Cursor, *, verify: bool = True, **limits: int) -> Iterator[Rows]:
+        """Scan on from ``cursor`` until something other than a limit stops it."""
+        while True:
+            rows = opened.segment.scan(cursor, verify=verify, **limits)
+            yield rows
+            if rows.stop != Stop.LIMIT:
+                return
+            cursor = rows.cursor
+
+    def _no_such(self, offset: int) -> OffsetError:
+        try:
+            held = f"the log holds {self.first_offset} to {self.next_offset - 1}"
+        except DuramenError:
+            held = "`duramen info` shows what the log holds"
+        if self._bases and self.next_offset == self.first_offset:
+            held = "the log is empty"
+        return OffsetError("no such record", path=self.path, offset=offset, hint=held)
+
+
+class _Window:
+    """One pass over a log between bounds."""
+
+    def __init__(
+        self,
+        log: Log,
+        from_offset: int | None,
+        to_offset: int | None,
+        from_time: Time | None,
+        to_time: Time | None,
+        max_records: int | None,
+        max_bytes: int | None,
+    ) -> None:
+        self._log = log
+        if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
+            raise UsageError(f"{log.format} records have no time", path=log.path)
+        self._from_us = None if from_time is None else to_us(from_time)
+        self._to_us = None if to_time is None else to_us(to_time)
+        self._next = max(from_offset or 0, 0)
+        if self._from_us is not None and from_time is not None:
+            self._next = max(self._next, log.offset_at(from_time))
+        self._to_offset = 2**63 - 1 if to_offset is None else to_offset
+        self._records_left = 2**63 - 1 if max_records is None else max_records
+        self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
+        self._resume: tuple[int, Cursor] | None = None
+        """The segment's base and the place where the last pass ended, so that following does not walk it again."""
+
+    def run(self, names: Sequence[str], follow: bool, verify: bool) -> Iterator[pa.RecordBatch]:
+        wanted = list(names)
+        needed = list(wanted)
+        for extra in ("offset", "timestamp", "value"):
+            if extra not in needed and self._needs(extra):
+                needed.append(extra)
+        while True:
+            for batch in self._pass(needed, verify, follow):
+                yield batch if needed == wanted else batch.select(wanted)
+                if self._done():
+                    return
+            if not follow or self._done():
+                return
+            time.sleep(FOLLOW_POLL_S)
+            self._log.refresh()
+
+    def _needs(self, column: str) -> bool:
+        if column == "timestamp":
+            return self._from_us is not None or self._to_us is not None
+        return column == "offset" or self._bytes_left < 2**63 - 1
+
+    def _done(self) -> bool:
+        return self._next >= self._to_offset or self._records_left <= 0 or self._bytes_left <= 0
+
+    def _pass(self, needed: Sequence[str], verify: bool, follow: bool) -> Iterator[pa.RecordBatch]:
+        """Everything from the next offset to the present end of the log."""
+        log = self._log
+        if not log._bases or self._done():
+            return
+        first = log._number_of(self._next) or 0
+        for number in range(first, len(log._bases)):
+            if self._done():
+                return
+            opened = log._segment(number)
+            cursor = self._start(opened, number == first)
+            rows = None
+            for rows in log._steps(opened, cursor, verify=verify):
+                if rows.count and rows.end.last_offset >= self._next:
+                    batch = self._cut(opened.segment.decode(rows, needed))
+                    if batch.num_rows:
+                        yield batch
+                if rows.count:
+                    self._next = max(self._next, rows.end.last_offset + 1)
+                if self._done():
+                    return
+            assert rows is not None
+            self._resume = (opened.segment.base_offset, rows.cursor)
+            verdict = judge(opened.segment, rows.cursor, rows.stop, is_last=opened.is_last)
+            if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
+                raise verdict.error(opened.path)
+
+    def _start(self, opened: _OpenSegment, is_first: bool) -> Cursor:
+        if self._resume is not None and self._resume[0] == opened.segment.base_offset:
+            return self._resume[1]
+        return opened.cursor_before(self._next) if is_first else opened.segment.start
+
+    def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The part of a batch that lies within the bounds."""
+        offsets = batch.column("offset").to_numpy()
+        low = int(np.searchsorted(offsets, self._next))
+        high = int(np.searchsorted(offsets, self._to_offset))
+        batch = batch.slice(low, high - low)
+        if self._from_us is not None:
+            batch = batch.filter(pc.fill_null(pc.greater_equal(_us(batch), self._from_us), False))
+        if self._to_us is not None:
+            batch = batch.filter(pc.fill_null(pc.less(_us(batch), self._to_us), False))
+        batch = batch.slice(0, min(batch.num_rows, self._records_left))
+        if self._bytes_left < 2**63 - 1 and batch.num_rows:
+            sizes = np.cumsum(pc.binary_length(batch.column("value")).to_numpy(), dtype=np.int64)
+            fitting = int(np.searchsorted(sizes, self._bytes_left, side="right"))
+            batch = batch.slice(0, max(fitting, 1))
+            self._bytes_left -= int(sizes[batch.num_rows - 1])
+            if fitting < len(sizes):
+                self._bytes_left = 0
+        self._records_left -= batch.num_rows
+        return batch
+
+
+def _us(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("timestamp").view(pa.int64())
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The rows of a neutral batch as records."""
+    us = _us(batch).to_pylist()
+    for offset, when, key, value, headers in zip(
+        batch.column("offset").to_pylist(), us, batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(), batch.column("headers").to_pylist(), strict=True,
+    ):  # fmt: skip
+        yield Record(offset, from_us(when), key, value, _pairs(headers))
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
+    return None if headers is None else [(header["key"], header["value"]) for header in headers]

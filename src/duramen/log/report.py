@@ -1,0 +1,83 @@
+"""What a check of a log says: findings, each with its place, its meaning and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from duramen.formats.base import SegmentSummary, Severity
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found. ``code`` is stable and made for programs, the rest for people."""
+
+    code: str
+    severity: Severity
+    path: str
+    message: str
+    action: str
+    position: int | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+@dataclass
+class SegmentReport:
+    """One segment: what it holds, and how its records end."""
+
+    path: str
+    base_offset: int
+    size_bytes: int
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    valid_bytes: int = 0
+    index_bytes: int = 0
+    dialect: str = ""
+    ending: str = ""
+
+    @property
+    def summary(self) -> SegmentSummary:
+        last = self.base_offset - 1 if self.last_offset is None else self.last_offset
+        return SegmentSummary(self.base_offset, last, self.size_bytes, self.index_bytes)
+
+
+@dataclass
+class Report:
+    """The whole log. ``ok`` is False when anything is damaged; a torn tail alone is no damage."""
+
+    path: str
+    format: str
+    checksum: str
+    segments: list[SegmentReport] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.severity != Severity.DAMAGE for finding in self.findings)
+
+    @property
+    def records(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of whole, valid records (and file headers)."""
+        return sum(segment.valid_bytes for segment in self.segments)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, for JSON."""
+        head = {
+            "path": self.path,
+            "format": self.format,
+            "ok": self.ok,
+            "records": self.records,
+            "bytes": self.bytes,
+        }
+        tail = {
+            "checksum": self.checksum,
+            "segments": [asdict(segment) for segment in self.segments],
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+        return head | tail

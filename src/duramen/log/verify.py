@@ -1,0 +1,375 @@
+"""Checking every byte of a log: checksums, order, index agreement, names against contents, the format's own files.
+
+Reads only. Never stops at the first thing it finds: behind a damaged place it goes on at the next valid record. Memory
+stays flat whatever the size of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from duramen.disk import Disk, PosixDisk
+from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError
+from duramen.formats import Format
+from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
+from duramen.formats.index import Index
+from duramen.kernel.layout import Stop
+from duramen.log.directory import Directory, LogFile, SegmentFiles, format_at, list_log
+from duramen.log.ending import End, Ending, judge
+from duramen.log.report import Finding, Report, SegmentReport
+
+Progress = Callable[[int], None]
+"""Called with the bytes that were checked since the last call."""
+
+_SALVAGE = "`duramen repair` shows what can be kept and what is lost"
+_NOTHING = "nothing: it is cut when the log is next opened for writing"
+_REINDEX = "nothing is lost: `duramen reindex` makes it anew from the records"
+
+
+def verify(
+    path: str,
+    *,
+    format: str | None = None,
+    disk: Disk | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """Check the log at ``path``, a directory or a single segment file."""
+    disk = disk if disk is not None else PosixDisk()
+    fmt = format_at(disk, path, format, options)
+    return Verifier(disk, path, fmt, progress or (lambda _bytes: None)).run()
+
+
+class Verifier:
+    """One pass over one log."""
+
+    def __init__(self, disk: Disk, path: str, fmt: Format, progress: Progress) -> None:
+        self._disk = disk
+        self._fmt = fmt
+        self._progress = progress
+        self._directory: Directory = list_log(disk, path, fmt)
+        self.report = Report(path, fmt.name, fmt.capabilities.checksum)
+
+    def run(self) -> Report:
+        previous: SegmentReport | None = None
+        segments = self._directory.segments
+        for number, files in enumerate(segments):
+            report = self._segment(files, is_last=number == len(segments) - 1)
+            self.report.segments.append(report)
+            if previous is not None:
+                self._check_seam(previous, report)
+            previous = report
+        if not segments:
+            self._find("no-segments", Severity.DAMAGE, self.report.path, "there is no segment", "check the path")
+        for orphan in self._directory.orphans:
+            self._find(
+                "orphaned-index", Severity.WARNING, self._directory.full(orphan.path),
+                f"{orphan.name.role} without its segment",
+                "the segment was removed or lost: if retention did it, delete this file; else look for the segment",
+            )  # fmt: skip
+        for file in self._directory.others:
+            self._other(file)
+        self._check_against_log()
+        return self.report
+
+    # --- segments
+
+    def _segment(self, files: SegmentFiles, *, is_last: bool) -> SegmentReport:
+        path = self._directory.full(files.segment.path)
+        report = SegmentReport(path, files.base or 0, files.segment.size_bytes)
+        if Role.INDEX in files.derived:
+            report.index_bytes = files.derived[Role.INDEX].size_bytes
+        mapped = self._disk.map(path)
+        try:
+            segment = self._fmt.open_segment(mapped.data, files.base)
+        except CorruptionError as error:
+            self._bad_header(report, error, is_last=is_last)
+            return report
+        report.base_offset, report.dialect = segment.base_offset, segment.dialect
+        indexes = self._open_indexes(files, segment)
+        self._records(report, segment, indexes, is_last=is_last)
+        for checker in indexes:
+            checker.finish(self)
+        self._missing_index(files, report)
+        return report
+
+    def _bad_header(self, report: SegmentReport, error: CorruptionError, *, is_last: bool) -> None:
+        torn = is_last and isinstance(error, IncompleteHeaderError)
+        report.ending = Ending.TORN if torn else Ending.DAMAGE
+        if torn:
+            self._find("torn-header", Severity.NOTE, report.path, error.message, _NOTHING, position=0)
+            return
+        code = "unknown-version" if isinstance(error, UnknownVersionError) else "bad-file-header"
+        action = "use the program that wrote it" if code == "unknown-version" else _SALVAGE
+        self._find(code, Severity.DAMAGE, report.path, error.message, action, position=error.position)
+
+    def _records(self, report: SegmentReport, segment: Segment, indexes: list[_IndexChecker], *, is_last: bool) -> None:
+        cursor = segment.start
+        report.valid_bytes = cursor.position
+        last_time: int | None = None
+        while True:
+            rows = segment.scan(cursor)
+            self._progress(rows.end.position - cursor.position)
+            report.valid_bytes += rows.end.position - cursor.position
+            last_time = self._check_times(report, rows, last_time)
+            self._check_gaps(report, segment, rows, cursor)
+            self._count(report, segment, rows)
+            for problem in segment.check(rows):
+                self._problem(report.path, problem)
+            for checker in indexes:
+                checker.add(rows, segment)
+            cursor = rows.cursor
+            if rows.stop == Stop.LIMIT:
+                continue
+            end = judge(segment, cursor, rows.stop, is_last=is_last)
+            report.ending = end.ending
+            self._end(report, segment, end)
+            if end.goes_on_at is None:
+                return
+            self._progress(end.goes_on_at - cursor.position)
+            cursor = Cursor(end.goes_on_at, cursor.previous_offset)
+            last_time = None
+
+    def _count(self, report: SegmentReport, segment: Segment, rows: Rows) -> None:
+        report.records += rows.count
+        if len(rows.columns):
+            if report.first_offset is None:
+                report.first_offset = int(rows.columns.first_offsets[0])
+                self._check_name(report, segment)
+            report.last_offset = rows.end.last_offset
+
+    def _check_name(self, report: SegmentReport, segment: Segment) -> None:
+        if report.first_offset == segment.base_offset:
+            return
+        late = report.first_offset is not None and report.first_offset > segment.base_offset
+        legal = late and self._fmt.capabilities.compaction
+        self._find(
+            "wrong-name", Severity.WARNING if legal else Severity.DAMAGE, report.path,
+            f"the first record has offset {report.first_offset}, the name says {segment.base_offset}",
+            "fine after compaction; otherwise the first records are lost" if legal else
+            "the file was renamed, or its first records are lost",
+            position=segment.start.position, first_offset=segment.base_offset,
+        )  # fmt: skip
+
+    def _check_gaps(self, report: SegmentReport, segment: Segment, rows: Rows, cursor: Cursor) -> None:
+        gaps = rows.gaps(cursor.previous_offset if report.first_offset is not None else None)
+        for position, first, last in gaps:
+            if report.last_offset is not None and first <= report.last_offset:
+                continue
+            self._find(
+                "offset-gap", Severity.WARNING, report.path, f"{last - first + 1} offsets are missing",
+                "fine after compaction; otherwise records are lost",
+                position=position, first_offset=first, last_offset=last,
+            )  # fmt: skip
+
+    def _check_times(self, report: SegmentReport, rows: Rows, last: int | None) -> int | None:
+        """Times that go backwards, where the format forbids it: the first of each step is reported."""
+        times = getattr(rows.columns, "timestamp", None)
+        if times is None or not len(times) or not self._fmt.capabilities.ordered_timestamps:
+            return last
+        before = np.concatenate([[times[0] if last is None else last], times[:-1]])
+        backwards = np.flatnonzero(times < before)
+        if len(backwards):
+            row = int(backwards[0])
+            self._find(
+                "time-goes-backwards", Severity.WARNING, report.path,
+                f"the timestamp {int(times[row])} is before {int(before[row])}, which precedes it"
+                + (f", and {len(backwards) - 1} more" if len(backwards) > 1 else ""),
+                "look-ups by time may miss records here",
+                position=int(rows.columns.position[row]), first_offset=int(rows.columns.first_offsets[row]),
+            )  # fmt: skip
+        return int(times[-1])
+
+    def _end(self, report: SegmentReport, segment: Segment, end: End) -> None:
+        first = end.previous_offset + 1
+        if end.ending == Ending.CLEAN:
+            rest = report.size_bytes - end.position
+            if rest > 0:
+                self._find(
+                    "zero-tail", Severity.NOTE, report.path, f"{rest} zero bytes follow the last record",
+                    "nothing: this is preallocated space", position=end.position,
+                )  # fmt: skip
+        elif end.ending == Ending.TORN:
+            rest = report.size_bytes - end.position
+            self._find(
+                "torn-tail", Severity.NOTE, report.path,
+                f"{end.why}: the last write did not finish ({rest} bytes)", _NOTHING,
+                position=end.position, first_offset=first,
+            )  # fmt: skip
+        elif end.ending == Ending.UNKNOWN_VERSION:
+            self._find(
+                "unknown-version", Severity.DAMAGE, report.path, end.why,
+                "a newer program wrote it, or the byte is damaged: nothing behind it is read",
+                position=end.position, first_offset=first,
+            )  # fmt: skip
+        else:
+            last = None
+            if end.goes_on_at is not None:
+                following = segment.scan(Cursor(end.goes_on_at, end.previous_offset), max_records=1)
+                last = int(following.columns.first_offsets[0]) - 1 if len(following.columns) else None
+            code = "repeated-offset" if end.stop == Stop.BAD_ORDER else "damaged-records"
+            self._find(
+                code, Severity.DAMAGE, report.path, end.why, _SALVAGE,
+                position=end.position, first_offset=first, last_offset=last,
+            )  # fmt: skip
+
+    def _check_seam(self, before: SegmentReport, after: SegmentReport) -> None:
+        expected = before.base_offset if before.last_offset is None else before.last_offset + 1
+        if after.base_offset == expected or before.ending == Ending.DAMAGE:
+            return
+        if after.base_offset < expected:
+            self._find(
+                "overlapping-segments", Severity.DAMAGE, after.path,
+                f"starts at offset {after.base_offset}, but the segment before it goes up to {expected - 1}",
+                _SALVAGE, first_offset=after.base_offset, last_offset=expected - 1,
+            )  # fmt: skip
+            return
+        lost = self._fmt.capabilities.lost_segments_show
+        self._find(
+            "missing-segment", Severity.DAMAGE if lost else Severity.WARNING, after.path,
+            f"{after.base_offset - expected} offsets before this segment are missing",
+            "a segment is lost" if lost else "a segment is lost, or compaction emptied the end of the one before",
+            first_offset=expected, last_offset=after.base_offset - 1,
+        )  # fmt: skip
+
+    # --- derived files
+
+    def _open_indexes(self, files: SegmentFiles, segment: Segment) -> list[_IndexChecker]:
+        checkers = []
+        for role, file in files.derived.items():
+            path = self._directory.full(file.path)
+            data = self._disk.map(path).data
+            for problem in self._fmt.check_file(role, data, file.name):
+                self._problem(path, problem)
+            index = self._fmt.open_index(role, data, segment.base_offset)
+            if index is not None:
+                checkers.append(_IndexChecker(path, role, index))
+        return checkers
+
+    def _missing_index(self, files: SegmentFiles, report: SegmentReport) -> None:
+        if not self._fmt.capabilities.index or files.base is None or Role.INDEX in files.derived:
+            return
+        if self.report.path == report.path:
+            return  # a single file was asked for
+        self._find("missing-index", Severity.WARNING, report.path, "the segment has no index", _REINDEX)
+
+    def _other(self, file: LogFile) -> None:
+        path = self._directory.full(file.path)
+        if file.name.role == Role.LEFTOVER:
+            self._find(
+                "leftover",
+                Severity.NOTE,
+                path,
+                "left over from work that did not finish",
+                "it can be deleted",
+            )
+            return
+        if file.name.role == Role.LOCK:
+            return
+        for problem in self._fmt.check_file(file.name.role, self._disk.map(path).data, file.name):
+            self._problem(path, problem)
+
+    def _check_against_log(self) -> None:
+        files = {
+            file.path: self._disk.map(self._directory.full(file.path)).data
+            for file in self._directory.others
+            if file.name.role in (Role.MANIFEST, Role.CHECKPOINT)
+        }
+        for name, problem in self._fmt.check_log(files, [s.summary for s in self.report.segments]):
+            self._problem(self._directory.full(name), problem)
+
+    # --- findings
+
+    def _problem(self, path: str, problem: Problem) -> None:
+        self._find(
+            problem.code, problem.severity, path, problem.message, problem.action or _default_action(problem),
+            position=problem.position, first_offset=problem.offset, last_offset=problem.offset,
+        )  # fmt: skip
+
+    def _find(
+        self,
+        code: str,
+        severity: Severity,
+        path: str,
+        message: str,
+        action: str,
+        *,
+        position: int | None = None,
+        first_offset: int | None = None,
+        last_offset: int | None = None,
+    ) -> None:
+        self.report.findings.append(Finding(code, severity, path, message, action, position, first_offset, last_offset))
+
+
+def _default_action(problem: Problem) -> str:
+    if "index" in problem.code:
+        return _REINDEX
+    return _SALVAGE if problem.severity == Severity.DAMAGE else "nothing is lost: it is made anew on the next write"
+
+
+class _IndexChecker:
+    """Holds an index against the records as they go by: every entry must name a record's offset and position."""
+
+    MOST = 3
+    """Wrong entries that are listed one by one; the rest are counted."""
+
+    def __init__(self, path: str, role: Role, index: Index) -> None:
+        self.path = path
+        self.role = role
+        self._index = index
+        self._row = 0
+        self._wrong: list[tuple[int, str]] = []
+        self._end_offset = -1
+
+    def add(self, rows: Rows, segment: Segment) -> None:
+        offsets, positions = rows.columns.first_offsets, rows.columns.position
+        if not len(offsets):
+            return
+        self._end_offset = int(offsets[-1])
+        while self._row < len(self._index):
+            stop = min(self._row + 65536, len(self._index))
+            entry_offsets = self._index.offsets[self._row : stop].astype(np.uint64)
+            ahead = np.flatnonzero(entry_offsets > np.uint64(self._end_offset))
+            count = int(ahead[0]) if len(ahead) else len(entry_offsets)
+            self._compare(entry_offsets[:count], offsets, positions)
+            self._row += count
+            if len(ahead):
+                return
+
+    def _compare(self, entries: Any, offsets: Any, positions: Any) -> None:
+        rows = np.searchsorted(offsets, entries)
+        rows_in = np.minimum(rows, len(offsets) - 1)
+        good = offsets[rows_in].astype(np.uint64) == entries
+        if self._index.positions is not None:
+            stored = self._index.positions[self._row : self._row + len(entries)].astype(np.uint64)
+            good &= positions[rows_in].astype(np.uint64) == stored
+        for row in np.flatnonzero(~good):
+            self._wrong.append((self._row + int(row), "names no record"))
+
+    def finish(self, verifier: Verifier) -> None:
+        beyond = len(self._index) - self._row
+        for row, why in self._wrong[: self.MOST]:
+            verifier._find(
+                "wrong-index-entry", Severity.WARNING, self.path,
+                f"entry {row} (offset {int(self._index.offsets[row])}) {why} at that position", _REINDEX,
+                position=self._index.start + row * self._index.entry_bytes,
+            )  # fmt: skip
+        if len(self._wrong) > self.MOST:
+            verifier._find(
+                "wrong-index-entry", Severity.WARNING, self.path,
+                f"{len(self._wrong) - self.MOST} more entries name no record", _REINDEX,
+            )  # fmt: skip
+        if beyond:
+            verifier._find(
+                "index-past-end", Severity.WARNING, self.path,
+                f"{beyond} entries lie behind the last record, or out of order", _REINDEX,
+                position=self._index.start + self._row * self._index.entry_bytes,
+            )  # fmt: skip
+        if self._index.rest_bytes:
+            verifier._find(
+                "torn-index-entry", Severity.NOTE, self.path,
+                f"{self._index.rest_bytes} bytes behind the last whole entry", _REINDEX,
+            )  # fmt: skip
