@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -188,12 +189,9 @@ def test_damage_in_the_middle_is_raised_after_what_precedes_it(write: Write, for
 
 
 def _until_error(log: duramen.Log) -> list[pa.RecordBatch]:
-    batches = []
-    try:
-        for one in log.batches():
-            batches.append(one)
-    except duramen.CorruptionError:
-        pass
+    batches: list[pa.RecordBatch] = []
+    with contextlib.suppress(duramen.CorruptionError):
+        batches.extend(log.batches())
     return batches
 
 

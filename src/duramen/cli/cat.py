@@ -1,44 +1,26 @@
-"""`duramen cat`: the records of a log on standard output, as text, JSON lines, raw bytes or an Arrow stream.
+"""`duramen cat`: the records of a log on standard output, from one place to another. `records` writes them.
 
 Writes a batch at a time. Damage ends it: what came before is out, one line on standard error says where, exit code 1.
-
-- ``text``: each value and a line feed; bytes that are not UTF-8 as ``\\xff``.
-- ``jsonl``: one object per line with ``offset``, ``timestamp``, ``key``, ``value``, ``headers``. Bytes that are not
-  UTF-8, or all with ``--base64``, come as base64 under ``key_base64`` and ``value_base64`` instead.
-- ``raw``: the bytes of the values, one behind the other, nothing between them.
-- ``arrow``: an Arrow IPC stream with the columns of the neutral record.
 """
 
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from enum import StrEnum
+from collections.abc import Iterator
 from functools import partial
-from json.encoder import encode_basestring as quoted
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 import typer
 
 from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
-from duramen.cli.output import safe_value
-from duramen.errors import DuramenError, UsageError
-from duramen.formats import Format
+from duramen.cli.records import Form, writer
+from duramen.errors import CorruptionError, UsageError
 from duramen.log.reader import Log
-from duramen.model import MAX_OFFSET, SCHEMA, to_us
+from duramen.model import MAX_OFFSET, to_us
 
 _PLACES = "an offset, -N (the last N records), beginning, end, or @TIME (ISO 8601 or epoch milliseconds)"
-
-
-class Form(StrEnum):
-    TEXT = "text"
-    JSONL = "jsonl"
-    RAW = "raw"
-    ARROW = "arrow"
 
 
 def command(
@@ -83,16 +65,13 @@ def run(
     first, last = Place.parse(start), None if to is None else Place.parse(to)
     sys.stdout.flush()
     out = sys.stdout.buffer
-    if form == Form.ARROW and out.isatty():
-        raise UsageError("an Arrow stream is not for a terminal", hint="redirect it to a file or a program")
     with target.open() as log:
-        bounds = _bounds(log, first, last)
-        columns = ("value",) if form in (Form.TEXT, Form.RAW) else None
-        batches = log.batches(**bounds, max_records=count, columns=columns, follow=follow)
-        try:
-            _write(batches, form, out, codec=log.codec, base64=base64, at_once=follow)
-        finally:
-            out.flush()
+        batches = log.batches(**_bounds(log, first, last), max_records=count, columns=form.columns, follow=follow)
+        with writer(form, out, log.codec, base64=base64) as write:
+            for batch in batches:
+                write(batch)
+                if follow:
+                    out.flush()
     return 0
 
 
@@ -177,13 +156,3 @@ def _start_of_last(log: Log, count: int) -> int:
 def _offsets(log: Log, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
     for batch in log.batches(start, end, columns=("offset",), verify=False):
         yield batch.column(0).to_numpy()
-
-
-# --- how to write a record
-
-
-def _write(batches: Iterable[pa.RecordBatch], form: Form, out: BinaryIO, writer: _Writer, *, at_once: bool) -> None:
-    for batch in batches:
-        writer.write(batch)
-        if at_once:
-            out.flush()

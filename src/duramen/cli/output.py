@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from duramen.log.verify import Progress
+from duramen.model import from_us
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,8 @@ STYLES = {
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL_IN_VALUES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_TIME_NAME = re.compile(r"(?:^|_)(?:ts|timestamp)(?:_(ms|us))?$")
+_US = {"ms": 1000, "us": 1}
 
 
 # --- units
@@ -52,12 +55,8 @@ def size(size_bytes: int) -> str:
     """
     if size_bytes < 1024:
         return f"{size_bytes} B"
-    amount = float(size_bytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        amount /= 1024
-        if amount < 1024:
-            break
-    return f"{amount:.1f} {unit}"
+    step = min((size_bytes.bit_length() - 1) // 10, 4)
+    return f"{size_bytes / 1024**step:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[step - 1]}"
 
 
 def exact_size(size_bytes: int) -> str:
@@ -111,6 +110,18 @@ def offsets(first: int | None, last: int | None) -> str:
     if last is None or last < first:
         return f"from offset {first} on"
     return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
+def moment(name: str, value: int, unit: str | None) -> str | None:
+    """The time that a field holds, if its name says that it holds one.
+
+    >>> moment("created_ts_ms", 1_700_000_000_000, None)
+    '2023-11-14T22:13:20Z'
+    """
+    found = _TIME_NAME.search(name)
+    unit = found[1] or unit if found else None
+    when = from_us(value * _US[unit]) if unit is not None and value > 0 else None
+    return None if when is None else when.isoformat().replace("+00:00", "Z")
 
 
 def safe(text: str) -> str:

@@ -82,20 +82,25 @@ def detect_directory(path: str, files: Files) -> Detected:
         segments = [n for n in names if (known := kind.classify(n)) and known.role == Role.SEGMENT]
         if segments:
             return _confirm(path, fmt, segments, files)
-        others = [n for n in names if (known := kind.classify(n)) and known.role in (Role.MANIFEST, Role.INDEX)]
-        if others:
-            return Detected(fmt, f"{others[0]} is named like a file of {fmt}; there is no segment")
     numbered = [n for n in names if _NUMBERED.fullmatch(n)]
     if not numbered:
-        raise DetectionError(
-            f"no file here is named like a log's: {', '.join(names[:3])}{' …' if len(names) > 3 else ''}",
-            path=path,
-        )
+        return _without_segment(path, names, files)
     try:
         return _numbered(numbered, names, files)
     except DetectionError as error:
         error.path = error.path or path
         raise
+
+
+def _without_segment(path: str, names: Sequence[str], files: Files) -> Detected:
+    """A directory that lost its segments may still hold a file that tells."""
+    for name in names:
+        head = bytes(memoryview(files.read(name))[:8])
+        for magic, fmt, role in _MAGICS:
+            if head.startswith(magic):
+                return Detected(fmt, f"{name} is a {fmt} {role}; there is no segment", role)
+    some = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    raise DetectionError(f"no file here is named like a log's: {some}", path=path)
 
 
 def _confirm(path: str, fmt: str, segments: Sequence[str], files: Files) -> Detected:

@@ -415,7 +415,10 @@ def _index_start(role: Role, buf: Buffer, base: int | None) -> int:
 
 
 def _index_rows(role: Role, view: memoryview, start: int) -> tuple[npt.NDArray[Any], int]:
-    """The entries without the zeros of preallocated space behind them, and how many bytes of a torn one follow."""
+    """The entries without the zeros of preallocated space behind them, and how many bytes of a torn one follow.
+
+    A zero entry at the end says nothing that a reader needs: "the segment starts at its base, at time 0".
+    """
     rows, rest_bytes = table(view, start, _dtype(ENTRIES[role]))
     if not kernel.is_zero(view, len(view) - rest_bytes, len(view)):
         return rows, rest_bytes

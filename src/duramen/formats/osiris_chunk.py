@@ -24,7 +24,6 @@ length.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -35,6 +34,7 @@ import numpy as np
 
 from duramen import kernel
 from duramen.errors import CorruptionError, LimitError, UnknownVersionError, UsageError
+from duramen.formats.arrow import allocate
 from duramen.formats.osiris_tracking import Tracking, TrackingBlock, encode_blocks, parse_blocks
 from duramen.formats.structs import Buffer, Struct
 from duramen.kernel.layout import ChunkColumns, EntryColumns, Int64s, Stop, UInt32s
@@ -173,7 +173,7 @@ class SubBatch:
         plain: Any = self.body
         if self.compression != Compression.NONE:
             check_claim(self.uncompressed_length, max_uncompressed_bytes, position=0)
-            plain = np.empty(self.uncompressed_length, np.uint8)
+            plain = allocate(self.uncompressed_length)
             inflate_into(self.body, self.compression, plain, position=0)
         if self.num_records * SIMPLE.size > len(plain):
             raise CorruptionError(f"{len(plain)} bytes cannot hold {self.num_records} records", position=0)
@@ -183,8 +183,12 @@ class SubBatch:
         return [bytes(view[p : p + n]) for p, n in zip(positions.tolist(), lengths.tolist(), strict=True)]
 
     def encode(self) -> bytes:
-        if not (0 <= self.compression < 8 and 0 <= self.reserved < 16 and 0 <= self.num_records < 2**16):
-            raise UsageError("a sub-batch has a compression of 3 bits, 4 reserved bits and at most 65535 records")
+        limits = (
+            (self.compression, 2**3), (self.reserved, 2**4), (self.num_records, 2**16),
+            (self.uncompressed_length, 2**32), (len(self.body), 2**32),
+        )  # fmt: skip
+        if any(not 0 <= number < limit for number, limit in limits):
+            raise UsageError("a number of the sub-batch does not fit into its field")
         first = 0x80 | self.compression << 4 | self.reserved
         head = SUB_BATCH.pack(
             type=first, num_records=self.num_records, uncompressed_length=self.uncompressed_length,
@@ -249,7 +253,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
         timestamp=chunk.timestamp,
         epoch=chunk.epoch,
         chunk_id=chunk.chunk_id,
-        crc=zlib.crc32(data),
+        crc=kernel.crc32(data),
         data_length=len(data),
         trailer_length=len(trailer),
         filter_size=len(chunk.filter),
@@ -323,6 +327,4 @@ def delta_chunk(
     blocks: tuple[TrackingBlock, ...], *, chunk_id: int, timestamp: int, epoch: int, version: int = 1
 ) -> Chunk:
     """Tracking that is written without a user chunk to carry it."""
-    return Chunk(
-        chunk_id, timestamp, epoch, blocks=blocks, chunk_type=ChunkType.TRACKING_DELTA, version=version
-    )
+    return Chunk(chunk_id, timestamp, epoch, blocks=blocks, chunk_type=ChunkType.TRACKING_DELTA, version=version)

@@ -32,6 +32,7 @@ cdef extern from "chunks.h" nogil:
     ctypedef struct entry_columns:
         int64_t *offset
         int64_t *timestamp
+        int64_t *position
         int64_t *value_position
         uint32_t *value_length
         uint32_t *sub_batch
@@ -156,18 +157,20 @@ def scan_entries(const uint8_t[::1] buf, chunks, columns):
     cdef int64_t rows
     cdef int64_t[::1] offset = columns.offset
     cdef int64_t[::1] timestamp = columns.timestamp
+    cdef int64_t[::1] position = columns.position
     cdef int64_t[::1] value_position = columns.value_position
     cdef uint32_t[::1] value_length = columns.value_length
     cdef uint32_t[::1] sub_batch = columns.sub_batch
     cdef uint32_t[::1] records = columns.records
     cdef uint32_t[::1] uncompressed_length = columns.uncompressed_length
     out.count = offset.shape[0]
-    if not (timestamp.shape[0] == value_position.shape[0] == value_length.shape[0] == sub_batch.shape[0]
+    if not (timestamp.shape[0] == position.shape[0] == value_position.shape[0] == value_length.shape[0] == sub_batch.shape[0]
             == records.shape[0] == uncompressed_length.shape[0] == out.count):
         raise ValueError("the columns differ in length")
     if out.count > 0:
         out.offset = &offset[0]
         out.timestamp = &timestamp[0]
+        out.position = &position[0]
         out.value_position = &value_position[0]
         out.value_length = &value_length[0]
         out.sub_batch = &sub_batch[0]

@@ -297,6 +297,7 @@ int64_t duramen_scan_entries(const uint8_t *buf, int64_t buf_bytes, const chunk_
             if (!parse_entry(buf, at, data_end, &e)) return -1 - row;
             out->offset[count] = (int64_t)offset;
             out->timestamp[count] = chunks->timestamp[row];
+            out->position[count] = at;
             out->value_position[count] = e.value_position;
             out->value_length[count] = e.value_length;
             out->sub_batch[count] = e.sub_batch;

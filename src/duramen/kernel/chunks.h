@@ -38,7 +38,7 @@ typedef struct {
 } chunk_columns;
 
 typedef struct {
-    int64_t *offset, *timestamp, *value_position;
+    int64_t *offset, *timestamp, *position, *value_position;
     uint32_t *value_length, *sub_batch, *records, *uncompressed_length;
     int64_t count;
 } entry_columns;

@@ -209,6 +209,7 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
         uint8_t *body = p + layout->header_bytes;
         if (headers_len > 0) memcpy(body, in->headers + headers_from, (size_t)headers_len);
         if (value_len > 0) memcpy(body + headers_len, in->values + value_from, (size_t)value_len);
+        memset(body + headers_len + value_len, 0, (size_t)layout->trailer_bytes);
         if (layout->checksum != CHECKSUM_NONE) {
             uint8_t *checksum_at = layout->checksum_at < 0 ? p + size - 4 : p + layout->checksum_at;
             const uint8_t *from = p + layout->covered_from;

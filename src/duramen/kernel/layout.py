@@ -250,6 +250,14 @@ class ChunkColumns(Columns):
     tracking: UInt32s = column(np.uint32)
     """Tracking blocks in the trailer, or in the entry of a tracking chunk; or `BAD_TRACKING`."""
 
+    @property
+    def first_offsets(self) -> Int64s:
+        return self.chunk_id
+
+    @property
+    def last_offsets(self) -> Int64s:
+        return self.chunk_id + (self.records.astype(np.int64) - 1)
+
 
 @dataclass
 class EntryColumns(Columns):
@@ -257,6 +265,7 @@ class EntryColumns(Columns):
 
     offset: Int64s = column(np.int64)
     timestamp: Int64s = column(np.int64)
+    position: Int64s = column(np.int64)
     value_position: Int64s = column(np.int64)
     value_length: UInt32s = column(np.uint32)
     sub_batch: UInt32s = column(np.uint32)

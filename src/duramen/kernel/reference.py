@@ -689,6 +689,7 @@ def scan_entries(buf: Buffer, chunks: ChunkColumns, columns: EntryColumns) -> in
                 raise outside
             columns.offset[count] = _signed(offset)
             columns.timestamp[count] = chunks.timestamp[row]
+            columns.position[count] = at
             columns.value_position[count] = entry.value_position
             columns.value_length[count] = entry.value_length
             columns.sub_batch[count] = entry.sub_batch
@@ -770,8 +771,8 @@ def encode_chunks(
         columns.data_position[number] = base_position + at + _CHUNK_HEADER_BYTES
         columns.data_length[number] = len(data)
         columns.entries[number] = records
-        for column in (columns.inflated_bytes, columns.trailer_length, columns.chunk_type, columns.sub_batches, columns.tracking):
-            column[number] = 0
+        for name in ("inflated_bytes", "trailer_length", "chunk_type", "sub_batches", "tracking"):
+            getattr(columns, name)[number] = 0
         at += len(header) + len(data)
         row += records
     if row != len(slices):

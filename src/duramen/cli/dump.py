@@ -1,0 +1,262 @@
+"""`duramen dump`: every field of every structure of one file, with its byte range, its bytes and its meaning.
+
+Takes any file of any format: segment, index, manifest, snapshot, delta, checkpoint. Prints as it goes, so that a file
+of any size starts at once and memory stays flat. A damaged place is marked ``!!`` and shown with the bytes around it;
+having shown one, the verb ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.output import Cell, Output, exact_size, moment, number, safe, size, to_json
+from duramen.disk import PosixDisk
+from duramen.errors import CorruptionError, DuramenError, UsageError
+from duramen.formats import Format, make
+from duramen.formats.base import FileName, Role
+from duramen.formats.structs import Block, Field
+from duramen.log.directory import list_log
+
+BYTES_SHOWN = 32
+"""Of a field that is bytes; the rest is counted."""
+BYTES_AROUND = 64
+_PER_LINE = 8
+_PER_HEXDUMP_LINE = 16
+
+
+def command(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="A file of a log: segment, index, manifest, …")],
+    start: Annotated[int, typer.Option("--from", metavar="POS", min=0, help="Skip what ends before this byte.")] = 0,
+    to: Annotated[int | None, typer.Option("--to", metavar="POS", min=0, help="Stop before this byte.")] = None,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Json = False,
+) -> Job:
+    """Print every field of a file with its byte range.
+
+    A damaged place is marked !! and shown with the bytes around it; the exit code is 1 then. With --json, one
+    object per structure and line.
+    """
+    return partial(run, Target.of(path, format, option), start=start, to=to, json=json)
+
+
+def run(target: Target, *, start: int = 0, to: int | None = None, json: bool = False, most: int | None = None) -> int:
+    """Dump the file; no more than ``most`` blocks of it."""
+    file = DumpedFile.open(target)
+    out = Output()
+    show = _JsonLines(file, out) if json else _Annotated(file, out)
+    show.start()
+    shown, problem = 0, None
+    for block in file.blocks():
+        if to is not None and block.position >= to:
+            break
+        if _end(block) <= start and block.position < start:
+            continue
+        if shown == most:
+            show.cut()
+            break
+        show.block(block)
+        shown += 1
+        if block.problem is not None and problem is None:
+            problem = CorruptionError(block.problem, path=file.path, position=block.position)
+    show.end(shown)
+    if problem is not None:
+        raise problem
+    return 0
+
+
+# --- the file
+
+
+class DumpedFile(NamedTuple):
+    """A file with what is known about it before it is read."""
+
+    path: str
+    data: memoryview
+    codec: Format
+    name: FileName
+    why: str
+
+    @classmethod
+    def open(cls, target: Target) -> DumpedFile:
+        if not target.is_file:
+            raise UsageError("this is a directory, and dump takes a file", path=target.path, hint=_a_file_of(target))
+        data = PosixDisk().map(target.path).data
+        found = target.detected
+        codec = make(found.format, **target.options)
+        return cls(target.path, data, codec, _name(codec, target.path, found.role), found.why)
+
+    def blocks(self) -> Iterator[Block]:
+        try:
+            yield from self.codec.dump(self.name.role, self.data, self.name.base)
+        except DuramenError as error:
+            error.path = error.path or self.path
+            raise
+
+    def bytes_of(self, field: Field) -> bytes:
+        """The bytes of a field, no more than are shown of it by `Annotated`."""
+        if isinstance(field.value, bytes):
+            return field.value[:BYTES_SHOWN]
+        return bytes(self.data[field.position : field.position + min(field.length, BYTES_SHOWN)])
+
+
+def _a_file_of(target: Target) -> str:
+    """A hint that names a file which could be dumped."""
+    try:
+        directory = list_log(PosixDisk(), target.path, make(target.detected.format))
+    except DuramenError:
+        return "name a file in it"
+    if not directory.segments:
+        return "name a file in it"
+    return f"for example {directory.full(directory.segments[-1].segment.path)}"
+
+
+def _name(codec: Format, path: str, role: Role) -> FileName:
+    """The role, with the base offset that the name says. Keratin's names have a directory in them."""
+    folder, name = posixpath.split(path)
+    for candidate in (name, f"{posixpath.basename(folder)}/{name}"):
+        known = codec.classify(candidate)
+        if known is not None and known.role == role:
+            return known
+    return FileName(role)
+
+
+def _end(block: Block) -> int:
+    return max((f.position + f.length for f in block.fields), default=block.position)
+
+
+# --- for programs
+
+
+class _JsonLines:
+    """One object per block: its title and position, its fields with value and hex, and what is wrong with it."""
+
+    def __init__(self, file: DumpedFile, out: Output) -> None:
+        self._file = file
+        self._out = out
+
+    def start(self) -> None:
+        pass
+
+    def block(self, block: Block) -> None:
+        head = {"title": block.title, "position": block.position, "length": _end(block) - block.position}
+        fields = [self._field(field) for field in block.fields]
+        self._out.write(to_json(head | {"problem": block.problem, "fields": fields}) + "\n")
+
+    def _field(self, field: Field) -> dict[str, Any]:
+        shown: dict[str, Any] = {"name": field.name, "position": field.position, "length": field.length}
+        if isinstance(field.value, bytes):
+            return shown | {"hex": field.value.hex()} | self._note(field)
+        shown["value"] = field.value
+        when = moment(field.name, field.value, self._unit) if isinstance(field.value, int) else None
+        if when is not None:
+            shown["time"] = when
+        return shown | {"hex": self._file.bytes_of(field).hex()} | self._note(field)
+
+    @property
+    def _unit(self) -> str | None:
+        return self._file.codec.capabilities.timestamps
+
+    def _note(self, field: Field) -> dict[str, str]:
+        return {"note": field.note} if field.note else {}
+
+    def cut(self) -> None:
+        pass
+
+    def end(self, shown: int) -> None:
+        pass
+
+
+# --- for people
+
+
+class _Annotated:
+    """Byte range, bytes, name and value of every field, in columns."""
+
+    def __init__(self, file: DumpedFile, out: Output) -> None:
+        self._file = file
+        self._out = out
+        self._digits = len(str(len(file.data)))
+        self._unit = file.codec.capabilities.timestamps
+
+    def start(self) -> None:
+        file = self._file
+        self._out.heading(f"{file.path}: {file.name.role} of {file.codec.name}, {exact_size(len(file.data))}")
+        self._out.line(Cell(f"  {file.why}", "label"))
+        if not len(file.data):
+            self._out.line("  the file is empty")
+
+    def block(self, block: Block) -> None:
+        length = _end(block) - block.position
+        mark = Cell("!! ", "damage") if block.problem is not None else ""
+        place = f"byte {block.position}" + (f", {size(length)}" if length else "")
+        self._out.blank()
+        self._out.line(mark, Cell(block.title, "name"), "  ", Cell(place, "position"))
+        if block.problem is not None:
+            self._out.line(Cell(f"!! {block.problem}", "damage"))
+        names = max((len(field.name) for field in block.fields), default=0)
+        for field in block.fields:
+            self._field(field, names)
+        if block.problem is not None:
+            self._around(block.position)
+
+    def _field(self, field: Field, names: int) -> None:
+        raw = self._file.bytes_of(field)
+        last = field.position + field.length - 1
+        place = f"{field.position}–{last}" if field.length > 1 else f"{field.position}" if field.length else "–"
+        value = safe(self._value(field))
+        name = self._out.paint(f"{field.name:<{names}}", "label")
+        right = f"{name}  {value}"
+        for at in range(0, max(len(raw), 1), _PER_LINE):
+            part = raw[at : at + _PER_LINE]
+            text = f"  {printable(part)}" if isinstance(field.value, bytes) else ""
+            left = f"  {place:>{2 * self._digits + 1}}  {part.hex(' '):<{3 * _PER_LINE - 1}}  "
+            self._out.write(f"{left}{right}{text}".rstrip() + "\n")
+            place, right = "", " " * (names + 2 + len(value))
+        rest = field.length - len(raw)
+        if rest > 0 and isinstance(field.value, bytes):
+            self._out.line(Cell(f"{'':{2 * self._digits + 5}}… {number(rest, 'byte')} more", "label"))
+
+    def _value(self, field: Field) -> str:
+        note = f"  ({field.note})" if field.note else ""
+        if isinstance(field.value, bytes):
+            return f"{size(field.length)}{note}"
+        if isinstance(field.value, str):
+            return f"{field.value}{note}"
+        hexadecimal = f" = 0x{field.value:x}" if field.value > 9 else ""
+        when = moment(field.name, field.value, self._unit)
+        return f"{field.value}{hexadecimal}{f' = {when}' if when else ''}{note}"
+
+    def _around(self, position: int) -> None:
+        """The bytes before and behind a damaged place; the place itself starts a line."""
+        self._out.line(Cell(f"   the bytes around byte {position}:", "label"))
+        for begin in range(position - BYTES_AROUND, position + BYTES_AROUND, _PER_HEXDUMP_LINE):
+            start = max(begin, 0)
+            part = bytes(self._file.data[start : max(begin + _PER_HEXDUMP_LINE, 0)])
+            if part:
+                mark, style = ("!!", "damage") if begin == position else ("  ", "")
+                hexadecimal = f"{part.hex(' '):<{3 * _PER_HEXDUMP_LINE - 1}}"
+                text = f"{mark} {start:>{self._digits}}  {hexadecimal}  {printable(part)}"
+                self._out.line(Cell(text, style))
+
+    def cut(self) -> None:
+        self._out.blank()
+        self._out.line(Cell("  … and so on", "label"))
+
+    def end(self, shown: int) -> None:
+        if not shown and len(self._file.data):
+            self._out.line("  nothing lies in that range")
+
+
+def printable(data: bytes) -> str:
+    """
+    >>> printable(b"a\\x00\\xff~")
+    'a..~'
+    """
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)

@@ -1,0 +1,129 @@
+"""The command line: `duramen VERB …`.
+
+Typer only parses; a command answers a job, and the job runs here, so that one place decides what an error looks like:
+one line on standard error and its exit code, never a traceback for bad input.
+
+Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after ctrl-C. When whoever reads the
+output goes away (``duramen cat … | head -1``), the program ends quietly with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from duramen import __version__
+from duramen.cli import cat, demo, dump, info, verify
+from duramen.cli.output import safe
+from duramen.errors import DuramenError
+
+USAGE = 2
+STORAGE = 3
+INTERRUPTED = 130
+
+_Misuse: type[Exception] = typer.BadParameter.__bases__[0]
+"""Typer's own error about wrong usage, which it does not export."""
+
+app = typer.Typer(
+    name="duramen",
+    help="A durable log, in five on-disk formats: look at one, read it, check it.",
+    epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+for _name, _verb in (("info", info), ("cat", cat), ("dump", dump), ("verify", verify), ("demo", demo)):
+    app.command(_name)(_verb.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"duramen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and answer the exit code."""
+    _prepare_streams()
+    try:
+        answer = app(arguments, prog_name="duramen", standalone_mode=False)
+        code = answer() if callable(answer) else int(answer or 0)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _nobody_reads()
+    except KeyboardInterrupt:
+        return _flushed(INTERRUPTED)
+    except DuramenError as error:
+        return _fail(str(error), error.exit_code)
+    except OSError as error:
+        place = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return _fail(f"{place}{error.strerror or error}", STORAGE)
+    except _Misuse as error:
+        return _fail(_misuse(error), USAGE)
+    except typer.Abort:
+        return _flushed(INTERRUPTED)
+    else:
+        return code
+
+
+def _prepare_streams() -> None:
+    """File names and payloads may hold what no encoding can: nothing printed may fail because of that."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before we started
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _misuse(error: Exception) -> str:
+    message = " ".join(str(getattr(error, "message", "") or error).split()).rstrip(".")
+    formatted = getattr(error, "format_message", None)
+    if formatted is not None:
+        message = " ".join(formatted().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    program = context.command_path if context is not None else "duramen"
+    return f"{message[:1].lower()}{message[1:]} (`{program} --help` shows what there is)"
+
+
+def _fail(message: str, code: int) -> int:
+    """One line on standard error, behind what is on standard output already."""
+    _flushed(code)
+    print(f"duramen: {safe(message)}", file=sys.stderr)
+    return code
+
+
+def _flushed(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _let_go()
+    return code
+
+
+def _nobody_reads() -> int:
+    _let_go()
+    return 0
+
+
+def _let_go() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush does not fail again."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

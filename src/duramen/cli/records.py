@@ -1,0 +1,134 @@
+"""Records as bytes on a stream, a batch at a time.
+
+- ``text``: each value and a line feed; bytes that are not UTF-8 as ``\\xff``. On a terminal, control characters are
+  shown that way, too.
+- ``jsonl``: one object per line with ``offset``, ``timestamp``, ``key``, ``value``, ``headers``; the headers are
+  objects with ``key`` and ``value``. Bytes that are not UTF-8 (or all of them, if asked for) come as base64 under
+  ``key_base64`` and ``value_base64`` instead.
+- ``raw``: the bytes of the values, one behind the other, with nothing between them.
+- ``arrow``: an Arrow IPC stream with the columns of the neutral record.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
+from json.encoder import encode_basestring as quoted
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.cli.output import safe_value
+from duramen.errors import UsageError
+from duramen.formats import Format
+from duramen.formats.arrow import binary_buffers
+from duramen.model import SCHEMA
+
+Write = Callable[[pa.RecordBatch], Any]
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    JSONL = "jsonl"
+    RAW = "raw"
+    ARROW = "arrow"
+
+    @property
+    def columns(self) -> Sequence[str] | None:
+        """What is needed of a record; None: everything."""
+        return ("value",) if self in (Form.TEXT, Form.RAW) else None
+
+
+@contextmanager
+def writer(form: Form, out: BinaryIO, codec: Format, *, base64: bool) -> Iterator[Write]:
+    """A function that writes batches. Whatever happens, what was written is flushed at the end."""
+    if form == Form.ARROW and out.isatty():
+        raise UsageError("an Arrow stream is not for a terminal", hint="redirect it to a file or a program")
+    try:
+        if form == Form.ARROW:
+            with pa.ipc.new_stream(out, SCHEMA) as stream:
+                yield stream.write_batch
+        elif form == Form.JSONL:
+            unit = codec.capabilities.timestamps or "us"
+            yield lambda batch: out.write(json_lines(batch, unit=unit, base64=base64))
+        elif form == Form.RAW:
+            yield lambda batch: out.write(_joined(batch.column("value")))
+        else:
+            yield partial(_write_text, out, terminal=out.isatty())
+    finally:
+        out.flush()
+
+
+def _joined(column: pa.Array) -> memoryview:
+    """The bytes of a binary column, without what a slice left out."""
+    data, offsets = binary_buffers(column)
+    return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+
+
+def _write_text(out: BinaryIO, batch: pa.RecordBatch, *, terminal: bool) -> None:
+    lines = _joined(pc.binary_join_element_wise(batch.column("value"), b"", b"\n"))
+    try:
+        text = str(lines, "utf-8")
+    except UnicodeDecodeError:
+        text = str(lines, "utf-8", "backslashreplace")
+        lines = memoryview(text.encode())
+    out.write(safe_value(text).encode() if terminal else lines)
+
+
+# --- JSON lines
+
+
+def json_lines(batch: pa.RecordBatch, *, unit: str, base64: bool = False) -> bytes:
+    """The records of a neutral batch, one compact JSON object per line.
+
+    >>> row = {"offset": 7, "timestamp": 0, "key": None, "value": b"\\xff", "headers": [{"key": "h", "value": b"v"}]}
+    >>> json_lines(pa.RecordBatch.from_pylist([row], SCHEMA), unit="ms").decode()
+    '{"offset":7,"timestamp":"1970-01-01T00:00:00.000Z","key":null,"value_base64":"/w==","headers":[{"key":"h","value":"v"}]}\\n'
+    """
+    named = partial(_named, base64=base64)
+    rows = zip(
+        batch.column("offset").to_pylist(), _times(batch.column("timestamp"), unit), batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(), batch.column("headers").to_pylist(), strict=True,
+    )  # fmt: skip
+    lines = [
+        f'{{"offset":{offset},"timestamp":{time},{named("key", key)},{named("value", value)},'
+        f'"headers":{_headers(headers, base64)}}}\n'
+        for offset, time, key, value, headers in rows
+    ]
+    return "".join(lines).encode()
+
+
+def _times(column: pa.Array, unit: str) -> list[str]:
+    """ISO 8601 in UTC as JSON, to the format's unit."""
+    if column.null_count == len(column):
+        return ["null"] * len(column)
+    us = column.view(pa.int64())
+    moments = us.fill_null(0).to_numpy().astype("datetime64[us]").astype(f"datetime64[{unit}]")
+    text = np.datetime_as_string(moments, timezone="UTC")
+    known = us.is_valid().to_pylist()
+    return [f'"{time}"' if valid else "null" for time, valid in zip(text.tolist(), known, strict=True)]
+
+
+def _named(name: str, data: bytes | None, *, base64: bool) -> str:
+    if data is None:
+        return f'"{name}":null'
+    if not base64:
+        try:
+            return f'"{name}":{quoted(data.decode())}'
+        except UnicodeDecodeError:
+            pass
+    return f'"{name}_base64":"{b64encode(data).decode()}"'
+
+
+def _headers(headers: list[dict[str, Any]] | None, base64: bool) -> str:
+    if headers is None:
+        return "null"
+    each = (
+        f'{{"key":{quoted(header["key"])},{_named("value", header["value"], base64=base64)}}}' for header in headers
+    )
+    return f"[{','.join(each)}]"

@@ -1,0 +1,131 @@
+"""`duramen verify`: checks every byte of one or more logs and says what is wrong, where, and what to do.
+
+Exit code 0 when every log is sound (a torn tail is no damage), 1 when one is damaged, 3 when one cannot be read; with
+several logs, all are checked and the highest code wins.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import sys
+from functools import partial
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, safe, size, to_json
+from duramen.disk import PosixDisk
+from duramen.errors import DuramenError
+from duramen.formats import FORMATS
+from duramen.formats.base import Severity
+from duramen.log.directory import list_log
+from duramen.log.report import Finding, Report
+from duramen.log.verify import verify
+
+FINDINGS_SHOWN = 50
+"""Of each log; the rest are counted. JSON has them all."""
+RATE_FROM_BYTES = 1 << 20
+"""Below this, a speed says more about the process than about the disk."""
+_INDENT = 10
+
+
+def command(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Logs: directories, or single segment files.")],
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Json = False,
+) -> Job:
+    """Check every byte of a log.
+
+    Exit code 0: sound; a torn tail, which is a last write that did not finish, is no damage. 1: damage.
+    3: it cannot be read. With several logs, all are checked and the highest code wins.
+    """
+    return partial(run, [Target.of(path, format, option) for path in paths], json=json)
+
+
+def run(targets: list[Target], *, json: bool = False) -> int:
+    out = Output()
+    code, documents = 0, []
+    for target in targets:
+        try:
+            report, seconds = check(target)
+        except DuramenError as error:
+            if len(targets) == 1:
+                raise
+            out.flush()
+            print(f"duramen: {safe(str(error))}", file=sys.stderr)
+            documents.append({"path": target.path, "ok": False, "error": str(error)})
+            code = max(code, error.exit_code)
+            continue
+        documents.append(report.as_dict())
+        code = max(code, 0 if report.ok else 1)
+        if not json:
+            show(report, seconds, out)
+    if json:
+        out.write(to_json(documents if len(targets) > 1 else documents[0], indent=2) + "\n")
+    return code
+
+
+def check(target: Target) -> tuple[Report, float]:
+    """The report of one log, and how long it took."""
+    codec = target.codec
+    total_bytes = sum(s.segment.size_bytes for s in list_log(PosixDisk(), target.path, codec).segments)
+    start = perf_counter()
+    with progress_bar(f"verify {target.path}", total_bytes) as progress:
+        report = verify(target.path, format=codec.name, progress=progress, **target.options)
+    return report, perf_counter() - start
+
+
+# --- for people
+
+
+def show(report: Report, seconds: float, out: Output) -> None:
+    out.line(f"{report.path}: ", verdict(report), f": {_summary(report, seconds)}")
+    if not FORMATS[report.format].capabilities.record_checksum:
+        out.paragraph(f"{report.format} has no checksum: {report.checksum.removeprefix('none: ')}.", indent="  ")
+    for finding in report.findings[:FINDINGS_SHOWN]:
+        _finding(out, report, finding)
+    rest = len(report.findings) - FINDINGS_SHOWN
+    if rest > 0:
+        out.line(Cell(f"  … and {number(rest, 'more finding')}: --json lists them all", "label"))
+
+
+def verdict(report: Report) -> Cell:
+    worst = {finding.severity for finding in report.findings}
+    if Severity.DAMAGE in worst:
+        return Cell("DAMAGED", "damage")
+    if Severity.WARNING in worst:
+        return Cell("ok, with warnings", "warning")
+    return Cell("ok, with notes" if worst else "ok", "good")
+
+
+def _summary(report: Report, seconds: float) -> str:
+    found = (number(len(report.segments), "segment"), number(report.records, "record"), size(report.bytes))
+    speed = f" ({rate(report.bytes, seconds)})" if report.bytes >= RATE_FROM_BYTES else ""
+    return f"{report.format}, {', '.join(found)} in {duration(seconds)}{speed}"
+
+
+def _finding(out: Output, report: Report, finding: Finding) -> None:
+    """Severity and code, the place, what it is, what to do; on two lines or more, so that nothing is cut."""
+    place = [relative(finding.path, report.path)]
+    if finding.position is not None:
+        place.append(f"byte {finding.position}")
+    if finding.first_offset is not None:
+        place.append(offsets(finding.first_offset, finding.last_offset))
+    where = ", ".join(place)
+    head = (Cell(f"  {finding.severity:<8}", finding.severity), Cell(finding.code, "name"))
+    start = " " * _INDENT
+    if _INDENT + len(finding.code) + 2 + len(where) < out.width:
+        out.line(*head, "  ", Cell(where, "position"))
+    else:
+        out.line(*head)
+        out.line(start, Cell(where, "position"))
+    out.paragraph(finding.message, indent=start)
+    out.paragraph(f"→ {finding.action}", indent=start, hanging=start + "  ", style="label")
+
+
+def relative(path: str, root: str) -> str:
+    """A path inside of a log without the log's own."""
+    return path if path == root else path.removeprefix(posixpath.join(root, ""))

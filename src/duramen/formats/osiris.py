@@ -1,0 +1,368 @@
+"""Osiris, the log of RabbitMQ Streams: chunks of records with one checksum each, an index of chunks, tracking inside.
+
+::
+
+    {base:020}.segment             file header, then chunks, nothing between them; base is the first chunk's id
+      0  magic    u32  4F 53 49 4C ("OSIL")
+      4  version  u32  1
+      8  chunks, see osiris_chunk; all big-endian
+
+    {base:020}.index               file header, then one entry per chunk, tracking chunks included
+      0  magic    u32  4F 53 49 49 ("OSII")
+      4  version  u32  1
+      8  entry    chunk_id u64, timestamp i64 (ms), epoch u64, position u32, chunk_type u8
+
+A record has the time of its chunk, and neither key nor headers. Tracking chunks use up one offset each, so that
+readers of records see a gap. Reads chunk versions 0 (what RabbitMQ writes) and 1 (what its document says). The checksum
+covers the entries: see `UNCOVERED` for the bytes whose change nothing in the file reveals. Refuses to unfold a
+sub-batch past its stated length or past ``max_uncompressed_bytes`` for a chunk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import (
+    CorruptionError,
+    DuramenError,
+    IncompleteHeaderError,
+    LimitError,
+    UnknownVersionError,
+    UsageError,
+)
+from duramen.formats.arrow import MAX_BATCH_BYTES, allocate, binary_buffers, offsets_to, timestamps_to
+from duramen.formats.base import (
+    Block,
+    Buffer,
+    Capabilities,
+    Cursor,
+    Encoded,
+    FileName,
+    Format,
+    IndexBuilder,
+    Problem,
+    Role,
+    Rows,
+    Severity,
+)
+from duramen.formats.index import Index, dump_index, table
+from duramen.formats.osiris_chunk import (
+    HEADER,
+    MAGIC,
+    MAX_UNCOMPRESSED_BYTES,
+    SIMPLE,
+    SUB_BATCH,
+    Compression,
+    compression_of,
+    deflate,
+)
+from duramen.formats.osiris_dump import dump_chunks
+from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
+from duramen.formats.structs import Field, Struct
+from duramen.kernel.layout import ChunkColumns, Int64s, ScanEnd, Stop
+
+ENTRY = Struct(">", chunk_id="Q", timestamp="q", epoch="Q", position="I", chunk_type="B")
+VERSION = 1
+LOG_HEADER = FILE_HEADER.pack(magic=b"OSIL", version=VERSION)
+INDEX_HEADER = FILE_HEADER.pack(magic=b"OSII", version=VERSION)
+
+UNCOVERED = ("version", "chunk_type", "timestamp", "epoch", "reserved", "filter", "trailer")
+"""The parts of a chunk in which a change may show nowhere in the segment. Only the version's lowest bit is among them,
+the type only where a chunk has a single simple entry, and the trailer only as long as it stays a list of blocks. The
+index repeats type, timestamp and epoch. A changed chunk id shows as a gap, or as one that goes backwards."""
+
+CHUNK_MAX_BYTES = 64 << 10
+CHUNK_MAX_RECORDS = 2048
+SUB_BATCH_RECORDS = 1024
+"""The defaults keep a read of one record, which checks the whole chunk around it, within microseconds."""
+
+_NAME = re.compile(r"([0-9]{20})\.(segment|index)")
+_ROLES = {"segment": Role.SEGMENT, "index": Role.INDEX}
+_ENTRY_DTYPE = np.dtype(
+    [("chunk_id", ">u8"), ("timestamp", ">i8"), ("epoch", ">u8"), ("position", ">u4"), ("chunk_type", "u1")]
+)
+
+
+class ChunkIndex(IndexBuilder):
+    """One entry per chunk."""
+
+    def __init__(self) -> None:
+        self._parts = [INDEX_HEADER]
+
+    def add(self, rows: Rows) -> None:
+        chunks = chunks_of(rows)
+        if len(chunks) and int(chunks.position[-1]) >= 2**32:
+            raise LimitError(
+                "a chunk lies behind 4 GiB, where an Osiris index cannot point",
+                position=int(chunks.position[-1]), hint="a smaller segment_max_bytes",
+            )  # fmt: skip
+        entries = np.empty(len(chunks), _ENTRY_DTYPE)
+        for name in ENTRY.names:
+            column = getattr(chunks, name)
+            entries[name] = column.view(np.uint64) if name == "epoch" else column
+        self._parts.append(entries.tobytes())
+
+    def build(self) -> dict[Role, bytes]:
+        return {Role.INDEX: b"".join(self._parts)}
+
+
+class Osiris(Format):
+    name = "osiris"
+    capabilities = Capabilities(
+        timestamps="ms",
+        key=False,
+        headers=False,
+        explicit_offsets=True,
+        compaction=False,
+        segments=True,
+        index=True,
+        checksum="CRC-32 over the entries of a chunk; not over its header, its filter and its tracking",
+        record_checksum=True,
+        max_value_bytes=2**31 - 1 - HEADER.size - SIMPLE.size,
+        lost_segments_show=True,
+        extras=(CHUNK_ID,),
+    )
+    option_names: ClassVar[Mapping[str, type]] = {
+        "chunk_version": int,
+        "compression": str,
+        "epoch": int,
+        "chunk_max_bytes": int,
+        "chunk_max_records": int,
+        "sub_batch_records": int,
+        "max_uncompressed_bytes": int,
+        "segment_max_bytes": int,
+        "segment_max_age_ms": int,
+    }
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._compression = compression_of(self.options.get("compression", "none"))
+        self._chunk_version = self._bounded("chunk_version", VERSION, 0, 1)
+        self._epoch = self._bounded("epoch", 1, 0, 2**63 - 1)
+        self._chunk_max_bytes = self._bounded("chunk_max_bytes", CHUNK_MAX_BYTES, 1, 2**30)
+        self._chunk_max_records = self._bounded("chunk_max_records", CHUNK_MAX_RECORDS, 1, 2**16 - 1)
+        self._sub_batch_records = self._bounded("sub_batch_records", SUB_BATCH_RECORDS, 1, 2**16 - 1)
+        self._max_uncompressed_bytes = self._bounded(
+            "max_uncompressed_bytes", MAX_UNCOMPRESSED_BYTES, 0, MAX_BATCH_BYTES
+        )
+
+    def _bounded(self, name: str, default: int, least: int, most: int) -> int:
+        value = int(self.options.get(name, default))
+        if not least <= value <= most:
+            raise UsageError(f"{name}={value} is not between {least} and {most}")
+        return value
+
+    # --- names
+
+    def classify(self, path: str) -> FileName | None:
+        match = _NAME.fullmatch(path)
+        if match is None or int(match[1]) >= 2**63:
+            return None
+        return FileName(_ROLES[match[2]], int(match[1]))
+
+    def path_of(self, role: Role, base: int | None = None) -> str:
+        return f"{base:020}.{'segment' if role == Role.SEGMENT else 'index'}"
+
+    # --- reading
+
+    def open_segment(self, buf: Buffer, base: int | None) -> OsirisSegment:
+        """A file of zeros only, or an empty one, is a segment that was never begun: it opens without chunks at
+        position 0, and whoever appends there writes `segment_header` first."""
+        view = memoryview(buf)
+        if kernel.is_zero(view, 0, len(view)):
+            return OsirisSegment(view, base or 0, 0, self._max_uncompressed_bytes)
+        _check_header(view, LOG_HEADER, "segment")
+        if base is None:
+            base = 0
+            if len(view) >= FILE_HEADER.size + HEADER.size:
+                at = FILE_HEADER.size + HEADER.at("chunk_id")
+                base = min(int.from_bytes(view[at : at + 8], "big"), 2**63 - 1)
+        return OsirisSegment(view, base, FILE_HEADER.size, self._max_uncompressed_bytes)
+
+    def open_index(self, role: Role, buf: Buffer, base: int) -> Index | None:
+        view = memoryview(buf)
+        if bytes(view[: FILE_HEADER.size]) != INDEX_HEADER:
+            return None
+        rows, rest = table(view, FILE_HEADER.size, _ENTRY_DTYPE)
+        if len(rows) and rows["position"][-1] == 0:
+            # Zeros that were allocated and never written, or lost: no chunk lies at 0.
+            written = np.flatnonzero(rows["position"])
+            rows = rows[: int(written[-1]) + 1 if len(written) else 0]
+        most_ms = (2**63 - 1) // 1000
+        times = np.clip(rows["timestamp"].astype(np.int64), -most_ms, most_ms) * 1000
+        ordered = not (np.diff(times) < 0).any()
+        return Index(rows["chunk_id"], rows["position"], times if ordered else None, FILE_HEADER.size, ENTRY.size, rest)
+
+    def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
+        view = memoryview(buf)
+        if bytes(view[: FILE_HEADER.size]) != INDEX_HEADER:
+            yield Problem("bad-index", Severity.WARNING, "the file header is not that of an Osiris index", 0)
+            return
+        rows, rest = table(view, FILE_HEADER.size, _ENTRY_DTYPE)
+        if rest:
+            yield Problem("bad-index", Severity.WARNING, "the last entry is cut short", len(view) - rest)
+        chunk_ids, positions = rows["chunk_id"].astype(np.uint64), rows["position"].astype(np.int64)
+        # Two chunks have the same id where the first holds nothing but empty sub-batches.
+        wrong = np.flatnonzero((chunk_ids[1:] < chunk_ids[:-1]) | (positions[1:] <= positions[:-1]))
+        if len(wrong):
+            at = FILE_HEADER.size + (int(wrong[0]) + 1) * ENTRY.size
+            yield Problem("bad-index", Severity.WARNING, "the entries are not in order", at)
+
+    def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
+        """The tracking state, which the last segment alone holds, and what chunks are written as there."""
+        known = {path: self.classify(path) for path in files}
+        segments = {
+            name.base: path
+            for path, name in known.items()
+            if name is not None and name.role == Role.SEGMENT and name.base is not None
+        }
+        if not segments:
+            return {}
+        base = max(segments)
+        try:
+            segment = self.open_segment(files[segments[base]], base)
+            epochs = [chunks_of(rows).epoch for rows in segment.steps(verify=False)]
+            epoch = int(np.concatenate(epochs).view(np.uint64).max(initial=0))
+            return {"tracking": segment.tracking().as_text(), "dialect": segment.dialect, "epoch": epoch}
+        except DuramenError as error:
+            return {"tracking": error.message}
+
+    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+        view = memoryview(buf)
+        if kernel.is_zero(view, 0, len(view)):
+            yield Block("zeros", 0, [Field("zeros", 0, len(view), f"{len(view)} zero bytes", "never begun")])
+            return
+        header = LOG_HEADER if role == Role.SEGMENT else INDEX_HEADER
+        problem = None
+        try:
+            _check_header(view, header, role.value)
+        except CorruptionError as error:
+            problem = error.message
+        yield Block("header", 0, list(FILE_HEADER.fields(view, 0)), problem)
+        if role == Role.INDEX:
+            yield from dump_index(view, FILE_HEADER.size, ENTRY)
+        elif problem is None:
+            yield from dump_chunks(self.open_segment(view, base))
+
+    # --- writing
+
+    def segment_header(self, base: int, created_ms: int) -> bytes:
+        return LOG_HEADER
+
+    def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
+        return ChunkIndex()
+
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+        """The records as chunks. One ends where an offset is missing, where the time (or ``chunk_id``, if the batch
+        has it) changes, and at ``chunk_max_records`` or ``chunk_max_bytes``."""
+        self.refuse_unsupported(batch)
+        offsets = offsets_to(batch, cursor.previous_offset + 1)
+        timestamps = timestamps_to(batch, "ms")
+        values, value_offsets = binary_buffers(batch.column("value"))
+        ends = np.empty(len(offsets) + 1, np.int64)
+        ends[0] = 0
+        np.cumsum(np.diff(value_offsets).astype(np.int64) + SIMPLE.size, out=ends[1:])
+        if not len(offsets):
+            end = ScanEnd(0, cursor.position, int(Stop.END), cursor.previous_offset)
+            return Encoded(memoryview(b""), Rows(ChunkColumns.empty(0), 0, end))
+        breaks = (np.diff(offsets) != 1) | (np.diff(timestamps) != 0)
+        if "chunk_id" in batch.schema.names:
+            breaks |= np.diff(batch.column("chunk_id").fill_null(-1).to_numpy(zero_copy_only=False)) != 0
+        starts = self._chunk_starts(breaks, ends)
+        chunks = ChunkColumns.empty(len(starts))
+        chunks.chunk_id[:] = offsets[starts]
+        chunks.timestamp[:] = timestamps[starts]
+        chunks.epoch[:] = self._epoch
+        chunks.records[:] = np.diff(starts, append=len(offsets))
+        if self._compression == Compression.NONE:
+            data = allocate(int(ends[-1]) + len(starts) * HEADER.size)
+            kernel.encode_chunks(data, self._chunk_version, chunks, values, value_offsets, cursor.position)
+        else:
+            data = memoryview(self._compressed(chunks, values, value_offsets, ends, cursor.position))
+        end = ScanEnd(len(starts), cursor.position + len(data), int(Stop.END), int(offsets[-1]))
+        return Encoded(data, Rows(chunks, len(offsets), end))
+
+    def _chunk_starts(self, breaks: Any, ends: Int64s) -> Int64s:
+        """The first row of every chunk: behind every break, and wherever a run is too long for one chunk."""
+        starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
+        stops = np.append(starts[1:], len(ends) - 1)
+        too_long = (stops - starts > self._chunk_max_records) | (ends[stops] - ends[starts] > self._chunk_max_bytes)
+        if not too_long.any():
+            return starts
+        split: list[int] = []
+        for row in np.flatnonzero(too_long).tolist():
+            at, stop = int(starts[row]), int(stops[row])
+            while True:
+                fitting = int(np.searchsorted(ends, ends[at] + self._chunk_max_bytes, side="right")) - 1
+                at = min(max(fitting, at + 1), at + self._chunk_max_records)
+                if at >= stop:
+                    break
+                split.append(at)
+        return np.union1d(starts, np.array(split, np.int64))
+
+    def _compressed(
+        self, chunks: ChunkColumns, values: Any, value_offsets: Any, ends: Int64s, position: int
+    ) -> bytearray:
+        """Chunks of sub-batches; fills in the columns that depend on what compression makes of them."""
+        out = bytearray()
+        row = 0
+        for number in range(len(chunks)):
+            last = row + int(chunks.records[number])
+            parts: list[bytes] = []
+            chunks.inflated_bytes[number] = ends[last] - ends[row]
+            while row < last:
+                stop = min(row + self._sub_batch_records, last)
+                plain = allocate(int(ends[stop] - ends[row]))
+                kernel.encode_entries(plain, values, value_offsets[row : stop + 1], np.empty(stop - row, np.int64))
+                body = deflate(plain, self._compression)
+                head = SUB_BATCH.pack(
+                    type=0x80 | self._compression << 4,
+                    num_records=stop - row,
+                    uncompressed_length=len(plain),
+                    length=len(body),
+                )
+                parts += (head, body)
+                row = stop
+            data = b"".join(parts)
+            count = len(parts) // 2
+            header = HEADER.pack(
+                magic_version=MAGIC << 4 | self._chunk_version,
+                num_entries=count,
+                num_records=int(chunks.records[number]),
+                timestamp=int(chunks.timestamp[number]),
+                epoch=self._epoch,
+                chunk_id=int(chunks.chunk_id[number]),
+                crc=kernel.crc32(data),
+                data_length=len(data),
+            )
+            chunks.position[number] = position + len(out)
+            chunks.data_position[number] = position + len(out) + HEADER.size
+            chunks.data_length[number] = len(data)
+            chunks.entries[number] = chunks.sub_batches[number] = count
+            for column in (chunks.trailer_length, chunks.chunk_type, chunks.tracking):
+                column[number] = 0
+            out += header + data
+        return out
+
+
+def _check_header(view: memoryview, header: bytes, what: str) -> None:
+    found = bytes(view[: len(header)])
+    if found == header:
+        return
+    if header.startswith(found):
+        raise IncompleteHeaderError(
+            f"the {what}'s file header is torn: {len(found)} bytes of {len(header)}", position=0
+        )
+    magic_bytes = FILE_HEADER.at("version")
+    if not found.startswith(header[:magic_bytes]):
+        raise CorruptionError(f"the {what} does not start with {header[:magic_bytes].decode()}", position=0)
+    if len(found) < len(header):
+        raise CorruptionError(f"the {what}'s file header is torn and damaged", position=magic_bytes)
+    version = int.from_bytes(found[magic_bytes:], "big")
+    raise UnknownVersionError(f"the {what} has version {version}; only {VERSION} is known", position=magic_bytes)
