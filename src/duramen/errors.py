@@ -103,3 +103,19 @@ class StorageError(DuramenError, OSError):
     """The operating system refused: missing path, no permission, full disk."""
 
     exit_code = 3
+
+
+class LockedError(StorageError):
+    """Another writer holds the log."""
+
+    def __init__(self, message: str, *, note: bytes = b"", **place: Any) -> None:
+        super().__init__(message, **place)
+        self.note = note
+
+
+class QueueTimeoutError(DuramenError, TimeoutError):
+    """An append was not begun in time; nothing of it is stored."""
+
+
+class PoisonedError(DuramenError):
+    """A write or a sync failed before, so nothing can be promised any more. Reopening runs recovery."""

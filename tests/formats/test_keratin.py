@@ -250,6 +250,14 @@ def test_a_longer_header_is_accepted(three: bytes, extra: int) -> None:
         K.open_segment(data[: 67 + extra], 0)
 
 
+def test_a_shorter_header_is_not(three: bytes) -> None:
+    header = bytearray(three[:36])
+    header[12:16] = (40).to_bytes(4, "big")
+    with pytest.raises(CorruptionError, match="claims 40 bytes") as caught:
+        K.open_segment(stroma.with_crc(bytes(header)) + three[40:], 0)
+    assert caught.value.position == 12
+
+
 # --- encoding
 
 
@@ -367,6 +375,15 @@ def test_index_policy(keratin: Path, three: bytes, step: int) -> None:
     assert (
         K.index_builder(0, TS).build()[Role.INDEX] == (keratin / "segments/empty/00000000000000000000.idx").read_bytes()
     )
+
+
+@pytest.mark.parametrize(("stride", "indexed"), [(79, [1, 3, 5]), (80, [1, 3, 5]), (81, [2, 5]), (241, [])])
+def test_index_policy_at_the_edge(stride: int, indexed: list[int]) -> None:
+    """Six records of 40 bytes: reaching the stride exactly is enough, and the count starts again at 0."""
+    encoded = K.encode(batch_of(6, size=4), Cursor(68, -1))
+    builder = SparseIndex(0, TS, stride)
+    builder.add(encoded.rows)
+    assert K.open_index(Role.INDEX, builder.build()[Role.INDEX], 0).offsets.tolist() == indexed
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=30), st.integers(1, 300), st.integers(1, 31))
@@ -530,6 +547,24 @@ def test_every_cut_of_a_manifest_is_found(keratin: Path, name: str) -> None:
             Manifest.decode(data[:length])
 
 
+u64, u32 = st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)
+
+
+@given(st.sampled_from(sorted(set(MANIFESTS.values()))), st.data())
+def test_random_manifests_survive(layout: str, data: st.DataObject) -> None:
+    own: dict[str, Any] = {"head_offset": data.draw(u64), "reserved0": data.draw(u32)}
+    if layout == "spec":
+        sealed = st.lists(st.builds(SealedSegment, u64, u64, u64, u64), max_size=4).map(tuple)
+        own = {"max_open_segments": 7, "reserved0": data.draw(st.integers(0, 2**16 - 1)), "segments": data.draw(sealed)}
+    if layout in ("program v2", "program v3"):
+        own |= {"epoch": data.draw(u64), "flags": data.draw(st.integers(0, 1))}
+    if layout == "program v3":
+        own["shared_marker"] = data.draw(st.binary(min_size=8, max_size=8))
+    common = [data.draw(u64), data.draw(u64), data.draw(u32)]
+    manifest = Manifest(*common, active_base_offset=data.draw(u64), next_offset=data.draw(u64), layout=layout, **own)
+    assert Manifest.decode(manifest.encode()) == manifest
+
+
 def test_no_length_belongs_to_two_manifests() -> None:
     assert not {44 + 32 * n for n in range(10)} & {48, 56, 64}
 
@@ -609,6 +644,7 @@ def test_a_manifest_ahead_of_the_data_means_that_data_is_gone() -> None:
         ("segments/7.log", None),
         ("segments/99999999999999999999.log", None),
         ("00000000000000000007.log", None),
+        ("segments/" + "\u0660" * 20 + ".log", None),  # digits, but not ours
         ("groups/notes.snap", None),
         ("segments/.nfs0001", None),
     ],

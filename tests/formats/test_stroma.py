@@ -127,10 +127,11 @@ def test_behind_a_snapshot_only_zeros_may_follow() -> None:
         Snapshot.decode(STATE.encode() + b"x")
 
 
-def test_a_huge_count_allocates_nothing() -> None:
+@pytest.mark.parametrize("count", [3, 2**32 - 1])
+def test_a_count_beyond_the_bytes_allocates_nothing(count: int) -> None:
     data = bytearray(STATE.encode())
-    data[84:88] = b"\xff\xff\xff\xff"
-    with pytest.raises(CorruptionError, match="4294967295") as caught:
+    data[84:88] = count.to_bytes(4, "big")
+    with pytest.raises(CorruptionError, match=f"claims {count} records") as caught:
         Snapshot.decode(data)
     assert caught.value.position == 84
 

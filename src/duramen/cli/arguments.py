@@ -19,7 +19,7 @@ from duramen.errors import UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Role
 from duramen.formats.detect import Detected
-from duramen.log.directory import detect, kind_of
+from duramen.log.directory import detect, format_at, kind_of
 from duramen.log.reader import Log
 
 Job = Callable[[], int]
@@ -63,14 +63,14 @@ class Target:
 
     @cached_property
     def codec(self) -> Format:
-        """The format, once it is sure that the path is a log: a file that is no segment is refused."""
+        """The format with its options, once it is sure that the path is a log: a file that is no segment is refused."""
         found = self.detected
         if self.is_file and found.role != Role.SEGMENT:
             raise UsageError(
                 f"this is a {found.role} of {found.format}, not a log", path=self.path,
                 hint="`duramen dump` shows it; point at its directory for the whole log",
             )  # fmt: skip
-        return make(found.format, **self.options)
+        return format_at(PosixDisk(), self.path, found.format, self.options)
 
     def open(self) -> Log:
         return Log(self.path, format=self.codec.name, **self.options)

@@ -29,7 +29,9 @@ def command(
         str, typer.Option("--from", "-o", metavar="FROM", help=f"Where to begin: {_PLACES}.")
     ] = "beginning",
     to: Annotated[str | None, typer.Option("--to", metavar="TO", help="Where to stop, exclusive: as FROM.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=0, help="At most so many records.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", metavar="COUNT", min=0, help="At most so many records.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
     output: Annotated[Form | None, typer.Option("--output", help="How to write a record; text by default.")] = None,
     base64: Annotated[bool, typer.Option("--base64", help="jsonl: all bytes as base64.")] = False,
@@ -39,9 +41,12 @@ def command(
 ) -> Job:
     """Print the records of a log.
 
-    text: each value and a line feed, bytes that are not UTF-8 as \\xff. jsonl: one object per line with offset,
-    timestamp, key, value and headers; bytes that are not UTF-8 as base64 under value_base64. raw: the bytes of the
-    values with nothing between them. arrow: an Arrow IPC stream.
+    \b
+    text   each value and a line feed; bytes that are not UTF-8 as \\xff
+    jsonl  an object per line: offset, timestamp, key, value, headers;
+           bytes that are not UTF-8 as base64 under value_base64
+    raw    the bytes of the values, with nothing between them
+    arrow  an Arrow IPC stream
     """
     if json and output not in (None, Form.JSONL):
         raise UsageError(f"--json and --output {output} contradict each other")

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Annotated, NamedTuple
 
 import typer
@@ -32,7 +33,7 @@ def command(
         str | None, typer.Option("--keep", metavar="DIR", help="Put the logs here, and leave them there.")
     ] = None,
 ) -> Job:
-    """Write a small log of every format, look at each, damage copies and check them."""
+    """Show all of this on scratch logs, one of every format."""
     return partial(run, keep)
 
 
@@ -41,15 +42,15 @@ def run(keep: str | None = None) -> int:
     with _directory(keep) as directory, chdir(directory):
         out.paragraph("Duramen reads and writes five on-disk log formats. Here is the same small log in each of them.")
         rows = [_story(sample, out) for sample in write_samples("")]
-        _title("What the logs looked like", out)
+        _title("what verify said", out)
         _summary(rows, out)
+        out.blank()
+        out.paragraph("rustlog has no checksum: a changed payload cannot be told from the file alone.")
     out.blank()
-    if keep is not None:
-        out.line(
-            "The logs are in ", Cell(directory, "name"), ": try `duramen info`, `cat`, `verify` and `dump` on them."
-        )
+    if keep is None:
+        out.paragraph("The logs were scratch and are gone; `duramen demo --keep DIR` leaves them to play with.")
     else:
-        out.line("The logs were scratch and are gone; `duramen demo --keep DIR` leaves them to play with.")
+        out.paragraph(f"The logs are in {directory}: try `duramen info`, `cat`, `verify` and `dump` on them.")
     return 0
 
 
@@ -82,9 +83,10 @@ def _story(sample: Sample, out: Output) -> _Row:
     info.run(target)
     _prompt(f"cat {sample.path}{option} -o -3 --output jsonl", out)
     cat.run(target, Form.JSONL, start="-3")
-    first = segment_paths(sample)[0]
-    _prompt(f"dump {first}{option} | head", out)
-    dump.run(Target(first, None, sample.options), most=_BLOCKS_SHOWN)
+    first = Target(segment_paths(sample)[0], None, sample.options)
+    *_, behind = islice(dump.DumpedFile.open(first).blocks(), _BLOCKS_SHOWN + 1)
+    _prompt(f"dump {first.path}{option} --to {behind.position}", out)
+    dump.run(first, to=behind.position)
     _prompt(f"verify {sample.path}{option}", out)
     sound = _verified(target, out)
     flipped = _damaged(sample, "flipped", out, option)
@@ -131,23 +133,22 @@ def _prompt(command_line: str, out: Output) -> None:
 
 
 def _summary(rows: list[_Row], out: Output) -> None:
-    columns = [Column("format"), *(Column(t, right=True) for t in ("segments", "records", "size"))]
-    columns += [Column("sound"), Column("byte changed"), Column("tail cut off")]
+    columns = [Column("format"), Column("records", right=True), Column("size", right=True)]
+    columns += [Column("as written"), Column("byte changed"), Column("tail cut off")]
     table: list[list[str | Cell]] = [
         [
-            row.sample.format, str(len(row.sound.segments)), f"{row.sound.records:,}", size(row.sound.bytes),
-            *(_said(report) for report in (row.sound, row.flipped, row.cut)),
+            row.sample.format, f"{row.sound.records:,}", size(row.sound.bytes), _said(row.sound, "ok"),
+            _said(row.flipped, "not noticed"), _said(row.cut, "not noticed"),
         ]
         for row in rows
     ]  # fmt: skip
     out.table(columns, table)
 
 
-def _said(report: Report) -> Cell:
-    """The finding that matters most, or that there is none."""
-    verdict = verify.verdict(report)
-    if not report.findings:
-        return Cell("ok", verdict.style)
-    ranks = ("damage", "warning", "note")
-    worst = min(report.findings, key=lambda finding: ranks.index(finding.severity))
-    return Cell(worst.code, worst.severity)
+def _said(report: Report, nothing: str) -> Cell:
+    """What verify made of it, in a word or two."""
+    if not report.ok:
+        return Cell("damage found", "damage")
+    if any(finding.code == "torn-tail" for finding in report.findings):
+        return Cell("torn tail", "note")
+    return Cell(nothing, "good" if nothing == "ok" else "warning")

@@ -7,6 +7,7 @@ having shown one, the verb ends with exit code 1.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator
 from functools import partial
@@ -17,16 +18,18 @@ import typer
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Cell, Output, exact_size, moment, number, safe, size, to_json
 from duramen.disk import PosixDisk
-from duramen.errors import CorruptionError, DuramenError, UsageError
+from duramen.errors import CorruptionError, DetectionError, DuramenError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import FileName, Role
+from duramen.formats.detect import Detected
 from duramen.formats.structs import Block, Field
-from duramen.log.directory import list_log
+from duramen.log.directory import detect, list_log
 
-BYTES_SHOWN = 32
+BYTES_SHOWN = 64
 """Of a field that is bytes; the rest is counted."""
 BYTES_AROUND = 64
 _PER_LINE = 8
+_PRINTABLE = bytes(byte if 32 <= byte < 127 else ord(".") for byte in range(256))
 _PER_HEXDUMP_LINE = 16
 
 
@@ -46,8 +49,7 @@ def command(
     return partial(run, Target.of(path, format, option), start=start, to=to, json=json)
 
 
-def run(target: Target, *, start: int = 0, to: int | None = None, json: bool = False, most: int | None = None) -> int:
-    """Dump the file; no more than ``most`` blocks of it."""
+def run(target: Target, *, start: int = 0, to: int | None = None, json: bool = False) -> int:
     file = DumpedFile.open(target)
     out = Output()
     show = _JsonLines(file, out) if json else _Annotated(file, out)
@@ -58,9 +60,6 @@ def run(target: Target, *, start: int = 0, to: int | None = None, json: bool = F
             break
         if _end(block) <= start and block.position < start:
             continue
-        if shown == most:
-            show.cut()
-            break
         show.block(block)
         shown += 1
         if block.problem is not None and problem is None:
@@ -88,7 +87,7 @@ class DumpedFile(NamedTuple):
         if not target.is_file:
             raise UsageError("this is a directory, and dump takes a file", path=target.path, hint=_a_file_of(target))
         data = PosixDisk().map(target.path).data
-        found = target.detected
+        found = _detected(target)
         codec = make(found.format, **target.options)
         return cls(target.path, data, codec, _name(codec, target.path, found.role), found.why)
 
@@ -104,6 +103,28 @@ class DumpedFile(NamedTuple):
         if isinstance(field.value, bytes):
             return field.value[:BYTES_SHOWN]
         return bytes(self.data[field.position : field.position + min(field.length, BYTES_SHOWN)])
+
+
+def _detected(target: Target) -> Detected:
+    """What the file is; where its own bytes do not tell, what the log around it is."""
+    try:
+        return target.detected
+    except DetectionError:
+        root, name = posixpath.split(os.path.abspath(target.path))
+        for _ in range(2):
+            around = _log_at(root)
+            known = make(around.format).classify(name) if around is not None else None
+            if around is not None and known is not None:
+                return Detected(around.format, f"it is named like a {known.role} and lies in a log", known.role)
+            root, name = posixpath.dirname(root), f"{posixpath.basename(root)}/{name}"
+        raise
+
+
+def _log_at(path: str) -> Detected | None:
+    try:
+        return detect(PosixDisk(), path)
+    except DuramenError:
+        return None
 
 
 def _a_file_of(target: Target) -> str:
@@ -166,9 +187,6 @@ class _JsonLines:
     def _note(self, field: Field) -> dict[str, str]:
         return {"note": field.note} if field.note else {}
 
-    def cut(self) -> None:
-        pass
-
     def end(self, shown: int) -> None:
         pass
 
@@ -187,8 +205,9 @@ class _Annotated:
 
     def start(self) -> None:
         file = self._file
-        self._out.heading(f"{file.path}: {file.name.role} of {file.codec.name}, {exact_size(len(file.data))}")
-        self._out.line(Cell(f"  {file.why}", "label"))
+        self._out.heading(file.path)
+        self._out.line(f"  {file.name.role} of {file.codec.name}, {exact_size(len(file.data))}")
+        self._out.paragraph(file.why, indent="  ", style="label")
         if not len(file.data):
             self._out.line("  the file is empty")
 
@@ -210,28 +229,31 @@ class _Annotated:
         raw = self._file.bytes_of(field)
         last = field.position + field.length - 1
         place = f"{field.position}–{last}" if field.length > 1 else f"{field.position}" if field.length else "–"
-        value = safe(self._value(field))
+        when = moment(field.name, field.value, self._unit) if isinstance(field.value, int) else None
+        value = safe(self._value(field, when))
         name = self._out.paint(f"{field.name:<{names}}", "label")
         right = f"{name}  {value}"
+        margin = 2 * self._digits + 5
         for at in range(0, max(len(raw), 1), _PER_LINE):
             part = raw[at : at + _PER_LINE]
             text = f"  {printable(part)}" if isinstance(field.value, bytes) else ""
-            left = f"  {place:>{2 * self._digits + 1}}  {part.hex(' '):<{3 * _PER_LINE - 1}}  "
+            left = f"  {place:>{margin - 4}}  {part.hex(' '):<{3 * _PER_LINE - 1}}  "
             self._out.write(f"{left}{right}{text}".rstrip() + "\n")
             place, right = "", " " * (names + 2 + len(value))
+        if when is not None:
+            self._out.line(f"{'':{margin + 3 * _PER_LINE + 1 + names + 2}}{when}")
         rest = field.length - len(raw)
         if rest > 0 and isinstance(field.value, bytes):
-            self._out.line(Cell(f"{'':{2 * self._digits + 5}}… {number(rest, 'byte')} more", "label"))
+            self._out.line(Cell(f"{'':{margin}}… {number(rest, 'byte')} more", "label"))
 
-    def _value(self, field: Field) -> str:
+    def _value(self, field: Field, when: str | None) -> str:
         note = f"  ({field.note})" if field.note else ""
         if isinstance(field.value, bytes):
             return f"{size(field.length)}{note}"
         if isinstance(field.value, str):
             return f"{field.value}{note}"
-        hexadecimal = f" = 0x{field.value:x}" if field.value > 9 else ""
-        when = moment(field.name, field.value, self._unit)
-        return f"{field.value}{hexadecimal}{f' = {when}' if when else ''}{note}"
+        hexadecimal = f" = 0x{field.value:x}" if field.value > 9 and when is None else ""
+        return f"{field.value}{hexadecimal}{note}"
 
     def _around(self, position: int) -> None:
         """The bytes before and behind a damaged place; the place itself starts a line."""
@@ -245,10 +267,6 @@ class _Annotated:
                 text = f"{mark} {start:>{self._digits}}  {hexadecimal}  {printable(part)}"
                 self._out.line(Cell(text, style))
 
-    def cut(self) -> None:
-        self._out.blank()
-        self._out.line(Cell("  … and so on", "label"))
-
     def end(self, shown: int) -> None:
         if not shown and len(self._file.data):
             self._out.line("  nothing lies in that range")
@@ -259,4 +277,4 @@ def printable(data: bytes) -> str:
     >>> printable(b"a\\x00\\xff~")
     'a..~'
     """
-    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+    return data.translate(_PRINTABLE).decode("ascii")

@@ -21,7 +21,8 @@ from duramen.log.ending import Ending
 from duramen.log.reader import Log
 
 COUNT_BYTES = 64 << 20
-"""Logs up to this size have their records counted; above, counting would read too much."""
+"""Logs up to this size are walked through, which counts their records and meets their damage; a larger one would
+take too long."""
 SEGMENTS_SHOWN = 20
 """Of a log with more segments, so many of the newest are listed, and the oldest. JSON has them all."""
 
@@ -95,7 +96,7 @@ class Info:
     leftovers: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What could not be found out, and why."""
+    """Damage that was met on the way, and what could not be found out."""
 
 
 class _Gathering:
@@ -118,7 +119,7 @@ class _Gathering:
         with self._target.open() as log:
             info.first_offset = self._try(lambda: log.first_offset)
             self._end(log)
-            if self.error is None and info.segment_bytes <= COUNT_BYTES:
+            if info.segment_bytes <= COUNT_BYTES:
                 info.records = self._try(lambda: _count(log))
         return info
 
@@ -195,7 +196,14 @@ class _Gathering:
 
 
 def _count(log: Log) -> int:
-    return sum(batch.num_rows for batch in log.batches(columns=("offset",), verify=False))
+    """How many records there are, their checksums checked on the way."""
+    count = 0
+    try:
+        for batch in log.batches(columns=("offset",)):
+            count += batch.num_rows
+    except IncompleteHeaderError:
+        pass  # a torn header ends the log; in the middle of one it was noted before
+    return count
 
 
 def _capabilities(able: Capabilities) -> dict[str, Any]:
@@ -207,14 +215,15 @@ def _capabilities(able: Capabilities) -> dict[str, Any]:
 
 
 def show(info: Info, out: Output) -> None:
-    out.heading(f"{info.path}: a {info.format} log")
+    out.heading(info.path)
     out.pairs([*_summary(info)])
     if info.segments:
         _segments(info, out)
     for title, facts in info.facts.items():
-        out.blank()
-        out.heading(title)
-        _facts(facts, out)
+        if isinstance(facts, Mapping):
+            out.blank()
+            out.heading(title)
+            _facts(facts, out)
     if info.groups:
         out.blank()
         out.heading("consumer groups")
@@ -231,22 +240,27 @@ def _summary(info: Info) -> Iterator[tuple[str, str | Cell]]:
         yield "records", f"{info.records:,}"
     elif info.first_offset is not None and info.next_offset is not None and info.segment_bytes > COUNT_BYTES:
         most = info.next_offset - info.first_offset
-        yield "records", f"at most {most:,}: `duramen verify` counts them"
+        yield "records", f"at most {most:,}; `duramen verify` checks and counts them"
     yield "size", f"{exact_size(info.size_bytes)} in {number(len(info.segments), 'segment')}"
+    for problem in info.problems:
+        yield "problem", Cell(problem, "damage")
     yield "end", _end_in_words(info)
+    for name, fact in info.facts.items():
+        if not isinstance(fact, Mapping):
+            yield _words(name), _in_words(fact, name)
     yield "carries", _carries(info.capabilities)
     yield "checksum", Cell(info.capabilities["checksum"], "" if info.capabilities["record_checksum"] else "warning")
 
 
 def _end_in_words(info: Info) -> Cell:
     if info.end is None:
-        return Cell("cannot be told: " + (info.problems[0] if info.problems else "unknown"), "damage")
+        return Cell("cannot be told", "damage")
     place = f"{info.end.path}, byte {info.end.position}"
     if info.end.state == Ending.CLEAN:
         return Cell(f"clean: {place}", "good")
     if info.end.state == Ending.TORN:
         return Cell(f"torn tail: {place}: {info.end.reason}; the last write did not finish, nothing is lost", "note")
-    return Cell(f"{info.end.state}: {place}: {info.end.reason}; `duramen verify` shows the whole picture", "damage")
+    return Cell(f"{info.end.state}: {place}: {info.end.reason}", "damage")
 
 
 def _carries(able: Mapping[str, Any]) -> str:
@@ -279,10 +293,7 @@ def _segments(info: Info, out: Output) -> None:
     out.table(columns, rows)
 
 
-def _facts(facts: Any, out: Output) -> None:
-    if not isinstance(facts, Mapping):
-        out.line(f"  {facts}")
-        return
+def _facts(facts: Mapping[str, Any], out: Output) -> None:
     tables = {name: value for name, value in facts.items() if _is_table(value)}
     out.pairs([(_words(name), _in_words(value, name)) for name, value in facts.items() if name not in tables])
     for name, rows in tables.items():
@@ -297,17 +308,19 @@ def _is_table(value: Any) -> bool:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ").removesuffix(" ts ms").removesuffix(" bytes").removesuffix(" ms")
+    """The name of a fact without its unit, which is printed with the value."""
+    return name.replace("_", " ").removesuffix(" ms").removesuffix(" ts").removesuffix("bytes").strip()
 
 
 def _in_words(value: Any, name: str = "") -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{_words(str(key))} {_in_words(part, str(key))}" for key, part in value.items()) or "none"
+        return ", ".join(f"{_words(key)} {_in_words(part, key)}".lstrip() for key, part in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        when = moment(name, value, None)
-        return exact_size(value) if name.endswith("bytes") else f"{value}{f' = {when}' if when else ''}"
+        if name.endswith("bytes"):
+            return exact_size(value)
+        return moment(name, value, None) or (f"{value:,} ms" if name.endswith("_ms") else str(value))
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, list | tuple):

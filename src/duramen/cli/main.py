@@ -4,7 +4,7 @@ Typer only parses; a command answers a job, and the job runs here, so that one p
 one line on standard error and its exit code, never a traceback for bad input.
 
 Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after ctrl-C. When whoever reads the
-output goes away (``duramen cat … | head -1``), the program ends quietly with 0.
+output goes away (``duramen cat … | head -1``), the program ends quietly, with 0 or with what it had found by then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -32,9 +33,9 @@ app = typer.Typer(
     name="duramen",
     help="A durable log, in five on-disk formats: look at one, read it, check it.",
     epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 for _name, _verb in (("info", info), ("cat", cat), ("dump", dump), ("verify", verify), ("demo", demo)):
@@ -47,37 +48,39 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(USAGE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and answer the exit code."""
     _prepare_streams()
+    code = 0
     try:
         answer = app(arguments, prog_name="duramen", standalone_mode=False)
         code = answer() if callable(answer) else int(answer or 0)
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _nobody_reads()
-    except KeyboardInterrupt:
+    except (BrokenPipeError, SystemExit):  # typer turns the former into the latter while it prints its help
+        _let_go()
+        return code
+    except (KeyboardInterrupt, typer.Abort):
         return _flushed(INTERRUPTED)
     except DuramenError as error:
         return _fail(str(error), error.exit_code)
     except OSError as error:
-        place = f"{os.fsdecode(error.filename)}: " if error.filename else ""
-        return _fail(f"{place}{error.strerror or error}", STORAGE)
+        place = os.fsdecode(error.filename) if error.filename else "standard output"
+        return _fail(f"{place}: {error.strerror or error}", STORAGE)
     except _Misuse as error:
         return _fail(_misuse(error), USAGE)
-    except typer.Abort:
-        return _flushed(INTERRUPTED)
-    else:
-        return code
+    return code
 
 
 def _prepare_streams() -> None:
@@ -85,15 +88,15 @@ def _prepare_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before we started
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        getattr(sys, name).reconfigure(encoding="utf-8", errors="backslashreplace")
+        stream = getattr(sys, name)
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _misuse(error: Exception) -> str:
-    message = " ".join(str(getattr(error, "message", "") or error).split()).rstrip(".")
-    formatted = getattr(error, "format_message", None)
-    if formatted is not None:
-        message = " ".join(formatted().split()).rstrip(".")
-    context = getattr(error, "ctx", None)
+    """Typer's message as one line, with where to look it up."""
+    message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+    context: typer.Context | None = getattr(error, "ctx", None)
     program = context.command_path if context is not None else "duramen"
     return f"{message[:1].lower()}{message[1:]} (`{program} --help` shows what there is)"
 
@@ -111,11 +114,6 @@ def _flushed(code: int) -> int:
     except OSError:
         _let_go()
     return code
-
-
-def _nobody_reads() -> int:
-    _let_go()
-    return 0
 
 
 def _let_go() -> None:

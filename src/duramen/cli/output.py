@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 100_000
 """The width of a pipe: wide enough that nothing is ever wrapped."""
+BAR_FROM_BYTES = 32 << 20
+"""Less than this is done before a bar could be read."""
 
 STYLES = {
     "heading": "bold",
@@ -250,7 +252,7 @@ class Output:
 
         table = Table(box=None, pad_edge=False, header_style=STYLES["label"], padding=(0, 3, 0, 0))
         for column in columns:
-            table.add_column(Text(column.title), justify="right" if column.right else "left")
+            table.add_column(Text(column.title), justify="right" if column.right else "left", overflow="fold")
         for row in rows:
             cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
             table.add_row(*(Text(safe(cell.text), style=STYLES.get(cell.style, "")) for cell in cells))
@@ -264,9 +266,9 @@ class Output:
 
 
 @contextmanager
-def progress_bar(label: str, total_bytes: int, *, wanted: bool = True) -> Iterator[Progress | None]:
+def progress_bar(label: str, total_bytes: int) -> Iterator[Progress | None]:
     """A bar on standard error while a log is worked through; None where nobody is looking."""
-    if not wanted or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if total_bytes < BAR_FROM_BYTES or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     from rich.console import Console

@@ -28,7 +28,7 @@ FINDINGS_SHOWN = 50
 """Of each log; the rest are counted. JSON has them all."""
 RATE_FROM_BYTES = 1 << 20
 """Below this, a speed says more about the process than about the disk."""
-_INDENT = 10
+_INDENT = 11
 
 
 def command(
@@ -82,7 +82,12 @@ def check(target: Target) -> tuple[Report, float]:
 
 
 def show(report: Report, seconds: float, out: Output) -> None:
-    out.line(f"{report.path}: ", verdict(report), f": {_summary(report, seconds)}")
+    said, summary = verdict(report), _summary(report, seconds)
+    if len(report.path) + len(said.text) + len(summary) + 4 < out.width:
+        out.line(f"{report.path}: ", said, f": {summary}")
+    else:
+        out.line(f"{report.path}: ", said)
+        out.line(f"  {summary}")
     if not FORMATS[report.format].capabilities.record_checksum:
         out.paragraph(f"{report.format} has no checksum: {report.checksum.removeprefix('none: ')}.", indent="  ")
     for finding in report.findings[:FINDINGS_SHOWN]:
@@ -115,7 +120,7 @@ def _finding(out: Output, report: Report, finding: Finding) -> None:
     if finding.first_offset is not None:
         place.append(offsets(finding.first_offset, finding.last_offset))
     where = ", ".join(place)
-    head = (Cell(f"  {finding.severity:<8}", finding.severity), Cell(finding.code, "name"))
+    head = (Cell(f"  {finding.severity:<9}", finding.severity), Cell(finding.code, "name"))
     start = " " * _INDENT
     if _INDENT + len(finding.code) + 2 + len(where) < out.width:
         out.line(*head, "  ", Cell(where, "position"))

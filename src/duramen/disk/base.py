@@ -1,6 +1,12 @@
-"""The seam: what the rest of the program may do with files. Reading so far; nothing here changes a file.
+"""The seam: everything that the rest of the program may do with files, on one page.
 
-Every operation names its path and raises `StorageError` where the operating system refuses.
+Behind it stand the real disk (`posix`), a simulated one that can crash between any two operations (`simulated`), and
+one that fails the n-th call (`faulty`). Every operation names its path and raises `StorageError` where the operating
+system refuses. What is promised after a crash:
+
+- bytes written are kept only up to the last ``File.sync``; of later writes any part may survive, in any order;
+- a name that was created, replaced or removed is so for good only after ``sync_directory`` of its directory;
+- ``replace`` is atomic: afterwards the name holds the old file or the new one, whole as far as it was synced.
 """
 
 from __future__ import annotations
@@ -8,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Kind(StrEnum):
@@ -25,7 +33,47 @@ class Mapped(Protocol):
     def close(self) -> None: ...
 
 
+class File(Protocol):
+    """A file opened for writing."""
+
+    path: str
+
+    def write(self, position: int, data: Buffer) -> int:
+        """Write at ``position``; answers how many bytes were taken, which may be fewer than given."""
+
+    def sync(self) -> None:
+        """Return when everything written is on the disk. After an error nothing is known about any of it."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, or extend it with zeros."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A lock that ends with the process, however it ends."""
+
+    def release(self) -> None: ...
+
+
+class Page(Protocol):
+    """A few bytes of a file that several processes share: a store is seen by all at once, and is not synced."""
+
+    def load(self) -> bytes: ...
+
+    def store(self, data: bytes) -> None: ...
+
+    def wait(self, seen: bytes, timeout_s: float) -> None:
+        """Sleep until the page differs from ``seen``, or until the time is over."""
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
+    # --- looking
+
     def kind(self, path: str) -> Kind:
         """What lies at a path."""
 
@@ -38,3 +86,42 @@ class Disk(Protocol):
 
     def map(self, path: str) -> Mapped:
         """The bytes of a file, mapped into memory where it has any."""
+
+    # --- changing
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, its parents too; nothing happens if it is there."""
+
+    def create(self, path: str) -> File:
+        """A new, empty file; an error if the name is taken."""
+
+    def open(self, path: str) -> File:
+        """An existing file, for writing."""
+
+    def replace(self, source: str, target: str) -> None:
+        """Give ``source`` the name ``target``, over whatever has that name."""
+
+    def remove(self, path: str) -> None:
+        """Take a file's name away."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names of a directory are on the disk."""
+
+    # --- sharing
+
+    def lock(self, path: str, note: bytes) -> Lock:
+        """Lock the file at ``path`` (made if need be) and write ``note`` into it. `LockedError`, which carries the
+        holder's note, where another process or another `Lock` of this one holds it."""
+
+    def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
+        """Share the first ``size_bytes`` of the file at ``path``; a writer makes it, zero-filled, if need be."""
+
+
+def write_all(file: File, position: int, data: Buffer) -> None:
+    """Write every byte, however many calls it takes."""
+    view = memoryview(data).cast("B")
+    while view:
+        taken = file.write(position, view)
+        position += taken
+        view = view[taken:]
+

@@ -1,26 +1,106 @@
-"""The real disk."""
+"""The real disk: a thin layer over the calls of the operating system, with nothing kept between two of them.
+
+It retries no failed sync, follows no policy and syncs nothing by itself. What it does add: a descriptor is never used
+by one thread after another closed it, a lock is let go by forked children, and every refusal names its file.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
 import stat
+import sys
+import threading
+import time
+import weakref
 from collections.abc import Sequence
+from types import TracebackType
 
-from duramen.disk.base import Disk, Kind, Mapped
+from duramen.disk import futex
+from duramen.disk.base import Buffer, Disk, File, Kind, Lock, Mapped, Page
+from duramen.disk.refused import locked, refusal, refused
 from duramen.errors import StorageError
 
-_HINTS = {
-    "FileNotFoundError": "check the path",
-    "PermissionError": "run as a user who may read it",
-}
+_MODE = 0o644
+_NOTE_LIMIT_BYTES = 4096
+_NOTE_PATIENCE_S = 0.05  # for a holder that has the lock and has not written its note yet
+_POLL_S = 0.005
+_SLEEP_S = 0.5  # the longest sleep at once: how late a waiter may notice that another thread closed its page
+_WHOLE_LOADS = 8
+
+_sync_data = getattr(os, "fdatasync", os.fsync)
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_NO_FULL_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOTTY}
 
 
-def _refused(error: OSError, path: str) -> StorageError:
-    reason = error.strerror or str(error)
-    wrapped = StorageError(reason[:1].lower() + reason[1:], path=path, hint=_HINTS.get(type(error).__name__))
-    wrapped.errno = error.errno
-    return wrapped
+def _flush_device(descriptor: int) -> bool:
+    """macOS: fsync leaves the bytes in the device's own cache; this call does not. False where there is none."""
+    if _FULL_SYNC is None:
+        return False
+    try:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    except OSError as error:
+        if error.errno in _NO_FULL_SYNC:
+            return False
+        raise
+    return True
+
+
+def _open(path: str, flags: int, mode: int = _MODE) -> int:
+    """A descriptor of a regular file. O_NONBLOCK: opening a pipe must not wait for its other end."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return descriptor
+    os.close(descriptor)
+    error = StorageError("not a regular file", path=path)
+    error.errno = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+    raise error
+
+
+def _write_whole(descriptor: int, data: Buffer, position: int) -> None:
+    """Write a few bytes; taking only some of them is what a full disk does."""
+    if os.pwrite(descriptor, data, position) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class _Descriptor:
+    """A descriptor that threads share. It is closed once, and never while a call is under way: its number could
+    belong to another file by then, and the bytes would go there."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._users = 0
+        self._closed = False
+        self._mutex = threading.Lock()
+
+    def __enter__(self) -> int:
+        with self._mutex:
+            if self._closed:
+                raise OSError(errno.EBADF, "The file is closed")
+            self._users += 1
+        return self._number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._mutex:
+            self._users -= 1
+            last = self._closed and not self._users
+        if last:
+            os.close(self._number)
+
+    def close(self) -> None:
+        with self._mutex:
+            idle = not self._closed and not self._users
+            self._closed = True
+        if idle:
+            os.close(self._number)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class MappedFile:
@@ -29,24 +109,240 @@ class MappedFile:
 
     def __init__(self, path: str) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open(path, os.O_RDONLY)
             try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise StorageError("not a regular file", path=path)
-                self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if status.st_size else None
+                filled = os.fstat(descriptor).st_size > 0
+                self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if filled else None
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise _refused(error, path) from error
+            raise refused(error, path) from error
         self.data = memoryview(self._map) if self._map is not None else memoryview(b"")
 
     def close(self) -> None:
         """Let go of the mapping; it ends when nothing refers to its bytes any more."""
         self.data = memoryview(b"")
         self._map = None
+
+
+class PosixFile(File):
+    def __init__(self, path: str, flags: int) -> None:
+        self.path = path
+        try:
+            self._descriptor = _Descriptor(_open(path, os.O_WRONLY | flags))
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def write(self, position: int, data: Buffer) -> int:
+        try:
+            with self._descriptor as descriptor:
+                taken = os.pwrite(descriptor, data, position)
+        except OSError as error:
+            raise refused(error, self.path) from error
+        if not taken and memoryview(data).nbytes:
+            raise refusal(errno.ENOSPC, self.path)
+        return taken
+
+    def sync(self) -> None:
+        try:
+            with self._descriptor as descriptor:
+                if not _flush_device(descriptor):
+                    _sync_data(descriptor)
+        except OSError as error:
+            raise refused(error, self.path) from error
+
+    def truncate(self, size_bytes: int) -> None:
+        try:
+            with self._descriptor as descriptor:
+                os.ftruncate(descriptor, size_bytes)
+        except OSError as error:
+            raise refused(error, self.path) from error
+
+    def size(self) -> int:
+        try:
+            with self._descriptor as descriptor:
+                return os.fstat(descriptor).st_size
+        except OSError as error:
+            raise refused(error, self.path) from error
+
+    def close(self) -> None:
+        try:
+            self._descriptor.close()
+        except OSError as error:
+            raise refused(error, self.path) from error
+
+
+# Locks of this process. A child that is forked inherits their descriptors, and with them the locks: it lets go of
+# them at once, or a lock would outlive the process that took it.
+_locks: weakref.WeakSet[PosixLock] = weakref.WeakSet()
+
+
+class PosixLock(Lock):
+    """flock on a file that is never removed: a name that comes and goes could be locked twice."""
+
+    def __init__(self, path: str, note: bytes) -> None:
+        self._path = path
+        self._mutex = threading.Lock()
+        self._descriptor: int | None = None
+        descriptor = _take(path)
+        try:
+            # The note first and the cut afterwards: whoever looks in between sees a note, not an empty file.
+            _write_whole(descriptor, note, 0)
+            os.ftruncate(descriptor, len(note))
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        _locks.add(self)
+
+    def release(self) -> None:
+        with self._mutex:
+            descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        try:
+            os.ftruncate(descriptor, 0)
+            # Closing alone would leave the lock with a child that was forked a moment ago.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except OSError as error:
+            raise refused(error, self._path) from error
+        finally:
+            os.close(descriptor)
+
+    def abandon(self) -> None:
+        """Close the descriptor: the lock ends, unless it is inherited and another process holds it, too."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.abandon()
+
+
+def _take(path: str) -> int:
+    """A descriptor that holds the lock of the file that ``path`` names."""
+    while True:
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(descriptor)
+            try:
+                named = os.stat(path)
+            except FileNotFoundError:
+                named = None
+            if named is not None and os.path.samestat(held, named):
+                return descriptor
+            # Somebody removed the file meanwhile: this lock would hold nothing. Try the file that is there now.
+        except BlockingIOError:
+            note = _note_of_holder(descriptor)
+            os.close(descriptor)
+            raise locked(path, note) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _note_of_holder(descriptor: int) -> bytes:
+    deadline = time.monotonic() + _NOTE_PATIENCE_S
+    while not (note := os.pread(descriptor, _NOTE_LIMIT_BYTES, 0)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return note
+
+
+def _abandon_locks() -> None:
+    for lock in list(_locks):
+        lock.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_locks)
+
+
+class PosixPage(Page):
+    """A page behind a counter: the first four bytes of the file count the stores, the page follows them.
+
+    Both are read and written by pread and pwrite, which the page cache keeps coherent between processes: a store
+    into a mapping would end the process with SIGBUS where the disk is full or the file was cut. The counter is
+    written after the page, so that whoever read the old page sleeps on the old counter and cannot miss the new one.
+    One page at a time may be writable: whoever opens one holds the log's lock.
+    """
+
+    def __init__(self, path: str, size_bytes: int, *, writable: bool) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._mutex = threading.Lock()
+        self._closed = False
+        try:
+            number = _open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+            self._descriptor = _Descriptor(number)
+            missing = futex.WORD_BYTES + size_bytes - os.fstat(number).st_size
+            if missing > 0:
+                if not writable:
+                    raise OSError(errno.ENODATA, "The page is not there yet")
+                _write_whole(number, bytes(missing), os.fstat(number).st_size)
+            self._stores = self._counter(number)
+            self._word = futex.open_word(number)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def load(self) -> bytes:
+        """The page. Two reads that agree are one that no store interrupted; after a few that do not, the last one."""
+        try:
+            with self._descriptor as descriptor:
+                page = os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
+                for _ in range(_WHOLE_LOADS):
+                    before, page = page, os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
+                    if page == before:
+                        break
+        except OSError as error:
+            raise refused(error, self._path) from error
+        if len(page) < self._size_bytes:
+            raise refused(OSError(errno.ENODATA, "The page was cut"), self._path)
+        return page
+
+    def store(self, data: bytes) -> None:
+        if len(data) != self._size_bytes:
+            raise ValueError(f"a page of {self._size_bytes} bytes cannot hold {len(data)}")
+        try:
+            with self._mutex, self._descriptor as descriptor:
+                self._stores = (self._stores + 1) % 2**32
+                _write_whole(descriptor, data, futex.WORD_BYTES)
+                _write_whole(descriptor, self._stores.to_bytes(futex.WORD_BYTES, sys.byteorder), 0)
+        except OSError as error:
+            raise refused(error, self._path) from error
+        if self._word is not None:
+            self._word.wake()
+
+    def wait(self, seen: bytes, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._closed:
+            try:
+                with self._descriptor as descriptor:
+                    counter = self._counter(descriptor)
+                if self.load() != seen:
+                    return
+            except OSError as error:
+                if self._closed:
+                    return
+                raise refused(error, self._path) from error
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            if self._word is None or not self._word.wait(counter, min(left, _SLEEP_S)):
+                time.sleep(min(left, _POLL_S))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._word is not None:
+            self._word.wake()
+        try:
+            self._descriptor.close()
+        except OSError as error:
+            raise refused(error, self._path) from error
+
+    @staticmethod
+    def _counter(descriptor: int) -> int:
+        return int.from_bytes(os.pread(descriptor, futex.WORD_BYTES, 0), sys.byteorder)
 
 
 class PosixDisk(Disk):
@@ -56,7 +352,7 @@ class PosixDisk(Disk):
         except FileNotFoundError:
             return Kind.MISSING
         except OSError as error:
-            raise _refused(error, path) from error
+            raise refused(error, path) from error
         if stat.S_ISDIR(mode):
             return Kind.DIRECTORY
         return Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
@@ -73,19 +369,63 @@ class PosixDisk(Disk):
                                 found += [(f"{entry.name}/{name}", size) for name, size in below]
                         elif entry.is_file():
                             found.append((entry.name, entry.stat().st_size))
-                    except FileNotFoundError:
-                        continue
+                    except OSError as error:
+                        if error.errno != errno.ENOENT:  # removed since the directory was read
+                            raise
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise _refused(error, path) from error
+            raise refused(error, path) from error
         return found
 
     def size(self, path: str) -> int:
         try:
             return os.stat(path).st_size
         except OSError as error:
-            raise _refused(error, path) from error
+            raise refused(error, path) from error
 
     def map(self, path: str) -> Mapped:
         return MappedFile(path)
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def create(self, path: str) -> File:
+        return PosixFile(path, os.O_CREAT | os.O_EXCL)
+
+    def open(self, path: str) -> File:
+        return PosixFile(path, 0)
+
+    def replace(self, source: str, target: str) -> None:
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError) and not os.path.lexists(source)
+            raise refused(error, source if missing else target) from error
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def sync_directory(self, path: str) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if not _flush_device(descriptor):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def lock(self, path: str, note: bytes) -> Lock:
+        try:
+            return PosixLock(path, note)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
+        return PosixPage(path, size_bytes, writable=writable)

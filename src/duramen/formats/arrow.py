@@ -54,13 +54,14 @@ def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Any, npt.NDArray[
     return b"" if data is None else memoryview(data).cast("B"), offsets
 
 
-def timestamps_from(raw: Int64s, unit: str | None) -> pa.Array:
-    """Stored numbers as Arrow timestamps. A number that microseconds in 63 bits cannot hold becomes null."""
+def timestamps_from(raw: Int64s, unit: str | None, *, signed: bool = False) -> pa.Array:
+    """Stored numbers as Arrow timestamps. A number that microseconds in 63 bits cannot hold becomes null; so does
+    one with the top bit where the format's numbers are unsigned."""
     if unit is None:
         return pa.nulls(len(raw), TIMESTAMP.type)
     factor = _US[unit]
     most = (2**63 - 1) // factor
-    mask = (raw > most) | (raw < -most)
+    mask = (raw > most) | (raw < (-most if signed else 0))
     us = raw * factor if factor != 1 else raw.copy()
     return pa.array(us, mask=mask if mask.any() else None, type=pa.int64()).view(TIMESTAMP.type)
 

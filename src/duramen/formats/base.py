@@ -14,11 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.index import Index
 from duramen.formats.structs import Block, Buffer
-from duramen.kernel.layout import Columns, ScanEnd, Stop
+from duramen.kernel.layout import Columns, FrameColumns, ScanEnd, Stop
 from duramen.model import COLUMNS, Record, schema_of
 
 __all__ = [
@@ -111,6 +112,14 @@ class Capabilities:
     record_checksum: bool
     """Whether a changed payload byte is noticed without the sidecar."""
     max_value_bytes: int
+    max_segment_bytes: int = 2**62
+    """What the index can point into."""
+    max_segment_rows: int = 2**62
+    """Records (or chunks) after which a new segment is begun."""
+    max_relative_offset: int = 2**62
+    """How far an offset may lie from the segment's base."""
+    rolls_when_full: bool = False
+    """A segment is left once it has reached its size; otherwise before it would exceed it."""
     ordered_timestamps: bool = False
     """Whether a time that goes backwards is against the format's rules."""
     lost_segments_show: bool = False
@@ -164,6 +173,11 @@ class Segment(ABC):
     base_offset: int
     start: Cursor
     dialect: str
+    header_bytes: int
+    """What a record (or a chunk, or a slot) begins with, at the least."""
+    version_at: int = 0
+    """Where the last byte of the version lies in it."""
+    record_checksum: bool = True
 
     @abstractmethod
     def scan(
@@ -227,9 +241,14 @@ class Format(ABC):
     """
 
     name: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
+    default_segment_bytes: ClassVar[int | None] = None
+    """When a new segment is begun, unless ``segment_max_bytes`` says otherwise."""
+    default_segment_age_ms: ClassVar[int | None] = None
     option_names: ClassVar[Mapping[str, type]] = {}
     """The options that the format takes, and the type of each."""
+    fixed_options: ClassVar[tuple[str, ...]] = ()
+    """Options that the bytes depend on: they hold for the life of a log."""
 
     def __init__(self, **options: Any) -> None:
         unknown = options.keys() - self.option_names.keys()
@@ -324,6 +343,30 @@ class Format(ABC):
     @staticmethod
     def _next_base(summaries: Sequence[SegmentSummary]) -> int:
         return summaries[-1].last_offset + 1 if summaries else 0
+
+    def accept(self, batch: pa.RecordBatch) -> None:
+        """Raise for what this format has no place for: a field, a null value, a value that is too long."""
+        self.refuse_unsupported(batch)
+        lengths = pc.max(pc.binary_length(batch.column("value"))).as_py()
+        if lengths is not None and lengths > self.capabilities.max_value_bytes:
+            raise UsageError(
+                f"a value has {lengths} bytes, more than {self.name}'s {self.capabilities.max_value_bytes}"
+            )
+
+    def continuing(self, segment: Segment) -> Format:
+        """The format with the options that continue in the dialect of an existing segment."""
+        return self
+
+    def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
+        """The bytes of a new segment up to where records go, and what a scan of them would give. ``previous`` is the
+        segment before it, of which something may have to be carried over."""
+        header = self.segment_header(base, created_ms)
+        end = ScanEnd(0, len(header), int(Stop.END), base - 1)
+        return Encoded(memoryview(header), Rows(self.no_columns(), 0, end))
+
+    def no_columns(self) -> Columns:
+        """The columns of a scan that found nothing."""
+        return FrameColumns.empty(0)
 
     # --- for the subclasses
 

@@ -6,6 +6,7 @@ for the format instead of guessing. Judges names and bytes that the caller bring
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -47,7 +48,7 @@ _MAGICS: tuple[tuple[bytes, str, Role], ...] = (
     (b"OSII", "osiris", Role.INDEX),
     (b"GOLD", "durable-log", Role.SEGMENT),
 )
-_NUMBERED = re.compile(r"\d+\.log")
+_NUMBERED = re.compile(r"[0-9]+\.log")
 
 
 def detect_file(name: str, buf: Buffer) -> Detected:
@@ -58,7 +59,7 @@ def detect_file(name: str, buf: Buffer) -> Detected:
             return Detected(fmt, f"{name} starts with the magic number of a {fmt} {role}", role)
     for fmt in ("durable-log", "osiris"):
         known = FORMATS[fmt]().classify(name)
-        if known is not None:
+        if known is not None and not (known.role == Role.INDEX and _is_rustlog_index(name, buf)):
             return Detected(fmt, f"{name} is named like a {fmt} {known.role}", known.role)
     known = FORMATS["rustlog"]().classify(name)
     if known is not None and known.role in (Role.INDEX, Role.CHECKPOINT):
@@ -88,7 +89,7 @@ def detect_directory(path: str, files: Files) -> Detected:
     try:
         return _numbered(numbered, names, files)
     except DetectionError as error:
-        error.path = error.path or path
+        error.path = posixpath.join(path, error.path) if error.path else path
         raise
 
 
@@ -101,6 +102,16 @@ def _without_segment(path: str, names: Sequence[str], files: Files) -> Detected:
                 return Detected(fmt, f"{name} is a {fmt} {role}; there is no segment", role)
     some = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
     raise DetectionError(f"no file here is named like a log's: {some}", path=path)
+
+
+def _is_rustlog_index(name: str, buf: Buffer) -> bool:
+    """RustLog and Osiris name their indexes alike; RustLog's starts with an entry for the segment's first record."""
+    known = FORMATS["rustlog"]().classify(name)
+    if known is None or known.base is None:
+        return False
+    first = rustlog.ENTRY.pack(offset=known.base, position=0)
+    view = memoryview(buf)
+    return len(view) % len(first) == 0 and bytes(view[: len(first)]) == first
 
 
 def _confirm(path: str, fmt: str, segments: Sequence[str], files: Files) -> Detected:

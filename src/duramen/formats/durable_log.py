@@ -72,7 +72,7 @@ DIALECT = Dialect(
     timestamp_unit=None,
 )
 
-_NAME = re.compile(r"segment_(\d{20})\.(log|idx)")
+_NAME = re.compile(r"segment_([0-9]{20})\.(log|idx)")
 _ROLES = {"log": Role.SEGMENT, "idx": Role.INDEX}
 
 
@@ -90,6 +90,7 @@ class DurableLog(Format):
         record_checksum=True,
         max_value_bytes=DIALECT.layout.max_payload_bytes,
     )
+    default_segment_bytes = 64 << 20
     option_names: ClassVar[Mapping[str, type]] = SEGMENT_OPTIONS
 
     def classify(self, path: str) -> FileName | None:
@@ -119,7 +120,7 @@ class DurableLog(Format):
         return dump_index(buf, 0, ENTRY)
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
-        self.refuse_unsupported(batch)
+        self.accept(batch)
         return encode_frames(batch, cursor, DIALECT)
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:

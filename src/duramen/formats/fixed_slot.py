@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
@@ -64,6 +65,7 @@ class SlotSegment(Segment):
         self.base_offset = 0
         self.start = Cursor(0, -1)
         self.dialect = f"record size {record_bytes}"
+        self.header_bytes = CRC.size
         self.record_bytes = record_bytes
         self.slot_bytes = record_bytes + CRC.size
 
@@ -132,6 +134,7 @@ class FixedSlot(Format):
         max_value_bytes=2**31 - 1,
     )
     option_names: ClassVar[Mapping[str, type]] = {"record_size": int}
+    fixed_options = ("record_size",)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -155,7 +158,7 @@ class FixedSlot(Format):
     def open_segment(self, buf: Buffer, base: int | None) -> SlotSegment:
         size = self._record_size(infer(buf) if "record_size" not in self.options else 0)
         segment = SlotSegment(buf, size)
-        if len(segment.buf) and segment.scan(segment.start, max_records=1).stop == Stop.BAD_CHECKSUM:
+        if segment.scan(segment.start, max_records=1).stop in (Stop.BAD_CHECKSUM, Stop.SHORT_BODY):
             fitting = infer(buf)
             if fitting and fitting != size:
                 raise UsageError(
@@ -164,6 +167,9 @@ class FixedSlot(Format):
                     hint=f"slot 0's checksum fits record_size={fitting}",
                 )
         return segment
+
+    def no_columns(self) -> SlotColumns:
+        return SlotColumns.empty(0)
 
     def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
         segment = self.open_segment(buf, base)
@@ -183,16 +189,20 @@ class FixedSlot(Format):
             yield Block(f"slot{number}", position, fields, None if end.count else stop.meaning)
             position, number = position + segment.slot_bytes, number + 1
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
-        self.refuse_unsupported(batch)
+    def accept(self, batch: pa.RecordBatch) -> None:
+        super().accept(batch)
         size = self._record_size()
-        values, value_offsets = binary_buffers(batch.column("value"))
-        lengths = np.diff(value_offsets)
+        lengths = pc.binary_length(batch.column("value")).to_numpy(zero_copy_only=False)
         if (lengths != size).any():
             row = int((lengths != size).argmax())
             raise UnsupportedFieldError(
                 f"value {row} has {int(lengths[row])} bytes; every value must have exactly record_size={size}"
             )
+
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+        self.accept(batch)
+        size = self._record_size()
+        values, value_offsets = binary_buffers(batch.column("value"))
         offsets = offsets_to(batch, cursor.previous_offset + 1)
         first = cursor.previous_offset + 1
         if len(offsets) and (int(offsets[0]) != first or int(offsets[-1]) != first + len(offsets) - 1):

@@ -28,7 +28,7 @@ from duramen.formats.base import (
     Segment,
 )
 from duramen.formats.structs import Field, Struct
-from duramen.kernel.layout import FrameColumns, FrameLayout, ScanEnd, Stop
+from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, ScanEnd, Stop
 from duramen.model import HEADERS, KEY, SCHEMA, Headers, Record, from_us
 
 ExtraColumns = Callable[[FrameColumns, str], pa.Array]
@@ -61,6 +61,10 @@ class FrameSegment(Segment):
         self.base_offset = base_offset
         self.start = Cursor(start, base_offset - 1)
         self.dialect = dialect.name
+        self.header_bytes = dialect.layout.header_bytes
+        versions = [const for const in dialect.layout.consts if const.stop == Stop.BAD_VERSION]
+        self.version_at = max((const.position + const.width - 1 for const in versions), default=0)
+        self.record_checksum = dialect.layout.checksum != Checksum.NONE
         self._dialect = dialect
 
     def scan(
@@ -120,7 +124,7 @@ class FrameSegment(Segment):
             blob = bytes(self.buf[hit.value_position - hit.headers_length : hit.value_position])
             key, headers = self._dialect.user_headers.one(blob)
         unit = self._dialect.timestamp_unit
-        us = None if unit is None else hit.timestamp * (1000 if unit == "ms" else 1)
+        us = None if unit is None or hit.timestamp < 0 else hit.timestamp * (1000 if unit == "ms" else 1)
         return Record(offset, from_us(us), key, bytes(self.buf[hit.value_position : end]), headers)
 
     def cursor_at(self, offset: int, position: int) -> Cursor | None:

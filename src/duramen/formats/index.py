@@ -7,8 +7,8 @@ there. Entries are not copied: a look-up reads the few that a binary search touc
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ class Index:
     positions: Column | None
     """Byte positions in the segment; a time index has none."""
     timestamps_us: Column | None = None
+    repeats: Mapping[str, Column] = field(default_factory=dict)
+    """What else the entries repeat from the records, by the name of the scan's column."""
     start: int = 0
     """Where the first entry lies in the index file."""
     entry_bytes: int = 16

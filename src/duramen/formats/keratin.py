@@ -73,7 +73,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen import kernel
-from duramen.errors import CorruptionError, DuramenError, UnknownVersionError, UsageError
+from duramen.errors import CorruptionError, UnknownVersionError, UsageError
 from duramen.formats import stroma
 from duramen.formats.base import (
     SEGMENT_OPTIONS,
@@ -154,7 +154,7 @@ DIALECT = Dialect(
     extra=_extra,
 )
 
-_SEGMENT_FILE = re.compile(r"segments/(\d{20})\.(log|idx|tidx)")
+_SEGMENT_FILE = re.compile(r"segments/([0-9]{20})\.(log|idx|tidx)")
 _GROUP_FILE = re.compile(r"groups/([^/]+)\.(snap|delta)")
 _ROLES = {
     "log": Role.SEGMENT, "idx": Role.INDEX, "tidx": Role.TIME_INDEX,
@@ -401,15 +401,15 @@ def _dtype(entry: Struct) -> np.dtype[np.void]:
 def _index_start(role: Role, buf: Buffer, base: int | None) -> int:
     """Where the entries of an index file start; raises `CorruptionError` where its header cannot be trusted."""
     header = INDEX_HEADERS[role].parse(buf)
-    struct = INDEX_HEADERS[role].struct
+    layout = INDEX_HEADERS[role].struct
     if header.values["entry_len"] != ENTRIES[role].size:
         raise CorruptionError(
-            f"entries of {header.values['entry_len']} bytes are not known", position=struct.at("entry_len")
+            f"entries of {header.values['entry_len']} bytes are not known", position=layout.at("entry_len")
         )
     if base is not None and header.values["base_offset"] != base:
         raise CorruptionError(
             f"the header says base offset {header.values['base_offset']}, the name says {base}",
-            position=struct.at("base_offset"),
+            position=layout.at("base_offset"),
         )
     return header.length
 
@@ -510,7 +510,8 @@ class Keratin(Format):
             return Index(offsets, rows["file_pos"], start=start, rest_bytes=rest_bytes)
         most_ms = (2**63 - 1) // 1000
         times_ms = np.clip(rows["timestamp_ms"].astype(np.int64), -most_ms, most_ms)
-        return Index(offsets, None, times_ms * 1000, start=start, rest_bytes=rest_bytes)
+        repeats = {"timestamp": rows["timestamp_ms"]}
+        return Index(offsets, None, times_ms * 1000, repeats, start=start, rest_bytes=rest_bytes)
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.GROUP_SNAPSHOT:
@@ -545,20 +546,16 @@ class Keratin(Format):
 
     def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
         facts: dict[str, Any] = {}
+        readers = {Role.MANIFEST: _manifest_facts, Role.GROUP_SNAPSHOT: _snapshot_facts, Role.GROUP_DELTA: _delta_facts}
         for path, buf in sorted(files.items()):
             name = self.classify(path)
-            if name is None:
+            if name is None or name.role not in readers:
                 continue
+            title = "manifest" if name.role == Role.MANIFEST else path
             try:
-                if name.role == Role.MANIFEST:
-                    facts["manifest"] = _manifest_facts(Manifest.decode(buf))
-                elif name.role == Role.GROUP_SNAPSHOT:
-                    facts[path] = _snapshot_facts(buf)
-                elif name.role == Role.GROUP_DELTA:
-                    delta = stroma.Delta.decode(buf)
-                    facts[path] = {"events": len(delta.events), "bytes": delta.end}
-            except DuramenError as error:
-                facts["manifest" if name.role == Role.MANIFEST else path] = error.message
+                facts[title] = readers[name.role](buf)
+            except CorruptionError as error:
+                facts[title] = error.message
         return facts
 
     def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
@@ -651,7 +648,8 @@ def _lost_since(manifest: Manifest, segments: Sequence[SegmentSummary]) -> Itera
         yield Problem("manifest-ahead", Severity.DAMAGE, message, offset=following)
 
 
-def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
+def _manifest_facts(buf: Buffer) -> dict[str, Any]:
+    manifest = Manifest.decode(buf)
     facts: dict[str, Any] = {
         "layout": manifest.layout,
         "created_ts_ms": manifest.created_ts_ms,
@@ -673,3 +671,8 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
 def _snapshot_facts(buf: Buffer) -> dict[str, Any]:
     snapshot = stroma.Snapshot.decode(buf)
     return {"acked_until": snapshot.acked_until, "inflight": len(snapshot.inflight)}
+
+
+def _delta_facts(buf: Buffer) -> dict[str, Any]:
+    delta = stroma.Delta.decode(buf)
+    return {"events": len(delta.events), "bytes": delta.end}

@@ -38,6 +38,7 @@ from duramen.errors import (
 )
 from duramen.formats.arrow import MAX_BATCH_BYTES, allocate, binary_buffers, offsets_to, timestamps_to
 from duramen.formats.base import (
+    SEGMENT_OPTIONS,
     Block,
     Buffer,
     Capabilities,
@@ -49,6 +50,7 @@ from duramen.formats.base import (
     Problem,
     Role,
     Rows,
+    Segment,
     Severity,
 )
 from duramen.formats.index import Index, dump_index, table
@@ -61,9 +63,12 @@ from duramen.formats.osiris_chunk import (
     Compression,
     compression_of,
     deflate,
+    encode_chunk,
+    snapshot_chunk,
 )
 from duramen.formats.osiris_dump import dump_chunks
 from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
+from duramen.formats.osiris_tracking import Tracking
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import ChunkColumns, Int64s, ScanEnd, Stop
 
@@ -81,6 +86,9 @@ CHUNK_MAX_BYTES = 64 << 10
 CHUNK_MAX_RECORDS = 2048
 SUB_BATCH_RECORDS = 1024
 """The defaults keep a read of one record, which checks the whole chunk around it, within microseconds."""
+
+SEGMENT_MAX_BYTES = 500_000_000
+SEGMENT_MAX_CHUNKS = 256_000
 
 _NAME = re.compile(r"([0-9]{20})\.(segment|index)")
 _ROLES = {"segment": Role.SEGMENT, "index": Role.INDEX}
@@ -104,8 +112,7 @@ class ChunkIndex(IndexBuilder):
             )  # fmt: skip
         entries = np.empty(len(chunks), _ENTRY_DTYPE)
         for name in ENTRY.names:
-            column = getattr(chunks, name)
-            entries[name] = column.view(np.uint64) if name == "epoch" else column
+            entries[name] = getattr(chunks, name)
         self._parts.append(entries.tobytes())
 
     def build(self) -> dict[Role, bytes]:
@@ -125,9 +132,13 @@ class Osiris(Format):
         checksum="CRC-32 over the entries of a chunk; not over its header, its filter and its tracking",
         record_checksum=True,
         max_value_bytes=2**31 - 1 - HEADER.size - SIMPLE.size,
+        max_segment_bytes=2**31,  # a batch of as much again, and the index can still point to its last chunk
+        max_segment_rows=SEGMENT_MAX_CHUNKS,
+        rolls_when_full=True,
         lost_segments_show=True,
         extras=(CHUNK_ID,),
     )
+    default_segment_bytes = SEGMENT_MAX_BYTES
     option_names: ClassVar[Mapping[str, type]] = {
         "chunk_version": int,
         "compression": str,
@@ -136,9 +147,9 @@ class Osiris(Format):
         "chunk_max_records": int,
         "sub_batch_records": int,
         "max_uncompressed_bytes": int,
-        "segment_max_bytes": int,
-        "segment_max_age_ms": int,
+        **SEGMENT_OPTIONS,
     }
+    fixed_options = ("chunk_version",)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -197,7 +208,15 @@ class Osiris(Format):
         most_ms = (2**63 - 1) // 1000
         times = np.clip(rows["timestamp"].astype(np.int64), -most_ms, most_ms) * 1000
         ordered = not (np.diff(times) < 0).any()
-        return Index(rows["chunk_id"], rows["position"], times if ordered else None, FILE_HEADER.size, ENTRY.size, rest)
+        return Index(
+            rows["chunk_id"],
+            rows["position"],
+            timestamps_us=times if ordered else None,
+            repeats={name: rows[name] for name in ("timestamp", "epoch", "chunk_type")},
+            start=FILE_HEADER.size,
+            entry_bytes=ENTRY.size,
+            rest_bytes=rest,
+        )
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         view = memoryview(buf)
@@ -227,9 +246,8 @@ class Osiris(Format):
         base = max(segments)
         try:
             segment = self.open_segment(files[segments[base]], base)
-            epochs = [chunks_of(rows).epoch for rows in segment.steps(verify=False)]
-            epoch = int(np.concatenate(epochs).view(np.uint64).max(initial=0))
-            return {"tracking": segment.tracking().as_text(), "dialect": segment.dialect, "epoch": epoch}
+            tracking = segment.tracking().as_text()
+            return {"tracking": tracking, "dialect": segment.dialect, "epoch": segment.last_epoch()}
         except DuramenError as error:
             return {"tracking": error.message}
 
@@ -257,6 +275,28 @@ class Osiris(Format):
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
         return ChunkIndex()
+
+    def no_columns(self) -> ChunkColumns:
+        return ChunkColumns.empty(0)
+
+    def continuing(self, segment: Segment) -> Osiris:
+        """In the chunk version found there, because RabbitMQ reads no other than its own; the epoch never goes down."""
+        assert isinstance(segment, OsirisSegment)
+        if segment.chunk_version not in (0, 1):
+            return self
+        epoch = min(max(self._epoch, segment.last_epoch()), 2**63 - 1)
+        return Osiris(**{"chunk_version": segment.chunk_version, **self.options, "epoch": epoch})
+
+    def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
+        """A segment starts with a snapshot of the tracking, if there is any: the last one alone must hold it all."""
+        data = LOG_HEADER
+        state = previous.tracking() if isinstance(previous, OsirisSegment) else Tracking()
+        if state:
+            version = self._chunk_version
+            snapshot = snapshot_chunk(state, chunk_id=base, timestamp=created_ms, epoch=self._epoch, version=version)
+            data += encode_chunk(snapshot)
+        segment = self.open_segment(data, base)
+        return Encoded(memoryview(data), segment.scan(segment.start))
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
         """The records as chunks. One ends where an offset is missing, where the time (or ``chunk_id``, if the batch

@@ -55,7 +55,9 @@ class OsirisSegment(Segment):
         self.buf = buf
         self.base_offset = base_offset
         self.start = Cursor(start, base_offset - 1)
-        self.dialect = f"chunk version {buf[start] & 15}" if start < len(buf) and buf[start] else "no chunk yet"
+        self.chunk_version = buf[start] & 15 if start < len(buf) and buf[start] >> 4 == MAGIC else None
+        self.dialect = "no chunk yet" if self.chunk_version is None else f"chunk version {self.chunk_version}"
+        self.header_bytes = HEADER.size
         self._max_uncompressed_bytes = max_uncompressed_bytes
 
     def scan(
@@ -88,7 +90,7 @@ class OsirisSegment(Segment):
                 before = np.cumsum(records) - records
                 arrays.append(pa.array(np.arange(total) + np.repeat(chunks.chunk_id - before, records)))
             elif name == "timestamp":
-                arrays.append(timestamps_from(np.repeat(chunks.timestamp, records), "ms"))
+                arrays.append(timestamps_from(np.repeat(chunks.timestamp, records), "ms", signed=True))
             elif name == "value":
                 arrays.append(self._values(chunks, total))
             elif name == "chunk_id":
@@ -209,6 +211,10 @@ class OsirisSegment(Segment):
                 else:
                     state.update(int(chunks.chunk_id[row]), blocks)
         return state
+
+    def last_epoch(self) -> int:
+        """The highest epoch of its chunks, 0 if there is none."""
+        return max(int(chunks_of(rows).epoch.view(np.uint64).max(initial=0)) for rows in self.steps(verify=False))
 
     def steps(self, *, verify: bool = True) -> Iterator[Rows]:
         """Scans, one behind another, until something other than a limit stops them."""

@@ -27,13 +27,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.errors import CorruptionError
+from duramen.errors import CorruptionError, UsageError
 from duramen.formats.base import (
     SEGMENT_OPTIONS,
     Block,
@@ -46,6 +46,7 @@ from duramen.formats.base import (
     IndexBuilder,
     Problem,
     Role,
+    Segment,
     Severity,
 )
 from duramen.formats.frames import Dialect, EveryRecordIndex, FrameSegment, dump_frames, encode_frames
@@ -75,10 +76,13 @@ def _layout(header: Struct) -> FrameLayout:
 
 SPEC = Dialect("20-byte header", _layout(HEADER), HEADER, timestamp_unit="us")
 SHORT = Dialect("12-byte header", _layout(SHORT_HEADER), SHORT_HEADER, timestamp_unit=None)
+_BY_SIZE = {dialect.layout.header_bytes: dialect for dialect in (SPEC, SHORT)}
 
-_NAME = re.compile(r"(\d+)\.(log|index)")
-_LEFTOVER = re.compile(r"\d+\.(index\.rebuilding|log\.compacted)|.*\.tmp(\.\d+)?")
+_NAME = re.compile(r"([0-9]+)\.(log|index)")
+_LEFTOVER = re.compile(r"[0-9]+\.(index\.rebuilding|log\.compacted)|.*\.tmp(\.[0-9]+)?")
 _ROLES = {"log": Role.SEGMENT, "index": Role.INDEX}
+_TIME = re.compile(rb"\x00[\x03-\x0f]")
+"""How the microseconds of the years 1996 to 2112 begin."""
 _WALK_RECORDS = 4096
 
 
@@ -90,9 +94,12 @@ def walk(buf: Buffer, dialect: Dialect) -> ScanEnd:
 def dialect_of(buf: Buffer) -> Dialect:
     """The layout that explains the bytes: one whose records end where the file ends, else the one that goes further.
 
-    Bytes that both or neither explain are taken for the document's layout.
+    Bytes that both or neither explain are taken for the document's layout. So is a single short record whose payload
+    starts like a time of this century: it is rather the document's record, torn.
     """
     spec, short = walk(buf, SPEC), walk(buf, SHORT)
+    if short.count == 1 and spec.count == 0 and _TIME.match(memoryview(buf), SHORT_HEADER.size):
+        return SPEC
 
     def explains(end: ScanEnd) -> tuple[bool, int]:
         return end.count > 0 and Stop(end.stop) in (Stop.END, Stop.ZEROS, Stop.LIMIT), end.position
@@ -168,7 +175,24 @@ class RustLog(Format):
         ordered_timestamps=True,
         max_value_bytes=MAX_RECORD_BYTES,
     )
-    option_names: ClassVar[Mapping[str, type]] = {**SEGMENT_OPTIONS, "index_interval_records": int}
+    default_segment_bytes = 100 << 20
+    default_segment_age_ms = 3_600_000
+    option_names: ClassVar[Mapping[str, type]] = {
+        **SEGMENT_OPTIONS, "index_interval_records": int, "header_bytes": int,
+    }  # fmt: skip
+    fixed_options = ("header_bytes",)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        interval = self.options.get("index_interval_records", 1)
+        if interval < 1:
+            raise UsageError(f"index_interval_records={interval} is not 1 or more")
+        size = self.options.get("header_bytes")
+        if size not in (None, *_BY_SIZE):
+            raise UsageError(f"header_bytes={size} is neither 20 nor 12")
+        self._dialect = None if size is None else _BY_SIZE[size]
+        if self._dialect is SHORT:
+            self.capabilities = replace(self.capabilities, timestamps=None, ordered_timestamps=False)
 
     def classify(self, path: str) -> FileName | None:
         if path == ".cleaner_checkpoint":
@@ -184,7 +208,7 @@ class RustLog(Format):
         return f"{base:020}.{'log' if role == Role.SEGMENT else 'index'}"
 
     def open_segment(self, buf: Buffer, base: int | None) -> FrameSegment:
-        dialect = dialect_of(buf)
+        dialect = self._dialect or dialect_of(buf)
         if base is None:
             end = kernel.seek_frame(buf, 0, len(memoryview(buf)), dialect.layout, 0)
             base = end.offset if end.stop == Stop.LIMIT else 0
@@ -225,8 +249,12 @@ class RustLog(Format):
         return dump_index(buf, 0, ENTRY)
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
-        self.refuse_unsupported(batch)
-        return encode_frames(batch, cursor, SPEC)
+        self.accept(batch)
+        return encode_frames(batch, cursor, self._dialect or SPEC)
+
+    def continuing(self, segment: Segment) -> RustLog:
+        size = segment.header_bytes if len(segment.buf) else SPEC.layout.header_bytes
+        return RustLog(**{"header_bytes": size, **self.options})
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
         return EveryRecordIndex(ENTRY, self.options.get("index_interval_records", INDEX_INTERVAL_RECORDS))

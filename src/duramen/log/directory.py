@@ -6,15 +6,16 @@ Reads names and sizes only. A log may also be a single segment file that somebod
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from duramen.disk import Disk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, StorageError
+from duramen.errors import DetectionError, StorageError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import FileName, Role
 from duramen.formats.detect import Detected, detect_directory, detect_file
+from duramen.log.sidecar import read_config
 
 SUBDIRECTORIES = ("segments", "groups", "tmp")
 
@@ -52,6 +53,15 @@ class Directory:
     def full(self, path: str) -> str:
         return posixpath.join(self.root, path)
 
+    def up_to(self, base: int, size_bytes: int) -> Directory:
+        """The same without what lies behind that byte of that segment."""
+        kept = [
+            files if files.base != base else replace(files, segment=replace(files.segment, size_bytes=size_bytes))
+            for files in self.segments
+            if files.base is not None and files.base <= base
+        ]
+        return replace(self, segments=kept)
+
 
 class _Listing:
     """A directory, or one file of it, for `detect`."""
@@ -83,6 +93,9 @@ def kind_of(disk: Disk, path: str) -> Kind:
 def detect(disk: Disk, path: str) -> Detected:
     """Which format lies at ``path``, and why."""
     if kind_of(disk, path) == Kind.DIRECTORY:
+        config = read_config(disk, path)
+        if config is not None:
+            return Detected(config.format, "the sidecar .duramen/log.json says so")
         return detect_directory(path, _Listing(disk, path))
     try:
         return detect_file(posixpath.basename(path), disk.map(path).data)
@@ -92,12 +105,20 @@ def detect(disk: Disk, path: str) -> Detected:
 
 
 def format_at(disk: Disk, path: str, name: str | None, options: dict[str, Any]) -> Format:
-    """The format of a log, as told or as detected."""
-    if name is None:
-        name = detect(disk, path).format
-    else:
-        kind_of(disk, path)
-    return make(name, **options)
+    """The format of a log: as told, as the sidecar remembers, or as detected. The sidecar's options hold unless
+    others are given; those that the bytes depend on may not change."""
+    config = read_config(disk, path) if kind_of(disk, path) == Kind.DIRECTORY else None
+    if config is None:
+        return make(name or detect(disk, path).format, **options)
+    if name is not None and name != config.format:
+        raise UsageError(f"the log is {config.format}, not {name}", path=path)
+    fmt = make(config.format, **{**config.options, **options})
+    for option in fmt.fixed_options:
+        if option in config.options and fmt.options[option] != config.options[option]:
+            raise UsageError(
+                f"{option} is {config.options[option]} in this log and cannot become {fmt.options[option]}", path=path
+            )
+    return fmt
 
 
 def list_log(disk: Disk, path: str, fmt: Format) -> Directory:

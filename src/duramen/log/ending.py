@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from duramen.errors import CorruptionError, DuramenError, UnknownVersionError
-from duramen.formats.base import Cursor, Segment
+from duramen.formats.base import Cursor, Rows, Segment
+from duramen.kernel import is_zero
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, Stop
 
 
@@ -40,20 +41,29 @@ class End(NamedTuple):
         return kind(self.why, path=path, position=self.position, offset=self.previous_offset + 1, hint=hint)
 
 
-def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool) -> End:
+def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool, last_position: int | None = None) -> End:
     """What a scan that stopped at ``cursor`` has met.
 
-    ``is_last``: no segment follows, so an unfinished write is possible here.
+    ``is_last``: no segment follows, so an unfinished write is possible here. ``last_position``: where the last record
+    before it starts. A record without a checksum may have swallowed others if its length is wrong, so valid ones are
+    looked for inside it, too.
     """
     position, previous = cursor
     if stop in (Stop.END, Stop.ZEROS):
         return End(Ending.CLEAN, position, previous, stop, stop.meaning)
+    if is_last and _cut_off_by_zeros(segment, position, stop):
+        return End(Ending.TORN, position, previous, stop, "only the first bytes of a header, then zeros")
     if stop == Stop.BAD_VERSION:
         return End(Ending.UNKNOWN_VERSION, position, previous, stop, stop.meaning)
     if stop == Stop.BAD_ORDER:
         # A whole record whose offset is wrong was written as it is: no crash tears a write into one.
         return End(Ending.DAMAGE, position, previous, stop, stop.meaning, _found(segment.resync(cursor)))
     found = segment.resync(cursor)
+    if found < 0 and last_position is not None and not segment.record_checksum:
+        swallowed = segment.resync(Cursor(last_position, previous))
+        if swallowed >= 0:
+            why = f"{stop.meaning}; a valid record at byte {swallowed} lies inside the one before"
+            return End(Ending.DAMAGE, position, previous, stop, why)
     if found >= 0:
         why = f"{stop.meaning}; a valid record follows at byte {found}"
         return End(Ending.DAMAGE, position, previous, stop, why, found)
@@ -62,6 +72,25 @@ def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool) -> End
     if not is_last:
         return End(Ending.DAMAGE, position, previous, stop, f"{stop.meaning}, in a segment that another one follows")
     return End(Ending.TORN, position, previous, stop, stop.meaning)
+
+
+def judge_rows(segment: Segment, rows: Rows, *, is_last: bool) -> End:
+    """What the scan that answered ``rows`` has met."""
+    last = int(rows.columns.position[-1]) if len(rows.columns) else None
+    return judge(segment, rows.cursor, rows.stop, is_last=is_last, last_position=last)
+
+
+SECTOR_BYTES = 512
+
+
+def _cut_off_by_zeros(segment: Segment, position: int, stop: Stop) -> bool:
+    """Whether a sector ends inside the header that begins here and nothing but zeros follow: the file grew, its last
+    sectors did not arrive. A version that did arrive, and is unknown, is still unknown."""
+    boundary = (position // SECTOR_BYTES + 1) * SECTOR_BYTES
+    last = segment.version_at if stop == Stop.BAD_VERSION else segment.header_bytes - 1
+    if not boundary <= min(position + last, len(segment.buf) - 1):
+        return False
+    return is_zero(segment.buf, boundary, len(segment.buf))
 
 
 def _found(position: int) -> int | None:

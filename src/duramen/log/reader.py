@@ -7,6 +7,7 @@ before it was handed out.
 
 from __future__ import annotations
 
+import posixpath
 import time
 from bisect import bisect_right
 from collections import OrderedDict
@@ -20,18 +21,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.disk import Disk, Mapped, PosixDisk
+from duramen.disk.base import Kind, Page
 from duramen.errors import DuramenError, OffsetError, UsageError
 from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
-from duramen.log.directory import SegmentFiles, format_at, list_log
-from duramen.log.ending import End, Ending, judge
-from duramen.model import Headers, Record, from_us, to_us
+from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
+from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, read_watermark
+from duramen.model import MAX_OFFSET, Headers, Record, from_us, to_us
 
 Time = datetime | str | int
 
 MAX_OPEN_SEGMENTS = 64
 FOLLOW_POLL_S = 0.05
+"""How often a log of another program is looked at; a log of ours tells by itself."""
+FOLLOW_WAIT_S = 0.5
 
 
 class SegmentInfo(NamedTuple):
@@ -49,8 +54,9 @@ class _OpenSegment:
     def __init__(self, log: Log, files: SegmentFiles, is_last: bool) -> None:
         self.path = log._directory.full(files.segment.path)
         self.is_last = is_last
+        self.visible_bytes = files.segment.size_bytes
         self._mapped: list[Mapped] = []
-        data = self._map(log._disk, self.path)
+        data = self._map(log._disk, self.path)[: self.visible_bytes]
         try:
             self.segment: Segment = log.codec.open_segment(data, files.base)
         except DuramenError as error:
@@ -99,17 +105,37 @@ class Log:
         self._disk = disk if disk is not None else PosixDisk()
         self.path = path
         self.codec = format_at(self._disk, path, format, options)
+        self._has_sidecar = (
+            self._disk.kind(path) == Kind.DIRECTORY
+            and self._disk.kind(posixpath.join(path, DIRECTORY)) == Kind.DIRECTORY
+        )
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._closed = False
+        self._page: Page | None = None
+        self._seen = b""
         self.refresh()
 
     # --- what is there
 
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone."""
-        self._directory = list_log(self._disk, self.path, self.codec)
+        self._directory = self._list()
         self._bases = [files.base if files.base is not None else 0 for files in self._directory.segments]
-        self._close_segments()
+        sizes = {
+            base: files.segment.size_bytes for base, files in zip(self._bases, self._directory.segments, strict=True)
+        }
+        for base in list(self._open):
+            opened = self._open[base]
+            if sizes.get(base) != opened.visible_bytes or opened.is_last != (base == self._bases[-1]):
+                self._open.pop(base).close()
+
+    def _list(self) -> Directory:
+        """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
+        watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
+        directory = list_log(self._disk, self.path, self.codec)
+        if watermark is None or not watermark.open:
+            return directory
+        return directory.up_to(watermark.base, watermark.position)
 
     @property
     def format(self) -> str:
@@ -152,7 +178,7 @@ class Log:
         while True:
             rows = opened.segment.scan(cursor)
             if rows.stop != Stop.LIMIT:
-                return judge(opened.segment, rows.cursor, rows.stop, is_last=True)
+                return judge_rows(opened.segment, rows, is_last=True)
             cursor = rows.cursor
 
     # --- records
@@ -180,7 +206,7 @@ class Log:
         for rows in self._steps(opened, opened.segment.start):
             if rows.end.last_offset >= offset:
                 break
-        verdict = judge(opened.segment, rows.cursor, rows.stop, is_last=opened.is_last)
+        verdict = judge_rows(opened.segment, rows, is_last=opened.is_last)
         if verdict.ending == Ending.TORN:
             raise self._no_such(offset)
         raise verdict.error(opened.path)
@@ -236,17 +262,26 @@ class Log:
         wanted = to_us(timestamp)
         number = self._segment_before(wanted)
         for opened in (self._segment(n) for n in range(number, len(self._bases))):
-            cursor = opened.segment.start
-            times = next((i for i in opened.indexes.values() if i.timestamps_us is not None), None)
-            hint = None if times is None else times.floor_time(wanted)
-            if hint is not None:
-                cursor = opened.cursor_before(hint)
-            for rows in self._steps(opened, cursor, verify=False):
+            for rows in self._steps(opened, self._cursor_older(opened, wanted), verify=False):
                 batch = opened.segment.decode(rows, ("offset", "timestamp"))
                 row = pc.index(pc.greater_equal(_us(batch), wanted), True).as_py()
                 if row >= 0:
                     return int(batch.column(0)[row].as_py())
         return self.next_offset
+
+    def _cursor_older(self, opened: _OpenSegment, wanted_us: int) -> Cursor:
+        """A place whose record is older than that time, as near as the time index knows; the start if it lies."""
+        times = next((i for i in opened.indexes.values() if i.timestamps_us is not None), None)
+        hint = None if times is None else times.floor_time(wanted_us)
+        if hint is None:
+            return opened.segment.start
+        cursor = opened.cursor_before(hint)
+        rows = opened.segment.scan(cursor, max_records=1, verify=False)
+        if rows.count:
+            first = _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
+            if first is not None and first < wanted_us:
+                return cursor
+        return opened.segment.start
 
     def _segment_before(self, wanted_us: int) -> int:
         """The last segment whose first record is older than that time, assuming that segments are in order."""
@@ -276,10 +311,27 @@ class Log:
         reader = pa.RecordBatchReader.from_batches(schema, self.batches())
         return reader.__arrow_c_stream__(requested_schema)
 
+    def wait(self, timeout_s: float = FOLLOW_WAIT_S) -> None:
+        """Return when there may be more to read: at once when a writer acknowledges, else after a while."""
+        if not self._has_sidecar:
+            time.sleep(FOLLOW_POLL_S)
+        else:
+            if self._page is None:
+                path = posixpath.join(self.path, DIRECTORY, "watermark")
+                self._page = self._disk.page(path, PAGE_BYTES, writable=False)
+            else:
+                self._page.wait(self._seen, timeout_s)
+            self._seen = self._page.load()
+        self.refresh()
+
     # --- life
 
     def close(self) -> None:
+        """Let go of all files."""
         self._close_segments()
+        if self._page is not None:
+            self._page.close()
+            self._page = None
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -301,14 +353,15 @@ class Log:
 
     def _segment(self, number: int) -> _OpenSegment:
         self._check_open()
-        opened = self._open.get(number)
+        base = self._bases[number]
+        opened = self._open.get(base)
         if opened is None:
             opened = _OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
-            self._open[number] = opened
+            self._open[base] = opened
             if len(self._open) > MAX_OPEN_SEGMENTS:
                 self._open.popitem(last=False)[1].close()
         else:
-            self._open.move_to_end(number)
+            self._open.move_to_end(base)
         return opened
 
     def _close_segments(self) -> None:
@@ -364,7 +417,7 @@ class _Window:
         self._next = max(from_offset or 0, 0)
         if self._from_us is not None and from_time is not None:
             self._next = max(self._next, log.offset_at(from_time))
-        self._to_offset = 2**63 - 1 if to_offset is None else to_offset
+        self._to_offset = MAX_OFFSET + 1 if to_offset is None else to_offset
         self._records_left = 2**63 - 1 if max_records is None else max_records
         self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
         self._resume: tuple[int, Cursor] | None = None
@@ -383,8 +436,7 @@ class _Window:
                     return
             if not follow or self._done():
                 return
-            time.sleep(FOLLOW_POLL_S)
-            self._log.refresh()
+            self._log.wait()
 
     def _needs(self, column: str) -> bool:
         if column == "timestamp":
@@ -417,7 +469,7 @@ class _Window:
                     return
             assert rows is not None
             self._resume = (opened.segment.base_offset, rows.cursor)
-            verdict = judge(opened.segment, rows.cursor, rows.stop, is_last=opened.is_last)
+            verdict = judge_rows(opened.segment, rows, is_last=opened.is_last)
             if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
                 raise verdict.error(opened.path)
 
@@ -430,7 +482,7 @@ class _Window:
         """The part of a batch that lies within the bounds."""
         offsets = batch.column("offset").to_numpy()
         low = int(np.searchsorted(offsets, self._next))
-        high = int(np.searchsorted(offsets, self._to_offset))
+        high = int(np.searchsorted(offsets, self._to_offset - 1, side="right"))
         batch = batch.slice(low, high - low)
         if self._from_us is not None:
             batch = batch.filter(pc.fill_null(pc.greater_equal(_us(batch), self._from_us), False))

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from duramen.disk import Disk, PosixDisk
-from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError
+from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
 from duramen.formats.index import Index
-from duramen.kernel.layout import Stop
+from duramen.kernel.layout import Columns, Stop
 from duramen.log.directory import Directory, LogFile, SegmentFiles, format_at, list_log
-from duramen.log.ending import End, Ending, judge
+from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.report import Finding, Report, SegmentReport
 
 Progress = Callable[[int], None]
@@ -85,6 +85,9 @@ class Verifier:
         mapped = self._disk.map(path)
         try:
             segment = self._fmt.open_segment(mapped.data, files.base)
+        except UsageError as error:
+            error.path = error.path or path
+            raise
         except CorruptionError as error:
             self._bad_header(report, error, is_last=is_last)
             return report
@@ -110,12 +113,15 @@ class Verifier:
         cursor = segment.start
         report.valid_bytes = cursor.position
         last_time: int | None = None
+        previous: int | None = None
+        """The offset before the next row; None where the row starts anew, at the beginning and behind damage."""
         while True:
             rows = segment.scan(cursor)
             self._progress(rows.end.position - cursor.position)
             report.valid_bytes += rows.end.position - cursor.position
             last_time = self._check_times(report, rows, last_time)
-            self._check_gaps(report, segment, rows, cursor)
+            self._check_gaps(report, rows, previous)
+            previous = rows.end.last_offset if len(rows.columns) else previous
             self._count(report, segment, rows)
             for problem in segment.check(rows):
                 self._problem(report.path, problem)
@@ -124,14 +130,14 @@ class Verifier:
             cursor = rows.cursor
             if rows.stop == Stop.LIMIT:
                 continue
-            end = judge(segment, cursor, rows.stop, is_last=is_last)
+            end = judge_rows(segment, rows, is_last=is_last)
             report.ending = end.ending
             self._end(report, segment, end)
             if end.goes_on_at is None:
                 return
             self._progress(end.goes_on_at - cursor.position)
             cursor = Cursor(end.goes_on_at, cursor.previous_offset)
-            last_time = None
+            last_time = previous = None
 
     def _count(self, report: SegmentReport, segment: Segment, rows: Rows) -> None:
         report.records += rows.count
@@ -154,11 +160,8 @@ class Verifier:
             position=segment.start.position, first_offset=segment.base_offset,
         )  # fmt: skip
 
-    def _check_gaps(self, report: SegmentReport, segment: Segment, rows: Rows, cursor: Cursor) -> None:
-        gaps = rows.gaps(cursor.previous_offset if report.first_offset is not None else None)
-        for position, first, last in gaps:
-            if report.last_offset is not None and first <= report.last_offset:
-                continue
+    def _check_gaps(self, report: SegmentReport, rows: Rows, previous: int | None) -> None:
+        for position, first, last in rows.gaps(previous):
             self._find(
                 "offset-gap", Severity.WARNING, report.path, f"{last - first + 1} offsets are missing",
                 "fine after compaction; otherwise records are lost",
@@ -321,41 +324,61 @@ class _IndexChecker:
         self.role = role
         self._index = index
         self._row = 0
-        self._wrong: list[tuple[int, str]] = []
+        self._wrong: list[int] = []
+        self._differs: list[tuple[int, str, int, int]] = []
         self._end_offset = -1
 
     def add(self, rows: Rows, segment: Segment) -> None:
-        offsets, positions = rows.columns.first_offsets, rows.columns.position
-        if not len(offsets):
+        if not len(rows.columns):
             return
-        self._end_offset = int(offsets[-1])
+        self._end_offset = int(rows.columns.first_offsets[-1])
         while self._row < len(self._index):
             stop = min(self._row + 65536, len(self._index))
             entry_offsets = self._index.offsets[self._row : stop].astype(np.uint64)
             ahead = np.flatnonzero(entry_offsets > np.uint64(self._end_offset))
             count = int(ahead[0]) if len(ahead) else len(entry_offsets)
-            self._compare(entry_offsets[:count], offsets, positions)
+            self._compare(entry_offsets[:count], rows.columns)
             self._row += count
             if len(ahead):
                 return
 
-    def _compare(self, entries: Any, offsets: Any, positions: Any) -> None:
-        rows = np.searchsorted(offsets, entries)
-        rows_in = np.minimum(rows, len(offsets) - 1)
-        good = offsets[rows_in].astype(np.uint64) == entries
+    def _compare(self, entries: Any, columns: Columns) -> None:
+        """Offset and position name a record, or the entry is wrong. If they do, and the entry repeats other fields
+        of that record, a difference there means that one of the two is damaged."""
+        offsets = columns.first_offsets.astype(np.uint64)
+        rows = np.minimum(np.searchsorted(offsets, entries), len(offsets) - 1)
+        named = offsets[rows] == entries
+        here = slice(self._row, self._row + len(entries))
         if self._index.positions is not None:
-            stored = self._index.positions[self._row : self._row + len(entries)].astype(np.uint64)
-            good &= positions[rows_in].astype(np.uint64) == stored
-        for row in np.flatnonzero(~good):
-            self._wrong.append((self._row + int(row), "names no record"))
+            named &= columns.position[rows].astype(np.uint64) == self._index.positions[here].astype(np.uint64)
+        self._wrong += [self._row + int(row) for row in np.flatnonzero(~named)]
+        for name, stored in self._index.repeats.items():
+            held = getattr(columns, name)[rows]
+            for row in np.flatnonzero(named & (held != stored[here].astype(held.dtype))).tolist():
+                self._differs.append((self._row + row, name, int(held[row]), int(stored[here][row])))
+
+    def _position(self, row: int) -> int:
+        return self._index.start + row * self._index.entry_bytes
 
     def finish(self, verifier: Verifier) -> None:
         beyond = len(self._index) - self._row
-        for row, why in self._wrong[: self.MOST]:
+        for row in self._wrong[: self.MOST]:
             verifier._find(
                 "wrong-index-entry", Severity.WARNING, self.path,
-                f"entry {row} (offset {int(self._index.offsets[row])}) {why} at that position", _REINDEX,
-                position=self._index.start + row * self._index.entry_bytes,
+                f"entry {row} (offset {int(self._index.offsets[row])}) names no record at that position", _REINDEX,
+                position=self._position(row),
+            )  # fmt: skip
+        for row, name, held, stored in self._differs[: self.MOST]:
+            verifier._find(
+                "index-disagrees", Severity.DAMAGE, self.path,
+                f"entry {row} says {name} {stored}, the record says {held}: one of the two is damaged",
+                "compare with a copy; if the record is right, `duramen reindex` makes the index anew",
+                position=self._position(row), first_offset=int(self._index.offsets[row]),
+            )  # fmt: skip
+        if len(self._differs) > self.MOST:
+            verifier._find(
+                "index-disagrees", Severity.DAMAGE, self.path,
+                f"{len(self._differs) - self.MOST} more entries differ from their records", "as above",
             )  # fmt: skip
         if len(self._wrong) > self.MOST:
             verifier._find(
@@ -366,7 +389,7 @@ class _IndexChecker:
             verifier._find(
                 "index-past-end", Severity.WARNING, self.path,
                 f"{beyond} entries lie behind the last record, or out of order", _REINDEX,
-                position=self._index.start + self._row * self._index.entry_bytes,
+                position=self._position(self._row),
             )  # fmt: skip
         if self._index.rest_bytes:
             verifier._find(

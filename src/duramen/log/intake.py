@@ -1,0 +1,156 @@
+"""What callers hand in, as Arrow batches that a format can encode. Refuses here, before anything is queued, what the
+format cannot carry; so one caller's mistake never fails another's append."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.formats import Format
+from duramen.formats.base import schema_for
+from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
+
+HeadersIn = Sequence[tuple[str, bytes | None]]
+
+
+def one(
+    fmt: Format,
+    value: bytes | bytearray | memoryview,
+    key: bytes | None = None,
+    headers: HeadersIn | None = None,
+    timestamp: datetime | int | str | None = None,
+) -> pa.RecordBatch:
+    """A batch of one record."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
+    columns: dict[str, pa.Array] = {"value": pa.array([value], VALUE.type)}
+    if key is not None:
+        columns["key"] = _array([key], KEY.type, "key")
+    if headers:
+        columns["headers"] = _array([[{"key": k, "value": v} for k, v in headers]], HEADERS.type, "headers")
+    if timestamp is not None:
+        columns["timestamp"] = pa.array([_us(timestamp)], pa.int64()).view(TIMESTAMP.type)
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    fmt.accept(batch)
+    return batch
+
+
+def many(fmt: Format, data: Any) -> pa.RecordBatch:
+    """A batch from a list of bytes, an Arrow array of values, or a RecordBatch or Table with the neutral columns.
+
+    A column ``offset`` is not taken: offsets are assigned."""
+    if isinstance(data, pa.RecordBatch):
+        batch = data
+    elif isinstance(data, pa.Table):
+        batch = _whole(data)
+    elif isinstance(data, (pa.Array, pa.ChunkedArray)):
+        batch = _whole(pa.table({"value": data}))
+    elif isinstance(data, (bytes, str)) or not isinstance(data, Iterable):
+        raise UsageError(f"a batch is a list of bytes or Arrow data, not {type(data).__name__}")
+    else:
+        batch = pa.RecordBatch.from_arrays([_array(list(data), VALUE.type, "value")], names=["value"])
+    batch = _neutral(fmt, batch)
+    fmt.accept(batch)
+    return batch
+
+
+def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
+def _us(timestamp: datetime | int | str) -> int:
+    try:
+        us = to_us(timestamp)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{timestamp!r} is no time: {error}") from error
+    if not -(2**63) < us < 2**63:
+        raise UsageError(f"the time {timestamp!r} is out of range")
+    return us
+
+
+def _whole(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise UsageError("the table holds more than 2 GiB of values", hint="append it batch by batch")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _neutral(fmt: Format, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that are records', in the types of the neutral record."""
+    names = batch.schema.names
+    if "value" not in names:
+        raise UsageError("there is no column 'value'", hint=f"the columns are {', '.join(COLUMNS)}")
+    extras = {field.name for field in fmt.capabilities.extras}
+    arrays, kept = [], []
+    for name, column in zip(names, batch.columns, strict=True):
+        if name == "offset":
+            continue
+        if name not in COLUMNS and name not in extras:
+            raise UnsupportedFieldError(f"{fmt.name} has no place for the column {name!r}")
+        if name in COLUMNS and column.null_count == len(column) and name != "value":
+            continue
+        wanted = schema_for(fmt, [name]).field(0).type
+        try:
+            arrays.append(column if column.type == wanted else column.cast(wanted))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"column {name!r}: {error}") from error
+        kept.append(name)
+    return pa.RecordBatch.from_arrays(arrays, names=kept)
+
+
+def merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches one behind another; a column that only some have is null in the others."""
+    if len(batches) == 1:
+        return batches[0]
+    schema = pa.unify_schemas([batch.schema for batch in batches])
+    same = [
+        batch
+        if batch.schema.equals(schema)
+        else pa.RecordBatch.from_arrays(
+            [
+                batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ],
+            schema=schema,
+        )
+        for batch in batches
+    ]
+    return pa.concat_batches(same)
+
+
+def stamp(batch: pa.RecordBatch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]:
+    """The batch with a time in every row, and its last time. A row without one gets ``now_us``, never less than what
+    precedes it."""
+    if "timestamp" in batch.schema.names:
+        column = batch.column("timestamp").view(pa.int64())
+        if column.null_count == 0:
+            times = column.to_numpy()
+            return batch, max(last_us, int(times.max())) if len(times) else last_us
+        given = column.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
+        times = np.maximum.accumulate(np.where(given == np.iinfo(np.int64).min, max(now_us, last_us), given))
+        missing = np.asarray(column.is_null())
+        times = np.where(missing, times, given)
+    else:
+        times = np.full(batch.num_rows, max(now_us, last_us), np.int64)
+    stamped = pa.array(times, pa.int64()).view(TIMESTAMP.type)
+    if "timestamp" in batch.schema.names:
+        batch = batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", stamped)
+    else:
+        batch = batch.append_column("timestamp", stamped)
+    return batch, max(last_us, int(times.max())) if len(times) else last_us
+
+
+def goes_back(batch: pa.RecordBatch, last_us: int) -> bool:
+    """Whether a time that the caller gave is before the one that precedes it."""
+    if "timestamp" not in batch.schema.names:
+        return False
+    given = batch.column("timestamp").view(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
+    return bool(len(given)) and (int(given[0]) < last_us or bool((np.diff(given) < 0).any()))

@@ -1,0 +1,264 @@
+"""The sidecar ``.duramen/``: what no format can say about itself.
+
+::
+
+    .duramen/
+      log.json       format and options, so that reopening needs none
+      lock           held by the one writer; names its process
+      watermark      shared with readers: how far records are acknowledged, and how far they are on the disk
+      sealed.jsonl   one line per sealed segment: offsets, size, digest
+      quarantine/    copies of bytes that recovery or repair took away
+
+Derived like everything but the records: a lost or stale sidecar loses no data, only the extra evidence. Nothing here
+judges a log; `recovery` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Self
+
+from duramen import kernel
+from duramen.disk import Disk
+from duramen.disk.base import File, Kind, Lock, Page, write_all
+from duramen.errors import CorruptionError, LockedError
+
+DIRECTORY = ".duramen"
+VERSION = 1
+
+
+class Watermark(NamedTuple):
+    """How far the active segment is good. ``next_offset`` is behind the last acknowledged record, ``position`` the
+    byte behind it; the durable pair likewise for what was synced. ``open`` while a writer has not closed the log."""
+
+    base: int
+    position: int
+    next_offset: int
+    durable_position: int
+    durable_offset: int
+    open: bool
+
+    def encode(self) -> bytes:
+        body = _WATERMARK.pack(_MAGIC, *self[:5], int(self.open))
+        return body + kernel.crc32c(body).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self | None:
+        """None where the bytes are torn, zero or foreign."""
+        body, crc = raw[: _WATERMARK.size], raw[_WATERMARK.size : _WATERMARK.size + 4]
+        if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
+            return None
+        _, *numbers, is_open = _WATERMARK.unpack(body)
+        return cls(*numbers, bool(is_open))
+
+
+_MAGIC = b"DURAMARK"
+_WATERMARK = struct.Struct("<8s5qI")
+PAGE_BYTES = _WATERMARK.size + 4
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A segment that will not change any more. The digest is both CRCs of the whole file: 64 bits that cost little
+    enough to be kept while writing."""
+
+    base: int
+    last_offset: int
+    size_bytes: int
+    crc32: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class Config:
+    format: str
+    options: Mapping[str, Any]
+    created_ms: int
+
+
+def read_config(disk: Disk, root: str) -> Config | None:
+    """What the sidecar says about the log at ``root``; None without one."""
+    path = posixpath.join(root, DIRECTORY, "log.json")
+    if disk.kind(path) != Kind.FILE:
+        return None
+    raw = bytes(disk.map(path).data)
+    try:
+        tree = json.loads(raw)
+        if tree["duramen"] != VERSION:
+            raise CorruptionError(f"unknown version {tree['duramen']!r} of the sidecar", path=path)
+        return Config(str(tree["format"]), dict(tree["options"]), int(tree["created_ms"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            f"the sidecar cannot be read: {error!r}",
+            path=path,
+            hint="delete it: the log's records are whole without it, and it is made anew",
+        ) from error
+
+
+def read_watermark(disk: Disk, root: str) -> Watermark | None:
+    path = posixpath.join(root, DIRECTORY, "watermark")
+    if disk.kind(path) != Kind.FILE:
+        return None
+    page = disk.page(path, PAGE_BYTES, writable=False)
+    try:
+        return Watermark.decode(page.load())
+    finally:
+        page.close()
+
+
+def replace_file(disk: Disk, path: str, content: bytes, *, temporary: str | None = None) -> None:
+    """Put ``content`` at ``path`` so that a crash leaves the old file or the new one, whole."""
+    temporary = temporary or path + ".new"
+    if disk.kind(temporary) != Kind.MISSING:
+        disk.remove(temporary)
+    file = disk.create(temporary)
+    try:
+        write_all(file, 0, content)
+        file.sync()
+    finally:
+        file.close()
+    disk.replace(temporary, path)
+    disk.sync_directory(posixpath.dirname(path))
+    if posixpath.dirname(temporary) != posixpath.dirname(path):
+        disk.sync_directory(posixpath.dirname(temporary))
+
+
+class Sidecar:
+    """The sidecar of a log that is open for writing: locked, and made if it was not there."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self.root = root
+        self._path = posixpath.join(root, DIRECTORY)
+        self._lock: Lock | None = None
+        self._page: Page | None = None
+        self._sealed_file: File | None = None
+        self._sealed_bytes = 0
+
+    # --- the lock
+
+    def lock(self) -> None:
+        """Become the log's one writer. The lock ends with the process, so a crashed holder's is simply free."""
+        fresh = self._disk.kind(self._path) == Kind.MISSING
+        self._disk.make_directory(self._path)
+        if fresh:
+            self._disk.sync_directory(self.root)
+        path = self._file("lock")
+        try:
+            self._lock = self._disk.lock(path, f"pid {os.getpid()}\n".encode())
+        except LockedError as error:
+            holder = error.note.decode("ascii", "replace").strip() or "another process"
+            raise LockedError(
+                f"the log is open for writing elsewhere ({holder})",
+                note=error.note,
+                path=self.root,
+                hint="close it there, or open it here for reading",
+            ) from None
+
+    def release(self) -> None:
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+        if self._sealed_file is not None:
+            self._sealed_file.close()
+            self._sealed_file = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # --- format and options
+
+    def write_config(self, config: Config) -> None:
+        tree = {"duramen": VERSION, **asdict(replace(config, options=dict(config.options)))}
+        content = json.dumps(tree, indent=2, sort_keys=True).encode() + b"\n"
+        replace_file(self._disk, self._file("log.json"), content)
+
+    # --- the watermark
+
+    def watermark(self) -> Watermark | None:
+        return Watermark.decode(self._shared().load())
+
+    def mark(self, watermark: Watermark) -> None:
+        self._shared().store(watermark.encode())
+
+    def _shared(self) -> Page:
+        if self._page is None:
+            self._page = self._disk.page(self._file("watermark"), PAGE_BYTES, writable=True)
+        return self._page
+
+    # --- sealed segments
+
+    def sealed(self) -> dict[int, Sealed]:
+        return {entry.base: entry for entry in self._read_sealed()}
+
+    def _read_sealed(self) -> Iterator[Sealed]:
+        """The whole lines, up to a torn one."""
+        path = self._file("sealed.jsonl")
+        if self._disk.kind(path) != Kind.FILE:
+            return
+        self._sealed_bytes = 0
+        for line in bytes(self._disk.map(path).data).splitlines(keepends=True):
+            body, _, crc = line.rstrip(b"\n").rpartition(b" ")
+            if not line.endswith(b"\n") or crc != b"%08x" % kernel.crc32c(body):
+                return
+            self._sealed_bytes += len(line)
+            yield Sealed(**json.loads(body))
+
+    def add_sealed(self, entry: Sealed) -> None:
+        """Remember a sealed segment, on the disk when this returns."""
+        if self._sealed_file is None:
+            path = self._file("sealed.jsonl")
+            fresh = self._disk.kind(path) != Kind.FILE
+            if not fresh:
+                self.sealed()
+            self._sealed_file = self._disk.create(path) if fresh else self._disk.open(path)
+            self._sealed_file.truncate(self._sealed_bytes)
+            if fresh:
+                self._disk.sync_directory(self._path)
+        body = json.dumps(asdict(entry)).encode()
+        line = body + b" %08x\n" % kernel.crc32c(body)
+        write_all(self._sealed_file, self._sealed_bytes, line)
+        self._sealed_file.sync()
+        self._sealed_bytes += len(line)
+
+    # --- quarantine
+
+    def quarantine(self, name: str, content: memoryview | bytes) -> str:
+        """Keep a copy of bytes that are about to be taken away; on the disk when this returns. Answers its path."""
+        directory = self._file("quarantine")
+        if self._disk.kind(directory) == Kind.MISSING:
+            self._disk.make_directory(directory)
+            self._disk.sync_directory(self._path)
+        path = posixpath.join(directory, name.replace("/", "_"))
+        number = 0
+        while self._disk.kind(path) != Kind.MISSING:
+            if bytes(self._disk.map(path).data) == bytes(content):
+                self._resync(path)
+                return path
+            number += 1
+            path = posixpath.join(directory, f"{name.replace('/', '_')}.{number}")
+        file = self._disk.create(path)
+        try:
+            write_all(file, 0, content)
+            file.sync()
+        finally:
+            file.close()
+        self._disk.sync_directory(directory)
+        return path
+
+    def _resync(self, path: str) -> None:
+        """A copy that a crashed recovery made may not have reached the disk."""
+        file = self._disk.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._disk.sync_directory(posixpath.dirname(path))
+
+    def _file(self, name: str) -> str:
+        return posixpath.join(self._path, name)

@@ -1,0 +1,385 @@
+"""The real disk: what only real processes, descriptors and files can show. What it shares is in `test_contract`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duramen.disk import PosixDisk, futex, posix
+from duramen.disk.base import Kind, write_all
+from duramen.errors import LockedError, StorageError
+
+needs_futex = pytest.mark.skipif(futex._futex() is None, reason="no futex here")
+
+
+class Child:
+    """Another Python process that runs ``script`` with ``path``, line by line on its standard output."""
+
+    def __init__(self, script: str, path: Path) -> None:
+        prelude = "import os, sys, time\nfrom duramen.disk import PosixDisk\npath = sys.argv[1]\ndisk = PosixDisk()\n"
+        command = [sys.executable, "-u", "-c", prelude + script, str(path)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def children() -> Iterator[list[Child]]:
+    started: list[Child] = []
+    yield started
+    for child in started:
+        child.kill()
+
+
+# --- files
+
+
+def test_a_new_file_has_mode_644_and_is_not_inherited(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        file = PosixDisk().create(str(tmp_path / "a"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    assert isinstance(file, posix.PosixFile)
+    with file._descriptor as descriptor:
+        assert fcntl.fcntl(descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+def test_a_descriptor_in_use_is_not_closed(tmp_path: Path) -> None:
+    """Its number would go to the next file that is opened, and the bytes of the first one there."""
+    file = posix.PosixFile(str(tmp_path / "a"), os.O_CREAT)
+    with file._descriptor as descriptor:
+        file.close()
+        other = os.open(tmp_path / "b", os.O_CREAT | os.O_WRONLY)
+        assert other != descriptor
+        os.pwrite(descriptor, b"mine", 0)
+        os.close(other)
+    assert (tmp_path / "a").read_bytes() == b"mine"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_dropped_files_leave_no_descriptors(tmp_path: Path) -> None:
+    disk = PosixDisk()
+    before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+    for index in range(20):
+        disk.create(str(tmp_path / f"a{index}"))
+        disk.lock(str(tmp_path / f"l{index}"), b"")
+        disk.page(str(tmp_path / f"p{index}"), 4, writable=True)
+        with pytest.raises(StorageError):
+            disk.open(str(tmp_path))
+        with pytest.raises(StorageError):
+            disk.page(str(tmp_path / f"a{index}"), 4, writable=False)
+    if sys.platform == "linux":
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pipe_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    disk, path = PosixDisk(), str(tmp_path / "pipe")
+    assert disk.kind(path) == Kind.OTHER
+    for act in (disk.map, disk.open, lambda path: disk.lock(path, b""), lambda path: disk.page(path, 4, writable=True)):
+        with pytest.raises(StorageError) as caught:
+            act(path)
+        assert caught.value.path == path
+
+
+def test_a_full_disk_is_told() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    file = posix.PosixFile.__new__(posix.PosixFile)
+    file.path = "/dev/full"
+    file._descriptor = posix._Descriptor(os.open("/dev/full", os.O_WRONLY))
+    with pytest.raises(StorageError, match="free some space") as caught:
+        write_all(file, 0, b"x")
+    assert (caught.value.errno, caught.value.path) == (errno.ENOSPC, "/dev/full")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do anything")
+def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permissions") as caught:
+        PosixDisk().create(str(tmp_path / "a"))
+    assert caught.value.errno == errno.EACCES
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EDQUOT, errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_refusals_keep_their_number_and_say_what_to_do(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    path = str(tmp_path / "a")
+    file = PosixDisk().create(path)
+    monkeypatch.setattr(posix, "_sync_data", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
+    for act in (file.sync, lambda: file.write(0, b"x")):
+        with pytest.raises(StorageError) as caught:
+            act()
+        assert (caught.value.errno, caught.value.path) == (number, path)
+        assert caught.value.hint
+
+
+def test_sync_on_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F_FULLFSYNC where the system has it; fsync on a file system that does not know it; its errors are errors."""
+    answers: list[int] = []
+    calls: list[str] = []
+
+    def full_sync(descriptor: int, command: int) -> int:
+        calls.append("full")
+        if answers[0]:
+            raise OSError(answers[0], "refused")
+        return 0
+
+    monkeypatch.setattr(posix, "_FULL_SYNC", 51)
+    monkeypatch.setattr(fcntl, "fcntl", full_sync)
+    monkeypatch.setattr(posix, "_sync_data", lambda descriptor: calls.append("plain"))
+    file = PosixDisk().create(str(tmp_path / "a"))
+    answers[:] = [0]
+    file.sync()
+    answers[:] = [errno.ENOTSUP]
+    file.sync()
+    assert calls == ["full", "full", "plain"]
+    answers[:] = [errno.EIO]
+    with pytest.raises(StorageError):
+        file.sync()
+    assert calls == ["full", "full", "plain", "full"]
+
+
+def test_a_write_that_takes_nothing_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = PosixDisk().create(str(tmp_path / "a"))
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(StorageError) as caught:
+        write_all(file, 0, b"x")
+    assert caught.value.errno == errno.ENOSPC
+
+
+# --- locks
+
+HOLD = """
+lock = disk.lock(path, b"pid %d" % os.getpid())
+print(os.getpid())
+time.sleep(60)
+"""
+
+
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path, children: list[Child]) -> None:
+    path = tmp_path / "lock"
+    children.append(child := Child(HOLD, path))
+    pid = child.line()
+    inode = path.stat().st_ino
+    with pytest.raises(LockedError, match=f"pid {pid}") as caught:
+        PosixDisk().lock(str(path), b"me")
+    assert caught.value.note == f"pid {pid}".encode()
+    child.process.send_signal(signal.SIGKILL)
+    child.process.wait()
+    lock = PosixDisk().lock(str(path), b"me")
+    assert path.read_bytes() == b"me"
+    lock.release()
+    assert path.stat().st_ino == inode
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path, children: list[Child]) -> None:
+    script = """
+lock = disk.lock(path, b"parent")
+child = os.fork()
+if not child:
+    lock.release()      # not its lock: nothing happens
+    os.write(1, b"forked\\n")
+    time.sleep(60)
+os.write(1, b"%d\\n" % child)
+time.sleep(60)
+"""
+    path = tmp_path / "lock"
+    children.append(child := Child(script, path))
+    lines = {child.line(), child.line()}
+    orphan = int((lines - {"forked"}).pop())
+    try:
+        with pytest.raises(LockedError, match="parent"):
+            PosixDisk().lock(str(path), b"me")
+        child.process.send_signal(signal.SIGKILL)
+        child.process.wait()
+        os.kill(orphan, 0)
+        PosixDisk().lock(str(path), b"me").release()
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_lock_file_that_was_removed_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody removes the file between opening and locking it: the lock is taken on the file that is there then."""
+    path = tmp_path / "lock"
+    flock = fcntl.flock
+    removed = []
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        if not removed:
+            removed.append(path.unlink())
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    lock = PosixDisk().lock(str(path), b"me")
+    assert path.read_bytes() == b"me"
+    with pytest.raises(LockedError, match="me"):
+        PosixDisk().lock(str(path), b"")
+    lock.release()
+
+
+def test_one_of_many_threads_gets_the_lock(tmp_path: Path) -> None:
+    taken: list[object] = []
+    refused: list[LockedError] = []
+
+    def take(index: int) -> None:
+        try:
+            taken.append(PosixDisk().lock(str(tmp_path / "lock"), b"thread %d" % index))
+        except LockedError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=take, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(taken), len(refused)) == (1, 7)
+    assert all(error.note.startswith(b"thread ") for error in refused)
+
+
+# --- pages
+
+FOLLOW = """
+page = disk.page(path, 8, writable=False)
+seen = page.load()
+for _ in range(6):
+    print("ready")
+    spent = time.process_time()
+    page.wait(seen, 20)
+    woken = time.monotonic()
+    seen = page.load()
+    print(seen.hex(), woken, time.process_time() - spent)
+"""
+
+
+@needs_futex
+def test_a_store_wakes_another_process_soon_and_without_spinning(tmp_path: Path, children: list[Child]) -> None:
+    path = tmp_path / "page"
+    page = PosixDisk().page(str(path), 8, writable=True)
+    children.append(child := Child(FOLLOW, path))
+    late_s, spent_s = [], []
+    for number in range(6):
+        assert child.line() == "ready"
+        time.sleep(0.25)
+        data = bytes([number + 1]) * 8
+        stored = time.monotonic()
+        page.store(data)
+        seen, woken, spent = child.line().split()
+        assert seen == data.hex()
+        late_s.append(float(woken) - stored)
+        spent_s.append(float(spent))
+    assert statistics.median(late_s) < 0.05
+    assert statistics.median(spent_s) < 0.01
+
+
+def test_without_a_futex_pages_are_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posix.futex, "open_word", lambda descriptor: None)
+    page = PosixDisk().page(str(tmp_path / "page"), 4, writable=True)
+    reader = PosixDisk().page(str(tmp_path / "page"), 4, writable=False)
+    timer = threading.Timer(0.1, page.store, [b"abcd"])
+    timer.start()
+    began, spent = time.monotonic(), time.process_time()
+    reader.wait(bytes(4), 10)
+    assert time.monotonic() - began < 1
+    assert time.process_time() - spent < 0.09
+    assert reader.load() == b"abcd"
+    timer.join()
+
+
+@pytest.mark.parametrize("machine", ["riscv", "armv7l", ""])
+def test_unknown_processors_have_no_futex(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(futex.platform, "machine", lambda: machine)
+    assert futex._futex.__wrapped__() is None
+
+
+@needs_futex
+def test_a_sandbox_that_forbids_the_futex(tmp_path: Path) -> None:
+    """The call answers ENOSYS or EPERM: the page polls."""
+    path = tmp_path / "page"
+    page = posix.PosixPage(str(path), 4, writable=True)
+    with open(path, "rb") as file:
+        page._word = futex.Word(file.fileno(), lambda *_: -1)
+    timer = threading.Timer(0.05, page.store, [b"abcd"])
+    timer.start()
+    began = time.monotonic()
+    page.wait(bytes(4), 10)
+    assert time.monotonic() - began < 1
+    timer.join()
+
+
+@needs_futex
+def test_a_cut_page_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    page = PosixDisk().page(str(path), 4, writable=True)
+    os.truncate(path, 0)
+    with pytest.raises(StorageError, match="cut") as caught:
+        page.wait(bytes(4), 1)
+    assert caught.value.path == str(path)
+
+
+@needs_futex
+def test_signals_are_handled_while_waiting(tmp_path: Path) -> None:
+    page = PosixDisk().page(str(tmp_path / "page"), 4, writable=True)
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        began = time.monotonic()
+        page.wait(bytes(4), 0.2)
+        assert time.monotonic() - began >= 0.2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(rung) >= 3
+
+
+def test_pages_are_seen_whole(tmp_path: Path, children: list[Child]) -> None:
+    """Another process stores as fast as it can; no load mixes two stores."""
+    script = """
+page = disk.page(path, 64, writable=True)
+print("ready")
+for number in range(20000):
+    page.store(bytes([number % 251]) * 64)
+print("done")
+"""
+    path = tmp_path / "page"
+    children.append(child := Child(script, path))
+    assert child.line() == "ready"
+    page = PosixDisk().page(str(path), 64, writable=False)
+    loads = [page.load() for _ in range(20000)]
+    assert child.line() == "done"
+    assert all(load == load[:1] * 64 for load in loads)
+    assert len(set(loads)) > 1
