@@ -394,7 +394,7 @@ def test_nothing_behind_the_end_is_read() -> None:
     ],
 )
 def test_verdicts(chunk: bytes, stop: Stop) -> None:
-    end, _ = scan(chunk)
+    end, _ = scan(guarded(chunk))
     assert end.stop == stop
     assert end.count == (stop == Stop.END)
 
@@ -633,6 +633,18 @@ def test_encoding_refuses_what_does_not_fit() -> None:
     assert isinstance(encode([b"a"], [1], version=2), Refused)
     assert isinstance(encode([], [1], room=-48), Refused)
     assert not isinstance(encode([], []), Refused)
+
+
+def test_encoding_reads_no_offset_behind_the_last() -> None:
+    """Behind the slice lie offsets that would fit."""
+    bounds = np.array([0, 1, 2, 3], np.int32)[:2]
+
+    def make() -> Any:
+        out, columns = np.zeros(200, np.uint8), zeroed(ChunkColumns.empty(1))
+        columns.records[:] = 3
+        return (out, 0, columns, b"abc", bounds), {}, (out,)
+
+    assert both("encode_chunks", make) == Refused("chunk 0 does not fit")
 
 
 @pytest.mark.parametrize("offsets", [[-1, 2], [2, 1], [0, 9], [5, 5], [0]])

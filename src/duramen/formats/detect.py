@@ -15,7 +15,7 @@ from duramen.errors import DetectionError
 from duramen.formats import fixed_slot, rustlog
 from duramen.formats.base import Buffer, Role
 from duramen.formats.registry import FORMATS
-from duramen.kernel.layout import ScanEnd, Stop
+from duramen.kernel.layout import Stop
 
 
 class Detected(NamedTuple):
@@ -165,7 +165,7 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
     if records and not record_size:
         return Detected(
             "rustlog",
-            f"{name} holds {end.count} records in order with RustLog's {dialect.name}, up to byte {end.position}",
+            f"{name} holds {end.records} records in order with RustLog's {dialect.name}, up to byte {end.position}",
         )
     if record_size and not records:
         return Detected("fixed-slot", f"{name}: the checksum of slot 0 fits a record size of {record_size} bytes")
@@ -180,7 +180,7 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
     raise DetectionError("no known magic number, record structure or checksum", path=name, position=0, hint=ASK)
 
 
-def _looks_like_records(end: ScanEnd, size: int) -> bool:
-    if end.count == 0:
-        return Stop(end.stop) == Stop.ZEROS
-    return Stop(end.stop) in (Stop.END, Stop.ZEROS, Stop.LIMIT) or end.count > 1 or end.position * 2 >= size
+def _looks_like_records(end: rustlog.Walk, size: int) -> bool:
+    if end.records == 0:
+        return end.stop == Stop.ZEROS
+    return end.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT) or end.records > 1 or end.position * 2 >= size

@@ -28,8 +28,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from duramen import kernel
@@ -52,7 +53,7 @@ from duramen.formats.base import (
 from duramen.formats.frames import Dialect, EveryRecordIndex, FrameSegment, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
 from duramen.formats.structs import Field, Struct
-from duramen.kernel.layout import FrameColumns, FrameLayout, ScanEnd, Stop
+from duramen.kernel.layout import FrameColumns, FrameLayout, Stop
 
 MAX_RECORD_BYTES = 10 << 20
 INDEX_INTERVAL_RECORDS = 100
@@ -86,25 +87,44 @@ _TIME = re.compile(rb"\x00[\x03-\x0f]")
 _WALK_RECORDS = 4096
 
 
-def walk(buf: Buffer, dialect: Dialect) -> ScanEnd:
-    """How far records of ``dialect`` go from the start of a segment, looking at no more than a few thousand."""
-    return kernel.scan_frames(buf, 0, len(memoryview(buf)), dialect.layout, FrameColumns.empty(_WALK_RECORDS))
+class Walk(NamedTuple):
+    """How far records of one dialect go from the start of a segment."""
+
+    records: int
+    position: int
+    stop: Stop
+    contiguous_bytes: int
+    """How far they go without leaving out an offset."""
+
+    def explains(self, time_fits: bool) -> tuple[bool, bool, bool, int]:
+        """How well: whether everything is records without a gap; whether what lies at the place of the time fits;
+        whether everything is records, with gaps; how far they go without one."""
+        whole = self.records > 0 and self.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT)
+        return whole and self.contiguous_bytes == self.position, time_fits, whole, self.contiguous_bytes
+
+
+def walk(buf: Buffer, dialect: Dialect) -> Walk:
+    """Walk the first records, no more than a few thousand."""
+    columns = FrameColumns.empty(_WALK_RECORDS)
+    end = kernel.scan_frames(buf, 0, len(memoryview(buf)), dialect.layout, columns)
+    offsets = columns.offset[: end.count]
+    gaps = np.flatnonzero(np.diff(offsets) != 1)
+    contiguous = int(columns.position[gaps[0] + 1]) if len(gaps) else end.position
+    return Walk(end.count, end.position, Stop(end.stop), contiguous)
 
 
 def dialect_of(buf: Buffer) -> Dialect:
-    """The layout that explains the bytes: one whose records end where the file ends, else the one that goes further.
+    """The layout that explains the bytes: one whose offsets follow each other up to where the file ends; else the one
+    that what lies behind the first offset speaks for, a time of this century or not; else the one that goes further.
 
     Bytes that both or neither explain are taken for the document's layout. So is a single short record whose payload
     starts like a time of this century: it is rather the document's record, torn.
     """
     spec, short = walk(buf, SPEC), walk(buf, SHORT)
-    if short.count == 1 and spec.count == 0 and _TIME.match(memoryview(buf), SHORT_HEADER.size):
+    is_time = bool(_TIME.match(memoryview(buf), SHORT_HEADER.size))
+    if short.records == 1 and spec.records == 0 and is_time:
         return SPEC
-
-    def explains(end: ScanEnd) -> tuple[bool, int]:
-        return end.count > 0 and Stop(end.stop) in (Stop.END, Stop.ZEROS, Stop.LIMIT), end.position
-
-    return SHORT if explains(short) > explains(spec) else SPEC
+    return SHORT if short.records and short.explains(not is_time) > spec.explains(is_time) else SPEC
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ reads. The compiled functions have the same names, arguments, results and refusa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -265,7 +266,7 @@ def _slices(data: Buffer | None, offsets: Int32s | None, count: int) -> Iterator
         return
     view = memoryview(data).cast("B")
     bounds = offsets.tolist()
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         yield bytes(view[start:stop]) if 0 <= start <= stop <= len(view) else None
 
 
@@ -308,7 +309,7 @@ def encode_frames(
 
         def put(position: int, width: int, number: int, frame: bytearray = frame) -> None:
             if position >= 0:
-                frame[position : position + width] = (number % 2 ** (8 * width)).to_bytes(width, order)  # type: ignore[arg-type]
+                frame[position : position + width] = (number % 2 ** (8 * width)).to_bytes(width, order)
 
         for const in layout.consts:
             put(const.position, const.width, const.value)

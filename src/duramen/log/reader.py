@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from duramen.disk import Disk, Mapped, PosixDisk
 from duramen.disk.base import Kind, Page
-from duramen.errors import DuramenError, OffsetError, UsageError
+from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, UsageError
 from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
@@ -57,8 +57,9 @@ class _OpenSegment:
         self.visible_bytes = files.segment.size_bytes
         self._mapped: list[Mapped] = []
         data = self._map(log._disk, self.path)[: self.visible_bytes]
+        self.torn_header: IncompleteHeaderError | None = None
         try:
-            self.segment: Segment = log.codec.open_segment(data, files.base)
+            self.segment: Segment = self._open_segment(log, data, files.base)
         except DuramenError as error:
             error.path = error.path or self.path
             raise
@@ -69,6 +70,15 @@ class _OpenSegment:
             )
             if index is not None:
                 self.indexes[role] = index
+
+    def _open_segment(self, log: Log, data: memoryview, base: int | None) -> Segment:
+        try:
+            return log.codec.open_segment(data, base)
+        except IncompleteHeaderError as error:
+            if not self.is_last:
+                raise
+            self.torn_header = error
+            return log.codec.open_segment(b"", base)
 
     def _map(self, disk: Disk, path: str) -> memoryview:
         mapped = disk.map(path)
@@ -172,8 +182,11 @@ class Log:
 
     def end(self) -> End:
         """Where the last segment's records end, and whether that is clean, torn or damaged."""
-        number = len(self._bases) - 1
-        opened = self._segment(number)
+        if not self._bases:
+            return End(Ending.CLEAN, 0, -1, Stop.END, "there is no segment")
+        opened = self._segment(len(self._bases) - 1)
+        if opened.torn_header is not None:
+            return End(Ending.TORN, 0, opened.segment.base_offset - 1, Stop.SHORT_HEADER, opened.torn_header.message)
         cursor = opened.last_cursor()
         while True:
             rows = opened.segment.scan(cursor)

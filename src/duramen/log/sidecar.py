@@ -54,7 +54,8 @@ class Watermark(NamedTuple):
         if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
             return None
         _, *numbers, is_open = _WATERMARK.unpack(body)
-        return cls(*numbers, bool(is_open))
+        base, position, next_offset, durable_position, durable_offset = numbers
+        return cls(base, position, next_offset, durable_position, durable_offset, bool(is_open))
 
 
 _MAGIC = b"DURAMARK"

@@ -1,0 +1,282 @@
+"""The decoders, one target each: what bytes go in, what is done with them, and from which seeds to start.
+
+A target is a function of bytes that returns, or raises because a promise is broken. It holds no state: the same bytes
+give the same outcome in the fuzzer, in the tests and in a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from duramen.formats import Format, make, stroma
+from duramen.formats.base import FileName, Role
+from duramen.formats.detect import detect_directory, detect_file
+from duramen.formats.keratin import Manifest
+from duramen.formats.osiris import LOG_HEADER
+from duramen.formats.osiris_chunk import SUB_BATCH, Chunk, SimpleEntry, SubBatch, encode_chunk
+from duramen.formats.osiris_tracking import Tracking, encode_blocks, parse_blocks
+from duramen.formats.rustlog import Checkpoint
+from duramen.formats.user_headers import decode_block, decode_blocks, encode_block
+from duramen.log.verify import verify as verify_log
+from duramen.model import TIMESTAMP
+from fuzz import agreement, checks, mending, seeds
+from fuzz.checks import may_refuse
+from fuzz.memory import MemoryDisk
+
+Run = Callable[[bytes], None]
+
+
+class Target(NamedTuple):
+    run: Run
+    seeds: Callable[[], Sequence[bytes]]
+    mend: mending.Mend | None = None
+
+    def __call__(self, data: bytes) -> None:
+        """The bytes as they are, and once more with their checksums made right."""
+        self.run(data)
+        if self.mend is not None and (mended := self.mend(data)) != data:
+            self.run(mended)
+
+
+SLOTS = make("fixed-slot", record_size=mending.SLOT_RECORD_BYTES)
+DURABLE, KERATIN, RUSTLOG, OSIRIS = (make(name) for name in ("durable-log", "keratin", "rustlog", "osiris"))
+
+
+# --- segments
+
+
+def segment(fmt: Format) -> Run:
+    options = dict(fmt.options)
+
+    def run(data: bytes) -> None:
+        for base in (None, 0):
+            checks.segment(fmt, data, base)
+        checks.log(fmt, fmt.segment_path(0), data, **options)
+
+    return run
+
+
+def rustlog_both(data: bytes) -> None:
+    """Fixed-slot and RustLog have no magic number: any bytes may be taken for either."""
+    segment(RUSTLOG)(data)
+    with may_refuse():
+        detect_file("00000000000000000000.log", data)
+
+
+# --- what lies beside a segment
+
+VALUES = {offset: b"value %d" % offset for offset in range(12)}
+
+
+def small_log(fmt: Format) -> dict[str, bytes]:
+    """A log of twelve records without its indexes."""
+    columns = {
+        "offset": pa.array(list(VALUES), pa.int64()),
+        "value": pa.array(list(VALUES.values()), pa.binary()),
+    }
+    if fmt.capabilities.timestamps:
+        times = [1_700_000_000_000_000 + offset * 1000 for offset in VALUES]
+        columns["timestamp"] = pa.array(times, pa.int64()).view(TIMESTAMP.type)
+    files = dict(fmt.build([pa.RecordBatch.from_pydict(columns)]))
+    return {name: data for name, data in files.items() if name == fmt.segment_path(0)}
+
+
+KERATIN_LOG, RUSTLOG_LOG = small_log(KERATIN), small_log(RUSTLOG)
+
+
+def index(fmt: Format, role: Role = Role.INDEX) -> Run:
+    files = small_log(fmt)
+    return lambda data: checks.index(fmt, role, data, files, VALUES)
+
+
+def small_index(fmt: Format, role: Role = Role.INDEX, **options: int) -> bytes:
+    """The index that the small log would have, dense enough to hold a few entries."""
+    dense = make(fmt.name, **options)
+    opened = dense.open_segment(small_log(fmt)[fmt.segment_path(0)], 0)
+    builder = dense.index_builder(0, 0)
+    builder.add(opened.scan(opened.start))
+    return builder.build()[role]
+
+
+def manifest(data: bytes) -> None:
+    checks.dump(KERATIN, Role.MANIFEST, data)
+    with may_refuse():
+        read = Manifest.decode(data)
+        list(read.problems())
+        assert Manifest.decode(read.encode()) == read
+    files = {**KERATIN_LOG, "manifest.bin": data}
+    checks.report_is_sane(verify_log(MemoryDisk.ROOT, format="keratin", disk=MemoryDisk(files)))
+    KERATIN.describe({"manifest.bin": data})
+
+
+def group_file(role: Role, suffix: str, survives: Run) -> Run:
+    """A file of a group's state; ``survives`` decodes it and encodes it again."""
+    name = f"groups/orders-0_billing.{suffix}"
+
+    def run(data: bytes) -> None:
+        checks.dump(KERATIN, role, data)
+        for problem in KERATIN.check_file(role, data, FileName(role)):
+            assert problem.message
+        with may_refuse():
+            survives(data)
+        files = {**KERATIN_LOG, name: data}
+        checks.report_is_sane(verify_log(MemoryDisk.ROOT, format="keratin", disk=MemoryDisk(files)))
+        KERATIN.describe({name: data})
+
+    return run
+
+
+def snapshot_survives(data: bytes) -> None:
+    read = stroma.Snapshot.decode(data)
+    assert stroma.Snapshot.decode(read.encode()) == read
+
+
+def delta_survives(data: bytes) -> None:
+    found = stroma.find_event(data, len(data) // 2)
+    assert found < 0 or len(data) // 2 <= found <= len(data)
+    read = stroma.Delta.decode(data)
+    assert 0 <= read.end <= len(data)
+    assert read.resumes_at < 0 or read.end < read.resumes_at < len(data)
+    assert stroma.Delta.decode(read.encode()).events == read.events
+
+
+def checkpoint(data: bytes) -> None:
+    checks.dump(RUSTLOG, Role.CHECKPOINT, data)
+    with may_refuse():
+        read = Checkpoint.parse(data)
+        assert Checkpoint.parse(read.encode()) == read
+    RUSTLOG.describe({".cleaner_checkpoint": data})
+    files = {**RUSTLOG_LOG, ".cleaner_checkpoint": data}
+    report = verify_log(MemoryDisk.ROOT, format="rustlog", disk=MemoryDisk(files))
+    assert report.ok
+    checks.report_is_sane(report)
+
+
+# --- what lies inside a record
+
+
+def user_headers(data: bytes) -> None:
+    """Decoding and encoding undo each other, for one block and for a column of them."""
+    parts = [data, data[: len(data) // 2], b"", data[4:]]
+    pairs = [decode_block(part) for part in parts]
+    assert [encode_block(*pair) for pair in pairs] == parts
+    keys, headers = decode_blocks(pa.array(parts, pa.binary()))
+    assert keys.to_pylist() == [key for key, _ in pairs]
+    lists = [None if h is None else [{"key": k, "value": v} for k, v in h] for _, h in pairs]
+    assert headers.to_pylist() == lists
+
+
+def tracking(data: bytes) -> None:
+    snapshot = bool(data[:1] != b"\0")
+    with may_refuse():
+        blocks = parse_blocks(data[1:], snapshot=snapshot)
+        assert encode_blocks(blocks, snapshot=snapshot) == data[1:]
+        state = Tracking()
+        state.update(7, blocks)
+        assert len(str(state.as_text())) > 0
+        again = Tracking()
+        again.replace(state.snapshot_blocks())
+        assert again == state
+        state.pruned(3, 0)
+
+
+def sub_batch(data: bytes) -> None:
+    """A sub-batch of any kind inside a chunk that is right: what it states is all that it may lie about."""
+    if len(data) < SUB_BATCH.size:
+        return
+    head, body = SUB_BATCH.unpack(data), data[SUB_BATCH.size :]
+    numbers = [int(head[name]) for name in ("type", "num_records", "uncompressed_length")]
+    batch = SubBatch(numbers[0] >> 4 & 7, numbers[1], numbers[2], body, numbers[0] & 15)
+    entries = (SimpleEntry(b"before"), batch, SimpleEntry(b"behind"))
+    chunk = encode_chunk(Chunk(0, 1_700_000_000_000, 1, entries=entries))
+    segment(OSIRIS)(LOG_HEADER + chunk + chunk[:20])
+
+
+# --- which format
+
+NAMES = (
+    "00000000000000000000.log", "00000000.log", "00000000000000000000.index", "00000000000000000000.segment",
+    "segment_00000000000000000000.log", "segment_00000000000000000000.idx", ".cleaner_checkpoint", "manifest.bin",
+    "segments/00000000000000000000.log", "renamed", "",
+)  # fmt: skip
+
+
+class _Files:
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._files = files
+
+    def names(self) -> list[str]:
+        return list(self._files)
+
+    def read(self, name: str) -> bytes:
+        return self._files[name]
+
+
+def detect(data: bytes) -> None:
+    """The first byte chooses the name; the others are the file's, alone and as half of a directory."""
+    choice, content = (data[0] if data else 0), data[1:]
+    name = NAMES[choice % len(NAMES)]
+    with may_refuse():
+        found = detect_file(name, content)
+        assert found.why
+        checks.dump(SLOTS if found.format == "fixed-slot" else make(found.format), found.role, content)
+    for files in ({name: content}, {name: content, NAMES[choice // 16 % len(NAMES)]: content[::-1]}):
+        with may_refuse():
+            assert detect_directory("log", _Files(files)).format
+
+
+def _detect_seeds() -> list[bytes]:
+    found = seeds.golden("**/*.log", "**/*.idx", "**/*.index", "**/*.bin", "**/.cleaner_checkpoint")
+    return [bytes([number % len(NAMES)]) + data[:300] for number, data in enumerate(found)]
+
+
+TARGETS: dict[str, Target] = {
+    "durable-log-segment": Target(segment(DURABLE), lambda: seeds.golden("durable-log/*/*.log"), mending.durable),
+    "durable-log-index": Target(index(DURABLE), lambda: [small_index(DURABLE), *seeds.golden("durable-log/*/*.idx")]),
+    "keratin-segment": Target(
+        segment(KERATIN),
+        lambda: seeds.golden("keratin/segments/*/*.log", "keratin/negative/*.log", "keratin/**/events/**/*.log"),
+        mending.keratin_segment,
+    ),
+    "keratin-index": Target(
+        index(KERATIN),
+        lambda: [small_index(KERATIN, index_stride_bytes=40), *seeds.golden("keratin/segments/*/*.idx*")],
+        mending.keratin_header,
+    ),
+    "keratin-time-index": Target(
+        index(KERATIN, Role.TIME_INDEX),
+        lambda: [
+            small_index(KERATIN, Role.TIME_INDEX, index_stride_bytes=40),
+            *seeds.golden("keratin/segments/*/*.tidx"),
+        ],
+        mending.keratin_header,
+    ),
+    "keratin-manifest": Target(manifest, lambda: seeds.golden("keratin/manifest/*/manifest.bin"), mending.manifest),
+    "keratin-snap": Target(
+        group_file(Role.GROUP_SNAPSHOT, "snap", snapshot_survives),
+        lambda: seeds.golden("keratin/groups/*.snap", "keratin/**/*.snap"),
+        mending.snapshot,
+    ),
+    "keratin-delta": Target(
+        group_file(Role.GROUP_DELTA, "delta", delta_survives),
+        lambda: seeds.golden("keratin/groups/*.delta", "keratin/groups/negative/*.delta"),
+        mending.delta,
+    ),
+    "keratin-user-headers": Target(user_headers, seeds.user_headers),
+    "rustlog-segment": Target(rustlog_both, lambda: seeds.golden("rustlog/*/*/*.log")),
+    "rustlog-index": Target(
+        index(RUSTLOG),
+        lambda: [small_index(RUSTLOG, index_interval_records=3), *seeds.golden("rustlog/*/*/*.index")],
+    ),
+    "rustlog-checkpoint": Target(checkpoint, lambda: seeds.golden("rustlog/*/*/.cleaner_checkpoint")),
+    "osiris-segment": Target(segment(OSIRIS), seeds.osiris_segments, mending.osiris),
+    "osiris-index": Target(index(OSIRIS), lambda: [small_index(OSIRIS), *seeds.osiris_indexes()]),
+    "osiris-sub-batch": Target(sub_batch, seeds.sub_batches),
+    "osiris-tracking": Target(tracking, seeds.tracking),
+    "fixed-slot-segment": Target(segment(SLOTS), lambda: seeds.golden("slot/rs16/*/*.log"), mending.slots),
+    "detect": Target(detect, _detect_seeds),
+    "kernel": Target(agreement.kernel, seeds.kernel),
+}
