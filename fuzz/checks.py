@@ -19,6 +19,7 @@ from duramen.errors import DuramenError
 from duramen.formats import Format
 from duramen.formats.base import Block, Cursor, Role, Rows, Segment, Severity
 from duramen.formats.fixed_slot import SlotSegment
+from duramen.formats.osiris_chunk import MAGIC
 from duramen.formats.osiris_segment import OsirisSegment
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, ChunkColumns, FrameColumns, Stop
 from duramen.log.ending import End, Ending, judge
@@ -136,7 +137,9 @@ def behind(opened: Segment, position: int) -> Iterator[int]:
     if not opened.record_checksum:
         return
     stride = opened.slot_bytes if isinstance(opened, SlotSegment) else 1
-    yield from range(position + stride, len(opened.buf), stride)[:MOST_PLACES]
+    for place in range(position + stride, len(opened.buf), stride)[:MOST_PLACES]:
+        if not isinstance(opened, OsirisSegment) or opened.buf[place] >> 4 == MAGIC:
+            yield place
 
 
 def counts_as_valid(opened: Segment, rows: Rows, previous_offset: int) -> bool:

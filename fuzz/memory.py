@@ -21,13 +21,18 @@ def _mapped_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
-@contextmanager
-def bounded(most_bytes: int = BOUND_BYTES) -> Iterator[None]:
+def limit(most_bytes: int = BOUND_BYTES) -> tuple[int, int]:
     """Let the process map ``most_bytes`` more than now; beyond that an allocation raises `MemoryError`.
 
-    Address space, not resident pages: a huge array that nobody touches counts, too."""
+    Address space, not resident pages: a huge array that nobody touches counts, too. Answers the limit before."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_mapped_bytes() + most_bytes, before[1]))
+    return before
+
+
+@contextmanager
+def bounded(most_bytes: int = BOUND_BYTES) -> Iterator[None]:
+    before = limit(most_bytes)
     try:
         yield
     finally:

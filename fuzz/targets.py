@@ -130,8 +130,9 @@ def group_file(role: Role, suffix: str, survives: Run) -> Run:
 
 
 def snapshot_survives(data: bytes) -> None:
-    read = stroma.Snapshot.decode(data)
-    assert stroma.Snapshot.decode(read.encode()) == read
+    """What is written is in order, whatever was read; written again it is the same."""
+    written = stroma.Snapshot.decode(data).encode()
+    assert stroma.Snapshot.decode(written).encode() == written
 
 
 def delta_survives(data: bytes) -> None:

@@ -150,9 +150,19 @@ class OsirisSegment(Segment):
         return _gather_two(self.buf, plain, positions, lengths, in_plain)
 
     def check(self, rows: Rows) -> Iterator[Problem]:
-        """Tracking that cannot be read: no checksum covers a trailer."""
+        """Tracking that cannot be read: no checksum covers a trailer, nor the length of it."""
         chunks = chunks_of(rows)
         for row in np.flatnonzero(chunks.tracking == BAD_TRACKING).tolist():
+            swallowed = self._chunk_in_trailer(chunks, row)
+            if swallowed >= 0:
+                yield Problem(
+                    "swallowed-chunk",
+                    Severity.DAMAGE,
+                    f"the trailer length is wrong: it takes in the chunk at byte {swallowed}",
+                    int(chunks.position[row]),
+                    int(chunks.last_offsets[row]) + 1,
+                )
+                continue
             yield Problem(
                 "bad-tracking",
                 Severity.WARNING,
@@ -161,6 +171,11 @@ class OsirisSegment(Segment):
                 int(chunks.chunk_id[row]),
                 "what consumers and producers stored with this chunk is lost",
             )
+
+    def _chunk_in_trailer(self, chunks: ChunkColumns, row: int) -> int:
+        start = int(chunks.data_position[row]) + int(chunks.data_length[row])
+        end = start + int(chunks.trailer_length[row])
+        return kernel.find_chunk(self.buf, start, end, int(chunks.last_offsets[row]))
 
     def read(self, cursor: Cursor, offset: int) -> Record | Stop:
         hit = kernel.seek_chunk(self.buf, cursor.position, len(self.buf), offset, cursor.previous_offset)

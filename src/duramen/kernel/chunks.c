@@ -113,7 +113,8 @@ static int walk_chunk(const uint8_t *buf, chunk *c)
     if (c->chunk_type == CHUNK_USER) {
         c->tracking = count_tracking(buf, data_end, c->next, 0);
     } else {
-        if (c->entries != 1 || sub_batches != 0) return 0;
+        /* A trailer here would be a wrong length that swallows the chunks behind it. */
+        if (c->entries != 1 || sub_batches != 0 || c->next != data_end) return 0;
         c->tracking = count_tracking(buf, e.value_position, data_end, c->chunk_type == CHUNK_SNAPSHOT);
     }
     c->sub_batches = sub_batches;

@@ -533,7 +533,7 @@ def _walk_chunk(view: memoryview, chunk: _Chunk) -> bool:
         return False
     if chunk.chunk_type == _USER:
         chunk.tracking = _count_tracking(view, chunk.data_end, chunk.next, False)
-    elif chunk.entries != 1 or sub_batches:
+    elif chunk.entries != 1 or sub_batches or chunk.trailer_length:
         return False
     else:
         snapshot = chunk.chunk_type == _SNAPSHOT

@@ -41,12 +41,12 @@ class End(NamedTuple):
         return kind(self.why, path=path, position=self.position, offset=self.previous_offset + 1, hint=hint)
 
 
-def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool, last_position: int | None = None) -> End:
+def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool, before_last: Cursor | None = None) -> End:
     """What a scan that stopped at ``cursor`` has met.
 
-    ``is_last``: no segment follows, so an unfinished write is possible here. ``last_position``: where the last record
+    ``is_last``: no segment follows, so an unfinished write is possible here. ``before_last``: where the last record
     before it starts. A record without a checksum may have swallowed others if its length is wrong, so valid ones are
-    looked for inside it, too.
+    looked for from there on, too.
     """
     position, previous = cursor
     if stop in (Stop.END, Stop.ZEROS):
@@ -59,10 +59,10 @@ def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool, last_p
         # A whole record whose offset is wrong was written as it is: no crash tears a write into one.
         return End(Ending.DAMAGE, position, previous, stop, stop.meaning, _found(segment.resync(cursor)))
     found = segment.resync(cursor)
-    if found < 0 and last_position is not None and not segment.record_checksum:
-        swallowed = segment.resync(Cursor(last_position, previous))
+    if found < 0 and before_last is not None and not segment.record_checksum:
+        swallowed = segment.resync(before_last)
         if swallowed >= 0:
-            why = f"{stop.meaning}; a valid record at byte {swallowed} lies inside the one before"
+            why = f"{stop.meaning}; a valid record at byte {swallowed} shows that the one before is wrong"
             return End(Ending.DAMAGE, position, previous, stop, why)
     if found >= 0:
         why = f"{stop.meaning}; a valid record follows at byte {found}"
@@ -76,8 +76,11 @@ def judge(segment: Segment, cursor: Cursor, stop: Stop, *, is_last: bool, last_p
 
 def judge_rows(segment: Segment, rows: Rows, *, is_last: bool) -> End:
     """What the scan that answered ``rows`` has met."""
-    last = int(rows.columns.position[-1]) if len(rows.columns) else None
-    return judge(segment, rows.cursor, rows.stop, is_last=is_last, last_position=last)
+    before_last = None
+    if len(rows.columns):
+        previous = int(rows.columns.last_offsets[-2]) if len(rows.columns) > 1 else segment.base_offset - 1
+        before_last = Cursor(int(rows.columns.position[-1]), previous)
+    return judge(segment, rows.cursor, rows.stop, is_last=is_last, before_last=before_last)
 
 
 SECTOR_BYTES = 512
