@@ -19,6 +19,7 @@ from duramen.errors import DuramenError
 from duramen.formats import Format
 from duramen.formats.base import Block, Cursor, Role, Rows, Segment, Severity
 from duramen.formats.fixed_slot import SlotSegment
+from duramen.formats.frames import FrameSegment
 from duramen.formats.osiris_chunk import MAGIC
 from duramen.formats.osiris_segment import OsirisSegment
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, ChunkColumns, FrameColumns, Stop
@@ -30,7 +31,6 @@ from duramen.model import COLUMNS, Record
 from fuzz.memory import MemoryDisk
 
 MOST_READS = 4
-MOST_PLACES = 300
 
 
 @contextmanager
@@ -133,13 +133,25 @@ def end(opened: Segment, verdict: End) -> None:
 
 
 def behind(opened: Segment, position: int) -> Iterator[int]:
-    """Places behind a torn tail where a record would be one; all of a small tail, for formats with a checksum."""
-    if not opened.record_checksum:
-        return
-    stride = opened.slot_bytes if isinstance(opened, SlotSegment) else 1
-    for place in range(position + stride, len(opened.buf), stride)[:MOST_PLACES]:
-        if not isinstance(opened, OsirisSegment) or opened.buf[place] >> 4 == MAGIC:
-            yield place
+    """The places behind a torn tail where a record could start, for formats whose records have a checksum."""
+    if isinstance(opened, SlotSegment):
+        yield from range(position + opened.slot_bytes, len(opened.buf), opened.slot_bytes)
+    elif opened.record_checksum:
+        begins = _first_bytes(opened)
+        for place in range(position + 1, len(opened.buf)):
+            if opened.buf[place] in begins:
+                yield place
+
+
+def _first_bytes(opened: Segment) -> set[int]:
+    """What a record can begin with: both formats of frames with a checksum have their magic number there."""
+    if isinstance(opened, OsirisSegment):
+        return {MAGIC << 4 | version for version in range(16)}
+    assert isinstance(opened, FrameSegment)
+    layout = opened._dialect.layout
+    magic = layout.consts[0]
+    assert magic.position == 0
+    return {magic.value.to_bytes(magic.width, "big" if layout.big_endian else "little")[0]}
 
 
 def counts_as_valid(opened: Segment, rows: Rows, previous_offset: int) -> bool:

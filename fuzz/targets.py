@@ -6,6 +6,7 @@ give the same outcome in the fuzzer, in the tests and in a replay.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -52,8 +53,7 @@ def segment(fmt: Format) -> Run:
     options = dict(fmt.options)
 
     def run(data: bytes) -> None:
-        for base in (None, 0):
-            checks.segment(fmt, data, base)
+        checks.segment(fmt, data, 0 if zlib.crc32(data) & 1 else None)
         checks.log(fmt, fmt.segment_path(0), data, **options)
 
     return run

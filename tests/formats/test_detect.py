@@ -134,7 +134,9 @@ def test_a_missing_path(tmp_path: Path) -> None:
 
 
 def test_a_store_of_many_logs(tmp_path: Path) -> None:
-    vectors.put(tmp_path, {f"topics/orders/partitions/0/{n}": d for n, d in vectors.directory("rustlog/spec/three").items()})
+    vectors.put(
+        tmp_path, {f"topics/orders/partitions/0/{n}": d for n, d in vectors.directory("rustlog/spec/three").items()}
+    )
     with pytest.raises(DetectionError, match="many logs") as caught:
         duramen.detect(tmp_path)
     assert "partitions" in str(caught.value)
@@ -156,7 +158,9 @@ def test_names_and_bytes_that_contradict_each_other() -> None:
     with pytest.raises(DetectionError, match="named like durable-log but starts like osiris"):
         in_memory(**{"segment_00000000000000000000.log": b"OSIL\0\0\0\1"})
     with pytest.raises(DetectionError, match="named like osiris but starts like durable-log"):
-        in_memory(**{"00000000000000000000.segment": vectors.read("durable-log/three/segment_00000000000000000000.log")})
+        in_memory(
+            **{"00000000000000000000.segment": vectors.read("durable-log/three/segment_00000000000000000000.log")}
+        )
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 100, b"GO", b"\xff" * 100], ids=["empty", "zeros", "torn", "damaged"])
@@ -166,7 +170,10 @@ def test_a_name_with_a_form_of_its_own_is_believed(data: bytes) -> None:
 
 
 def test_a_rustlog_whose_first_segment_is_empty() -> None:
-    files = {"00000000000000000000.log": b"", "00000000000000000003.log": vectors.read("rustlog/spec/three/00000000000000000000.log")}
+    files = {
+        "00000000000000000000.log": b"",
+        "00000000000000000003.log": vectors.read("rustlog/spec/three/00000000000000000000.log"),
+    }
     found = in_memory(**files)
     assert found.format == "rustlog"
     assert "00000000000000000003.log" in found.why
@@ -249,7 +256,9 @@ def test_both_structures_at_once() -> None:
         detect_file("00000000.log", data)
 
 
-@given(st.binary(max_size=64), st.sampled_from(["x", "00000000.log", "00000000000000000000.log", ".cleaner_checkpoint"]))
+@given(
+    st.binary(max_size=64), st.sampled_from(["x", "00000000.log", "00000000000000000000.log", ".cleaner_checkpoint"])
+)
 def test_arbitrary_bytes_are_detected_or_refused(data: bytes, name: str) -> None:
     try:
         found = detect_file(name, data)

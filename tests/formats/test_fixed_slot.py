@@ -34,10 +34,9 @@ def size_of(vector: str) -> int:
 
 
 def slots(vector: str) -> list[bytes]:
-    return [
-        bytes.fromhex(record["payload"])
-        for record in VECTORS[vector].get("expect", {}).get("records", [])
-    ] or [field.value for field in vectors.fields_expected(vector) if field.name == "payload"]
+    return [bytes.fromhex(record["payload"]) for record in VECTORS[vector].get("expect", {}).get("records", [])] or [
+        field.value for field in vectors.fields_expected(vector) if field.name == "payload"
+    ]
 
 
 def fmt(vector: str = THREE) -> FixedSlot:

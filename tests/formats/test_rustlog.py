@@ -50,10 +50,7 @@ COVERED = {"length"}
 
 def records250() -> list[dict[str, Any]]:
     """`vectors.json` lists only their number."""
-    return [
-        {"offset": k, "payload": (b"record%d" % k).hex(), "timestamp_us": TS_US + k * 1000}
-        for k in range(250)
-    ]
+    return [{"offset": k, "payload": (b"record%d" % k).hex(), "timestamp_us": TS_US + k * 1000} for k in range(250)]
 
 
 def listed(kind: str, name: str) -> list[dict[str, Any]]:

@@ -31,9 +31,7 @@ def names(start: str, suffix: str = "", *, negative: bool | None = False) -> lis
     return [
         name
         for name in VECTORS
-        if name.startswith(start)
-        and name.endswith(suffix)
-        and (negative is None or ("/negative/" in name) == negative)
+        if name.startswith(start) and name.endswith(suffix) and (negative is None or ("/negative/" in name) == negative)
     ]
 
 

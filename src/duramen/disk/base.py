@@ -124,4 +124,3 @@ def write_all(file: File, position: int, data: Buffer) -> None:
         taken = file.write(position, view)
         position += taken
         view = view[taken:]
-

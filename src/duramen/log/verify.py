@@ -133,6 +133,8 @@ class Verifier:
             end = judge_rows(segment, rows, is_last=is_last)
             report.ending = end.ending
             self._end(report, segment, end)
+            for checker in indexes:
+                checker.forgive(end)
             if end.goes_on_at is None:
                 return
             self._progress(end.goes_on_at - cursor.position)
@@ -326,6 +328,7 @@ class _IndexChecker:
         self._row = 0
         self._wrong: list[int] = []
         self._differs: list[tuple[int, str, int, int]] = []
+        self._damaged: list[tuple[int, int]] = []
         self._end_offset = -1
 
     def add(self, rows: Rows, segment: Segment) -> None:
@@ -357,11 +360,23 @@ class _IndexChecker:
             for row in np.flatnonzero(named & (held != stored[here].astype(held.dtype))).tolist():
                 self._differs.append((self._row + row, name, int(held[row]), int(stored[here][row])))
 
+    def forgive(self, end: End) -> None:
+        """Entries that point into a damaged range are not to blame for it."""
+        if end.ending != Ending.CLEAN:
+            self._damaged.append((end.position, 2**62 if end.goes_on_at is None else end.goes_on_at))
+
+    def _is_to_blame(self, row: int) -> bool:
+        if self._index.positions is None:
+            return not self._damaged
+        position = int(self._index.positions[row])
+        return not any(start <= position < stop for start, stop in self._damaged)
+
     def _position(self, row: int) -> int:
         return self._index.start + row * self._index.entry_bytes
 
     def finish(self, verifier: Verifier) -> None:
-        beyond = len(self._index) - self._row
+        beyond = sum(self._is_to_blame(row) for row in range(self._row, min(len(self._index), self._row + 1000)))
+        self._wrong = [row for row in self._wrong if self._is_to_blame(row)]
         for row in self._wrong[: self.MOST]:
             verifier._find(
                 "wrong-index-entry", Severity.WARNING, self.path,
@@ -388,7 +403,7 @@ class _IndexChecker:
         if beyond:
             verifier._find(
                 "index-past-end", Severity.WARNING, self.path,
-                f"{beyond} entries lie behind the last record, or out of order", _REINDEX,
+                "its last entries lie behind the last record, or are out of order", _REINDEX,
                 position=self._position(self._row),
             )  # fmt: skip
         if self._index.rest_bytes:
