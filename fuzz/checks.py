@@ -217,6 +217,7 @@ def index(fmt: Format, role: Role, data: bytes, files: Mapping[str, bytes], reco
         assert {record.offset: record.value for record in log.scan()} == records
         for offset, value in records.items():
             assert log.read(offset).value == value
+        for offset in (min(records), max(records)):
             assert next(log.scan(offset)).offset == offset
         assert log.next_offset == max(records) + 1
         if fmt.capabilities.timestamps:

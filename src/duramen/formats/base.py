@@ -213,22 +213,39 @@ class Segment(ABC):
 
 
 class IndexBuilder(ABC):
-    """Makes the derived files of one segment from what scans or encoders answer."""
+    """Makes the derived files of one segment from what scans or encoders answer, all at once or bit by bit."""
+
+    def __init__(self) -> None:
+        self._new: dict[Role, list[bytes]] = {role: [header] for role, header in self.headers().items()}
 
     @abstractmethod
-    def add(self, rows: Rows) -> None: ...
+    def headers(self) -> dict[Role, bytes]:
+        """What each file begins with."""
 
     @abstractmethod
-    def build(self) -> dict[Role, bytes]: ...
+    def entries(self, rows: Rows) -> dict[Role, bytes]:
+        """The entries for the next rows."""
+
+    def add(self, rows: Rows) -> None:
+        """Take the next rows in."""
+        for role, raw in self.entries(rows).items():
+            if raw:
+                self._new[role].append(raw)
+
+    def build(self) -> dict[Role, bytes]:
+        """The bytes of each file that were not handed out before."""
+        built = {role: b"".join(parts) for role, parts in self._new.items()}
+        self._new = {role: [] for role in self._new}
+        return built
 
 
 class NoIndex(IndexBuilder):
     """For a format whose records can be found by arithmetic."""
 
-    def add(self, rows: Rows) -> None:
-        pass
+    def headers(self) -> dict[Role, bytes]:
+        return {}
 
-    def build(self) -> dict[Role, bytes]:
+    def entries(self, rows: Rows) -> dict[Role, bytes]:
         return {}
 
 

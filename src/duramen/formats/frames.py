@@ -248,9 +248,12 @@ class EveryRecordIndex(IndexBuilder):
         self._dtype = np.dtype([(name, f"{entry.order}u{entry.width(name)}") for name in entry.names])
         self._interval = interval
         self._seen = 0
-        self._parts: list[bytes] = []
+        super().__init__()
 
-    def add(self, rows: Rows) -> None:
+    def headers(self) -> dict[Role, bytes]:
+        return {Role.INDEX: b""}
+
+    def entries(self, rows: Rows) -> dict[Role, bytes]:
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
         first = -self._seen % self._interval
@@ -258,7 +261,4 @@ class EveryRecordIndex(IndexBuilder):
         entries = np.empty(len(frames.offset[first :: self._interval]), self._dtype)
         entries["offset"] = frames.offset[first :: self._interval]
         entries["position"] = frames.position[first :: self._interval]
-        self._parts.append(entries.tobytes())
-
-    def build(self) -> dict[Role, bytes]:
-        return {Role.INDEX: b"".join(self._parts)}
+        return {Role.INDEX: entries.tobytes()}

@@ -351,13 +351,19 @@ class SparseIndex(IndexBuilder):
     def __init__(self, base: int, created_ms: int, stride_bytes: int) -> None:
         self._base, self._created_ms, self._stride_bytes = base, created_ms, stride_bytes
         self._counted_from: int | None = None
-        self._entries: dict[Role, list[bytes]] = {role: [] for role in ENTRIES}
+        super().__init__()
 
-    def add(self, rows: Rows) -> None:
+    def headers(self) -> dict[Role, bytes]:
+        return {
+            role: header.pack(base_offset=self._base, created_ts_ms=self._created_ms, entry_len=ENTRIES[role].size)
+            for role, header in INDEX_HEADERS.items()
+        }
+
+    def entries(self, rows: Rows) -> dict[Role, bytes]:
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
         if not rows.count:
-            return
+            return {}
         picked = self._pick(frames)
         relative = frames.offset[picked] - self._base
         fits = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
@@ -365,11 +371,13 @@ class SparseIndex(IndexBuilder):
         columns = {
             "rel_offset": relative, "file_pos": frames.position[picked], "timestamp_ms": frames.timestamp[picked],
         }  # fmt: skip
+        built = {}
         for role, entry in ENTRIES.items():
             entries = np.zeros(len(picked), _dtype(entry))
             for name in columns.keys() & set(entry.names):
                 entries[name] = columns[name].astype(np.uint64)
-            self._entries[role].append(entries.tobytes())
+            built[role] = entries.tobytes()
+        return built
 
     def _pick(self, frames: FrameColumns) -> npt.NDArray[np.int64]:
         """The rows that get an entry."""
@@ -384,14 +392,6 @@ class SparseIndex(IndexBuilder):
             picked.append(row)
             self._counted_from = int(ends[row])
         return np.array(picked, np.int64)
-
-    def build(self) -> dict[Role, bytes]:
-        return {
-            role: header.pack(
-                base_offset=self._base, created_ts_ms=self._created_ms, entry_len=ENTRIES[role].size
-            ) + b"".join(self._entries[role])
-            for role, header in INDEX_HEADERS.items()
-        }  # fmt: skip
 
 
 def _dtype(entry: Struct) -> np.dtype[np.void]:

@@ -100,10 +100,10 @@ _ENTRY_DTYPE = np.dtype(
 class ChunkIndex(IndexBuilder):
     """One entry per chunk."""
 
-    def __init__(self) -> None:
-        self._parts = [INDEX_HEADER]
+    def headers(self) -> dict[Role, bytes]:
+        return {Role.INDEX: INDEX_HEADER}
 
-    def add(self, rows: Rows) -> None:
+    def entries(self, rows: Rows) -> dict[Role, bytes]:
         chunks = chunks_of(rows)
         if len(chunks) and int(chunks.position[-1]) >= 2**32:
             raise LimitError(
@@ -113,10 +113,7 @@ class ChunkIndex(IndexBuilder):
         entries = np.empty(len(chunks), _ENTRY_DTYPE)
         for name in ENTRY.names:
             entries[name] = getattr(chunks, name)
-        self._parts.append(entries.tobytes())
-
-    def build(self) -> dict[Role, bytes]:
-        return {Role.INDEX: b"".join(self._parts)}
+        return {Role.INDEX: entries.tobytes()}
 
 
 class Osiris(Format):

@@ -1,0 +1,109 @@
+"""A slice of the fuzzing without a fuzzer: every target on all its seeds and on fixed mutations of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fuzz import __main__ as runner
+from fuzz.memory import BOUND_BYTES, bounded
+from fuzz.mutations import mutations
+from fuzz.targets import TARGETS, Target
+
+MUTATIONS = 150
+
+# Inputs that once broke a promise, by the target that they broke it in.
+CRASHED = {
+    "rustlog: zeros behind a torn first record are no record": (
+        "rustlog-segment", "00000102" + "00" * 29,
+    ),
+    "keratin: the blocks of a torn SSNAP file lie within it": (
+        "keratin-snap", "53534e4150000000000100000000" + "4b534e41500000000001" + "0000000000",
+    ),
+}  # fmt: skip
+
+
+def run(target: Target, data: bytes) -> None:
+    try:
+        target(data)
+    except BaseException as error:
+        error.add_note(f"the input: bytes.fromhex({data.hex()!r})")
+        raise
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_target(name: str) -> None:
+    target = TARGETS[name]
+    seeds = list(target.seeds())
+    assert len(seeds) > 2
+    for data in seeds:
+        run(target, data)
+    with bounded():
+        for data in mutations(seeds, MUTATIONS, name):
+            run(target, data)
+
+
+@pytest.mark.parametrize(("name", "data"), CRASHED.values(), ids=CRASHED.keys())
+def test_what_crashed_once(name: str, data: str) -> None:
+    run(TARGETS[name], bytes.fromhex(data))
+
+
+def test_there_is_a_target_for_every_decoder() -> None:
+    segments = {name.removesuffix("-segment") for name in TARGETS if name.endswith("-segment")}
+    assert segments == {"durable-log", "keratin", "rustlog", "osiris", "fixed-slot"}
+
+
+def test_the_bound_bites() -> None:
+    with bounded(), pytest.raises(MemoryError):
+        bytearray(BOUND_BYTES + 1)
+    bytearray(1 << 20)
+
+
+def test_mutations_are_the_same_every_time() -> None:
+    seeds = [b"first", b"second"]
+    assert list(mutations(seeds, 50, "x")) == list(mutations(seeds, 50, "x"))
+    assert list(mutations(seeds, 50, "x")) != list(mutations(seeds, 50, "y"))
+
+
+# --- the runner
+
+
+@pytest.fixture
+def replay(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    arguments = ["fuzz"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    yield arguments
+
+
+def test_replay_of_an_input(replay: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(b"{}")
+    replay += ["--target", "rustlog-checkpoint", str(path)]
+    assert runner.main() == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+
+
+def test_replay_shows_what_is_broken(
+    replay: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(data: bytes) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(TARGETS, "detect", TARGETS["detect"]._replace(run=broken))
+    path = tmp_path / "input"
+    path.write_bytes(b"")
+    replay += ["--target", "detect", str(path)]
+    with pytest.raises(ZeroDivisionError):
+        runner.main()
+
+
+@pytest.mark.parametrize("arguments", [["--target", "nothing"], ["file"]])
+def test_wrong_usage(replay: list[str], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    replay += arguments
+    with pytest.raises(SystemExit) as caught:
+        runner.main()
+    assert caught.value.code == 2
+    assert "target" in capsys.readouterr().err
