@@ -118,10 +118,11 @@ def any_layout(seed: int) -> FrameLayout:
         at += dice.choice([0, 0, 1, 3])
         places[name] = at
         at += widths[name]
+    stops = (Stop.BAD_MAGIC, Stop.BAD_VERSION, Stop.BAD_FIELD)
     consts = [
-        Const(places[f"const{i}"], width, dice.randrange(min(256**width, 2**63)), dice.choice([Stop.BAD_MAGIC, Stop.BAD_FIELD]))
+        Const(places[f"const{i}"], width, dice.randrange(min(256**width, 2**63)), dice.choice(stops))
         for i, width in enumerate(const_widths)
-    ]  # fmt: skip
+    ]
     return FrameLayout(
         header_bytes=at,
         big_endian=dice.random() < 0.5,

@@ -66,9 +66,7 @@ class MemoryDisk:
     def list(self, path: str, within: Sequence[str] = ()) -> list[tuple[str, int]]:
         folders = {"", *(f"{name}/" for name in within)}
         return [
-            (name, len(data))
-            for name, data in sorted(self._files.items())
-            if name[: name.rfind("/") + 1] in folders
+            (name, len(data)) for name, data in sorted(self._files.items()) if name[: name.rfind("/") + 1] in folders
         ]
 
     def size(self, path: str) -> int:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal, overload
 
 from duramen.disk import PosixDisk
 from duramen.errors import (
@@ -17,7 +17,10 @@ from duramen.errors import (
     DuramenError,
     IncompleteHeaderError,
     LimitError,
+    LockedError,
     OffsetError,
+    PoisonedError,
+    QueueTimeoutError,
     StorageError,
     UnknownVersionError,
     UnsupportedFieldError,
@@ -29,6 +32,7 @@ from duramen.log.directory import detect as _detect
 from duramen.log.reader import Log, SegmentInfo
 from duramen.log.report import Finding, Report
 from duramen.log.verify import verify as _verify
+from duramen.log.writer import Appended, WritableLog
 from duramen.model import SCHEMA, Record
 
 __version__ = "0.1.0"
@@ -36,15 +40,33 @@ __version__ = "0.1.0"
 Path = str | os.PathLike[str]
 
 
-def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> Log:
-    """Open the log at ``path``, a directory or a single segment file.
+@overload
+def open(path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Any) -> Log: ...
 
-    ``format`` is told from the files unless given; ``options`` are the format's (``record_size`` for fixed-slot).
-    Mode ``"r"`` reads and leaves no trace.
+
+@overload
+def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options: Any) -> WritableLog: ...
+
+
+def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> Log:
+    """Open the log at ``path``.
+
+    Mode ``"r"`` reads a directory or a single segment file and leaves no trace. Mode ``"a"`` appends, and makes the log
+    if there is none (as ``keratin``, unless ``format`` says otherwise). ``format`` is told from the files unless given;
+    ``options`` are the format's (``record_size`` for fixed-slot) and, for ``"a"``, the writer's: see `WritableLog`.
+
+    >>> import tempfile, duramen
+    >>> with duramen.open(tempfile.mkdtemp() + "/events", "a") as log:
+    ...     log.append(b"hello", key=b"k")
+    ...     log.read(0).value
+    0
+    b'hello'
     """
-    if mode != "r":
-        raise UsageError(f"mode {mode!r} is not known", hint='this version reads: mode "r"')
-    return Log(os.fspath(path), format=format, **options)
+    if mode == "r":
+        return Log(os.fspath(path), format=format, **options)
+    if mode == "a":
+        return WritableLog(os.fspath(path), format=format, **options)
+    raise UsageError(f"mode {mode!r} is not known", hint='it is "r" or "a"')
 
 
 def detect(path: Path) -> Detected:
@@ -59,6 +81,7 @@ def verify(path: Path, *, format: str | None = None, **options: Any) -> Report:
 
 __all__ = [
     "SCHEMA",
+    "Appended",
     "CorruptionError",
     "Detected",
     "DetectionError",
@@ -66,8 +89,11 @@ __all__ = [
     "Finding",
     "IncompleteHeaderError",
     "LimitError",
+    "LockedError",
     "Log",
     "OffsetError",
+    "PoisonedError",
+    "QueueTimeoutError",
     "Record",
     "Report",
     "SegmentInfo",
@@ -75,6 +101,7 @@ __all__ = [
     "UnknownVersionError",
     "UnsupportedFieldError",
     "UsageError",
+    "WritableLog",
     "detect",
     "formats",
     "open",

@@ -105,6 +105,14 @@ def test_prefix_tears_only_the_next_write() -> None:
     assert all(one is not None and whole.startswith(one) for one in found)
 
 
+def test_what_was_cut_does_not_come_back_with_the_size() -> None:
+    disk, file = disk_with("/a", b"o" * 1000)
+    file.truncate(10)
+    file.truncate(20)
+    found = outcomes(disk, "/a", seeds=50, data="prefix", block_bytes=BLOCK)
+    assert found == {b"o" * 1000, b"o" * 10, b"o" * 10 + bytes(10)}
+
+
 def test_prefix_is_one_moment_of_all_files_and_names() -> None:
     disk = SimulatedDisk()
     for index in range(5):

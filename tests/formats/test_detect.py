@@ -49,7 +49,7 @@ def in_memory(**files: bytes) -> Detected:
 
 
 def format_of(path: str) -> str:
-    top = path.split("/")[0]
+    top = path.split("/", maxsplit=1)[0]
     return "fixed-slot" if top == "slot" else top
 
 
@@ -144,7 +144,7 @@ def test_a_store_of_many_logs(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_other_files() -> None:
-    with pytest.raises(DetectionError, match="a.txt, b.txt, c.txt …"):
+    with pytest.raises(DetectionError, match=r"a\.txt, b\.txt, c\.txt …"):
         in_memory(**{"d.txt": b"x", "c.txt": b"", "b.txt": b"", "a.txt": b""})
 
 
@@ -210,7 +210,7 @@ def test_golden_files(path: str) -> None:
 @pytest.mark.parametrize("path", [p for p in sorted(vectors.VECTORS) if p.startswith(("durable-log", "keratin"))])
 def test_a_magic_number_is_known_under_any_name(path: str) -> None:
     data = vectors.read(path)
-    if not data or path.endswith(".idx") and path.startswith("durable-log"):
+    if not data or (path.endswith(".idx") and path.startswith("durable-log")):
         return  # durable-log's index has none
     assert detect_file("renamed.bin", data).format == format_of(path)
     assert detect_file("", data).format == format_of(path)
@@ -235,7 +235,7 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
 
 
 def forged(prefix: bytes, wanted: int) -> bytes:
-    """``prefix`` and four bytes that give it the CRC-32C ``wanted``: the checksum is linear, so they can be solved for."""
+    """``prefix`` and the four bytes that give it the CRC-32C ``wanted``: it is linear, so they can be solved for."""
     start = google_crc32c.value(prefix + bytes(4))
     rows = [(google_crc32c.value(prefix + (1 << bit).to_bytes(4, "big")) ^ start, 1 << bit) for bit in range(32)]
     missing, tail = start ^ wanted, 0
@@ -262,8 +262,7 @@ def test_both_structures_at_once() -> None:
 def test_arbitrary_bytes_are_detected_or_refused(data: bytes, name: str) -> None:
     try:
         found = detect_file(name, data)
-    except DetectionError as error:
-        assert str(error)
-    else:
-        assert found.format in FORMATS
-        assert found.why
+    except DetectionError:
+        return
+    assert found.format in FORMATS
+    assert found.why

@@ -150,7 +150,7 @@ def test_flags_and_reserved_must_be_zero(at: int, stop: Stop) -> None:
 
 
 def test_the_table_of_covered_fields_is_complete() -> None:
-    assert COVERED | UNCOVERED == {*HEADER.names, "payload"}
+    assert {*HEADER.names, "payload"} == COVERED | UNCOVERED
     assert not COVERED & UNCOVERED
 
 

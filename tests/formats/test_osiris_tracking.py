@@ -134,6 +134,7 @@ def test_tracking_that_cannot_be_written(wrong: TrackingBlock) -> None:
     [
         Chunk(0, 0, 1), Chunk(0, 0, 1, entries=(SimpleEntry(b""),), blocks=delta_blocks(offsets={b"a": 1})),
         Chunk(0, 0, 1, entries=(SimpleEntry(b""),), chunk_type=ChunkType.TRACKING_DELTA),
+        Chunk(0, 0, 1, trailer=delta_blocks(offsets={b"a": 1}), chunk_type=ChunkType.TRACKING_SNAPSHOT),
         Chunk(-1, 0, 1, entries=(SimpleEntry(b""),)), Chunk(0, 2**63, 1, entries=(SimpleEntry(b""),)),
         Chunk(0, 0, 2**64, entries=(SimpleEntry(b""),)), Chunk(0, 0, 1, entries=(SimpleEntry(b""),), version=2),
         Chunk(0, 0, 1, entries=(SimpleEntry(b""),), filter=bytes(256)),

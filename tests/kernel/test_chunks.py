@@ -391,6 +391,7 @@ def test_nothing_behind_the_end_is_read() -> None:
         (Made(0, values(b"", b""), kind=DELTA).pack(), Stop.BAD_ENTRIES),
         (Made(0, [Entry(sub_batch(b"", 1))], kind=SNAPSHOT).pack(), Stop.BAD_ENTRIES),
         (Made(0, values(b""), kind=SNAPSHOT).pack(), Stop.END),
+        (Made(0, values(b""), kind=DELTA, trailer=block(0, b"p", 1)).pack(), Stop.BAD_ENTRIES),
     ],
 )
 def test_verdicts(chunk: bytes, stop: Stop) -> None:

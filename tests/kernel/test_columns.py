@@ -51,7 +51,7 @@ def test_arbitrary_rows(raw: bytes, data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.tuples(position, length), max_size=4))
     room = data.draw(st.integers(0, 60))
     answer = gather(guarded(raw), [p for p, _ in rows], [n for _, n in rows], room)
-    inside = all(0 <= p and p + n <= len(raw) for p, n in rows) and sum(n for _, n in rows) <= room
+    inside = all(p >= 0 and p + n <= len(raw) for p, n in rows) and sum(n for _, n in rows) <= room
     assert isinstance(answer, Refused) != inside
 
 

@@ -1,64 +1,29 @@
-"""The two halves of the kernel called as one: what the compiled function and its Python twin answer must be equal.
+"""The frame functions of both halves of the kernel called as one, and bytes for them.
 
-`both` calls a function of either half and compares answers, filled arrays and refusals. `guarded` puts bytes where a
-read of one byte too many ends the process. Strategies for records and for frame tables are here, too.
+`fuzz.agreement.both` compares answers, filled arrays and refusals. `guarded` puts bytes where a read of one byte too
+many ends the process. Strategies for records and for frame tables are here, too.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from duramen.kernel import _columns, _frames, _slots, reference
 from duramen.kernel.layout import Checksum, Columns, Const, FrameColumns, FrameHit, FrameLayout, ScanEnd, Stop
+from fuzz.agreement import COMPILED, Refused, arrays_of, both, zeroed
 
-REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
-COMPILED: dict[str, ModuleType] = {
-    name: module
-    for module, names in (
-        (_columns, ("gather", "is_zero")),
-        (_frames, ("encode_frames", "find_frame", "scan_frames", "seek_frame")),
-        (_slots, ("encode_slots", "find_slot", "infer_slot", "scan_slots")),
-    )
-    for name in names
-}
+__all__ = [
+    "COMPILED", "INT64", "FrameRecord", "Refused", "Segment", "arrow", "both", "edited", "encode", "find_frame",
+    "flips", "guarded", "layouts", "names", "records", "rows_expected", "rows_of", "scan_frames", "seek_frame",
+]  # fmt: skip
+
 INT64 = st.integers(-(2**63), 2**63 - 1)
-
-
-class Refused(NamedTuple):
-    """In place of an answer: the function raised. Messages are compared where both halves word them themselves."""
-
-    why: str
-
-
-def both(name: str, make: Callable[[], tuple[Sequence[Any], dict[str, Any], Sequence[Any]]]) -> Any:
-    """Call both halves with arguments of their own; ``make`` answers args, kwargs and the arrays that get filled.
-
-    Answers what the compiled half did: its result and the filled arrays, or `Refused`.
-    """
-    answers: list[Any] = []
-    for half in (COMPILED[name], reference):
-        args, kwargs, filled = make()
-        try:
-            result = getattr(half, name)(*args, **kwargs)
-        except REFUSALS as error:
-            answers.append(Refused(str(error)))
-        else:
-            answers.append((result, [bytes(memoryview(array).cast("B")) for array in filled]))
-    compiled, twin = answers
-    if isinstance(compiled, Refused) and isinstance(twin, Refused):
-        own = any(half.why.startswith("row ") for half in (compiled, twin))
-        assert not own or compiled == twin
-        return compiled
-    assert compiled == twin
-    return compiled
 
 
 def scan_frames(
@@ -76,13 +41,11 @@ def scan_frames(
     made: list[FrameColumns] = []
 
     def make() -> Any:
-        columns = FrameColumns.empty(capacity)
-        for name in names(columns):
-            getattr(columns, name)[:] = 0
+        columns = zeroed(FrameColumns, capacity)
         made.append(columns)
         until = len(memoryview(buf)) if end is None else end
         args = (buf, position, until, layout, columns, previous, max_bytes, verify)
-        return args, {}, [getattr(columns, name) for name in names(columns)]
+        return args, {}, arrays_of(columns)
 
     answer = both("scan_frames", make)
     if isinstance(answer, Refused):
@@ -95,7 +58,7 @@ def names(columns: Columns) -> list[str]:
 
 
 def rows_of(columns: Columns, count: int) -> list[tuple[int, ...]]:
-    return list(zip(*(getattr(columns, name)[:count].tolist() for name in names(columns)), strict=True))
+    return list(zip(*(array[:count].tolist() for array in arrays_of(columns)), strict=True))
 
 
 def seek_frame(

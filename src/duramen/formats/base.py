@@ -46,6 +46,8 @@ SCAN_RECORDS = 16_384
 SCAN_BYTES = 4 << 20
 """The step of a scan: large enough to make Python's share small, small enough to stay in a processor's cache."""
 
+SECTOR_BYTES = 512
+"""What a disk writes whole or not at all."""
 SEGMENT_OPTIONS: Mapping[str, type] = {"segment_max_bytes": int, "segment_max_age_ms": int}
 """The options of every format that has segments: when a new one is begun."""
 
@@ -178,6 +180,8 @@ class Segment(ABC):
     version_at: int = 0
     """Where the last byte of the version lies in it."""
     record_checksum: bool = True
+    created_ms: int = 0
+    """When the file was made, where it says so."""
 
     @abstractmethod
     def scan(
@@ -206,6 +210,10 @@ class Segment(ABC):
     @abstractmethod
     def cursor_at(self, offset: int, position: int) -> Cursor | None:
         """A cursor from an index entry, or None where the entry is plainly wrong: no record starts there."""
+
+    def ends_in_doubt(self, rows: Rows) -> bool:
+        """Whether the last row could as well be the first bytes of another record, of which the rest are zeros."""
+        return False
 
     @abstractmethod
     def resync(self, cursor: Cursor) -> int:
@@ -370,9 +378,17 @@ class Format(ABC):
                 f"a value has {lengths} bytes, more than {self.name}'s {self.capabilities.max_value_bytes}"
             )
 
+    def temporary_path(self, path: str) -> str:
+        """The name under which the next content of ``path`` is written before it replaces it."""
+        return path + ".new"
+
     def continuing(self, segment: Segment) -> Format:
         """The format with the options that continue in the dialect of an existing segment."""
         return self
+
+    def check_creation(self) -> None:
+        """Raise where an option that a new log needs is missing."""
+        return
 
     def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
         """The bytes of a new segment up to where records go, and what a scan of them would give. ``previous`` is the

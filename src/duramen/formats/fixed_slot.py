@@ -168,6 +168,9 @@ class FixedSlot(Format):
                 )
         return segment
 
+    def check_creation(self) -> None:
+        self._record_size()
+
     def no_columns(self) -> SlotColumns:
         return SlotColumns.empty(0)
 

@@ -18,6 +18,7 @@ from duramen.formats.arrow import allocate, binary_buffers, gather, offsets_to, 
 from duramen.formats.base import (
     SCAN_BYTES,
     SCAN_RECORDS,
+    SECTOR_BYTES,
     Block,
     Buffer,
     Cursor,
@@ -137,6 +138,17 @@ class FrameSegment(Segment):
         if end.count != 1 or int(columns.offset[0]) != offset:
             return None
         return Cursor(position, offset - 1)
+
+    def ends_in_doubt(self, rows: Rows) -> bool:
+        """An empty payload whose checksum is 0 proves nothing: a header that no checksum covers may have lost its
+        second half, and with it the length."""
+        frames = rows.columns
+        if self._dialect.layout.checksum_at < 0 or not rows.count or int(frames.value_length[-1]):  # type: ignore[attr-defined]
+            return False
+        start = int(frames.position[-1])
+        boundary = (start // SECTOR_BYTES + 1) * SECTOR_BYTES
+        end = start + self.header_bytes
+        return boundary < end and kernel.is_zero(self.buf, boundary, end)
 
     def resync(self, cursor: Cursor) -> int:
         return kernel.find_frame(

@@ -452,9 +452,11 @@ class Keratin(Format):
         checksum="CRC-32C over the record from its version through the payload, and over every file header",
         record_checksum=True,
         max_value_bytes=DIALECT.layout.max_payload_bytes,
+        max_relative_offset=MAX_RELATIVE_OFFSET,
         ordered_timestamps=True,
         extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
     )
+    default_segment_bytes = Manifest.segment_max_bytes
     option_names: ClassVar[Mapping[str, type]] = {
         **SEGMENT_OPTIONS, "index_stride_bytes": int, "max_open_segments": int,
     }  # fmt: skip
@@ -497,7 +499,9 @@ class Keratin(Format):
             raise CorruptionError(f"the base offset {stored} does not fit into 63 bits", position=position)
         if base is not None and stored != base:
             raise CorruptionError(f"the header says base offset {stored}, the file name says {base}", position=position)
-        return FrameSegment(buf, stored, header.length, DIALECT)
+        segment = FrameSegment(buf, stored, header.length, DIALECT)
+        segment.created_ms = min(int(header.values["created_ts_ms"]), MAX_OFFSET)
+        return segment
 
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index | None:
         try:
@@ -582,6 +586,9 @@ class Keratin(Format):
             yield from dump_frames(segment)
 
     # --- writing
+
+    def temporary_path(self, path: str) -> str:
+        return _FIXED[Role.LEFTOVER] if path == _FIXED[Role.MANIFEST] else super().temporary_path(path)
 
     def segment_header(self, base: int, created_ms: int) -> bytes:
         return LOG_HEADER.pack(base_offset=base, created_ts_ms=created_ms)

@@ -229,8 +229,8 @@ class Chunk:
 def encode_chunk(chunk: Chunk) -> bytes:
     """The bytes of a chunk, its checksum computed."""
     is_user = chunk.chunk_type == ChunkType.USER
-    if (is_user and (chunk.blocks or not chunk.entries)) or (not is_user and chunk.entries):
-        raise UsageError("a user chunk has entries and no blocks, a tracking chunk has no entries")
+    if (is_user and (chunk.blocks or not chunk.entries)) or (not is_user and (chunk.entries or chunk.trailer)):
+        raise UsageError("a user chunk has entries and no blocks, a tracking chunk has neither entries nor a trailer")
     entries = chunk.entries
     if not is_user:
         snapshot = chunk.chunk_type == ChunkType.TRACKING_SNAPSHOT

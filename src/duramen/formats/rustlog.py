@@ -272,6 +272,9 @@ class RustLog(Format):
         self.accept(batch)
         return encode_frames(batch, cursor, self._dialect or SPEC)
 
+    def temporary_path(self, path: str) -> str:
+        return path + (".rebuilding" if path.endswith(".index") else ".tmp")
+
     def continuing(self, segment: Segment) -> RustLog:
         size = segment.header_bytes if len(segment.buf) else SPEC.layout.header_bytes
         return RustLog(**{"header_bytes": size, **self.options})

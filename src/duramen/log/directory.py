@@ -135,6 +135,8 @@ def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
     strays: list[str] = []
     for name, size in disk.list(path, SUBDIRECTORIES):
         known = fmt.classify(name)
+        if known is None and fmt.classify(name.removesuffix(".new")) is not None:
+            known = FileName(Role.LEFTOVER)
         if known is None:
             strays.append(name)
             continue

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from duramen.errors import CorruptionError, DuramenError, UnknownVersionError
-from duramen.formats.base import Cursor, Rows, Segment
+from duramen.formats.base import SECTOR_BYTES, Cursor, Rows, Segment
 from duramen.kernel import is_zero
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, Stop
 
@@ -81,9 +81,6 @@ def judge_rows(segment: Segment, rows: Rows, *, is_last: bool) -> End:
         previous = int(rows.columns.last_offsets[-2]) if len(rows.columns) > 1 else segment.base_offset - 1
         before_last = Cursor(int(rows.columns.position[-1]), previous)
     return judge(segment, rows.cursor, rows.stop, is_last=is_last, before_last=before_last)
-
-
-SECTOR_BYTES = 512
 
 
 def _cut_off_by_zeros(segment: Segment, position: int, stop: Stop) -> bool:

@@ -143,7 +143,7 @@ class Log:
         """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
         watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
         directory = list_log(self._disk, self.path, self.codec)
-        if watermark is None or not watermark.open:
+        if watermark is None or not watermark.is_open:
             return directory
         return directory.up_to(watermark.base, watermark.position)
 
@@ -201,6 +201,7 @@ class Log:
 
         Raises `OffsetError` if there is none, `CorruptionError` if it is there and damaged."""
         self._check_open()
+        self._before_read()
         number = self._number_of(offset)
         if number is None:
             raise self._no_such(offset)
@@ -262,6 +263,7 @@ class Log:
         ``max_bytes`` (of values) bound the whole answer. ``columns`` decodes only those. ``follow`` waits for more
         at the end. ``verify=False`` skips the checksums."""
         self._check_open()
+        self._before_read()
         names = columns_for(self.codec, columns)
         window = _Window(self, from_offset, to_offset, from_time, to_time, max_records, max_bytes)
         return window.run(names, follow, verify)
@@ -269,6 +271,7 @@ class Log:
     def offset_at(self, timestamp: Time) -> int:
         """The first offset whose record is at or behind that time; `next_offset` if none is."""
         self._check_open()
+        self._before_read()
         unit = self.codec.capabilities.timestamps
         if unit is None:
             raise UsageError(f"{self.format} records have no time", path=self.path)
@@ -361,6 +364,9 @@ class Log:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the log is closed", path=self.path)
+
+    def _before_read(self) -> None:
+        """For a log that is also written: see what has been acknowledged since."""
 
     # --- segments
 

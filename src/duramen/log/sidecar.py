@@ -21,7 +21,7 @@ import posixpath
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
@@ -33,33 +33,40 @@ VERSION = 1
 
 
 class Watermark(NamedTuple):
-    """How far the active segment is good. ``next_offset`` is behind the last acknowledged record, ``position`` the
-    byte behind it; the durable pair likewise for what was synced. ``open`` while a writer has not closed the log."""
+    """How far the active segment is good.
+
+    ``next_offset`` is behind the last acknowledged record and ``position`` the byte behind it; the durable pair says
+    the same of what was synced. The two checksums are of the segment from its start to those positions, for a format
+    whose records have none. ``unsynced_bytes`` bounds what may lie behind the durable position after a crash.
+    ``is_open`` until a writer closes the log.
+    """
 
     base: int
     position: int
     next_offset: int
     durable_position: int
     durable_offset: int
-    open: bool
+    unsynced_bytes: int
+    crc32c: int = 0
+    durable_crc32c: int = 0
+    is_open: bool = True
 
     def encode(self) -> bytes:
-        body = _WATERMARK.pack(_MAGIC, *self[:5], int(self.open))
+        body = _WATERMARK.pack(_MAGIC, *self[:8], int(self.is_open))
         return body + kernel.crc32c(body).to_bytes(4, "little")
 
     @classmethod
-    def decode(cls, raw: bytes) -> Self | None:
+    def decode(cls, raw: bytes) -> Watermark | None:
         """None where the bytes are torn, zero or foreign."""
         body, crc = raw[: _WATERMARK.size], raw[_WATERMARK.size : _WATERMARK.size + 4]
         if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
             return None
         _, *numbers, is_open = _WATERMARK.unpack(body)
-        base, position, next_offset, durable_position, durable_offset = numbers
-        return cls(base, position, next_offset, durable_position, durable_offset, bool(is_open))
+        return cls._make([*numbers, bool(is_open)])
 
 
 _MAGIC = b"DURAMARK"
-_WATERMARK = struct.Struct("<8s5qI")
+_WATERMARK = struct.Struct("<8s6qIII")
 PAGE_BYTES = _WATERMARK.size + 4
 
 
@@ -138,6 +145,7 @@ class Sidecar:
         self._path = posixpath.join(root, DIRECTORY)
         self._lock: Lock | None = None
         self._page: Page | None = None
+        self._page_file: File | None = None
         self._sealed_file: File | None = None
         self._sealed_bytes = 0
 
@@ -165,6 +173,9 @@ class Sidecar:
         if self._page is not None:
             self._page.close()
             self._page = None
+        if self._page_file is not None:
+            self._page_file.close()
+            self._page_file = None
         if self._sealed_file is not None:
             self._sealed_file.close()
             self._sealed_file = None
@@ -184,12 +195,20 @@ class Sidecar:
     def watermark(self) -> Watermark | None:
         return Watermark.decode(self._shared().load())
 
-    def mark(self, watermark: Watermark) -> None:
+    def mark(self, watermark: Watermark, *, durable: bool = False) -> None:
+        """Show readers the new watermark; ``durable``: and have it on the disk when this returns."""
         self._shared().store(watermark.encode())
+        if durable:
+            if self._page_file is None:
+                self._page_file = self._disk.open(self._file("watermark"))
+            self._page_file.sync()
 
     def _shared(self) -> Page:
         if self._page is None:
+            fresh = self._disk.kind(self._file("watermark")) == Kind.MISSING
             self._page = self._disk.page(self._file("watermark"), PAGE_BYTES, writable=True)
+            if fresh:
+                self._disk.sync_directory(self._path)
         return self._page
 
     # --- sealed segments

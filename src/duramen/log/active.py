@@ -1,0 +1,142 @@
+"""The active segment: the one file that records are appended to, and the derived files that grow with it.
+
+Writes and syncs; decides nothing. The index is written behind the records and never synced before the segment is
+sealed: it is made anew from the records if a crash leaves it short.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+
+from duramen import kernel
+from duramen.disk import Disk
+from duramen.disk.base import File, Kind, write_all
+from duramen.formats import Format
+from duramen.formats.base import Cursor, Encoded, IndexBuilder, Role, SegmentSummary
+from duramen.log.sidecar import Sealed
+
+INDEX_FLUSH_BYTES = 64 << 10
+
+
+@dataclass
+class _DerivedFile:
+    file: File
+    size_bytes: int
+
+
+@dataclass
+class ActiveSegment:
+    """A segment that is open for append. ``cursor`` is where the next record goes."""
+
+    disk: Disk
+    root: str
+    fmt: Format
+    base: int
+    file: File
+    cursor: Cursor
+    index: IndexBuilder
+    rows: int = 0
+    records: int = 0
+    crc32: int = 0
+    crc32c: int = 0
+    first_us: int | None = None
+    """The time of its first record, or of the first append where the format has no times."""
+    start_position: int = 0
+    _index_pending_bytes: int = 0
+    _derived: dict[Role, _DerivedFile] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    @property
+    def is_empty(self) -> bool:
+        return self.cursor.position <= self.start_position
+
+    @classmethod
+    def create(cls, disk: Disk, root: str, fmt: Format, begun: Encoded, base: int, created_ms: int) -> ActiveSegment:
+        """A new segment with what it begins with; on the disk, name and all, when this returns."""
+        path = posixpath.join(root, fmt.segment_path(base))
+        directory = posixpath.dirname(path)
+        if disk.kind(directory) == Kind.MISSING:
+            disk.make_directory(directory)
+            disk.sync_directory(root)
+        file = disk.create(path)
+        segment = cls(disk, root, fmt, base, file, Cursor(0, base - 1), fmt.index_builder(base, created_ms))
+        segment.begin(begun)
+        disk.sync_directory(directory)
+        return segment
+
+    def begin(self, begun: Encoded) -> None:
+        """Write what the segment begins with, and have it on the disk."""
+        self.write(begun)
+        self.start_position = self.cursor.position
+        self.sync()
+
+    def write(self, encoded: Encoded) -> None:
+        """Append; the bytes are with the operating system when this returns."""
+        write_all(self.file, self.cursor.position, encoded.data)
+        self.crc32 = kernel.crc32(encoded.data, self.crc32)
+        self.crc32c = kernel.crc32c(encoded.data, self.crc32c)
+        self.cursor = encoded.rows.cursor
+        self.rows += len(encoded.rows.columns)
+        self.records += encoded.rows.count
+        self.index.add(encoded.rows)
+        self._index_pending_bytes += len(encoded.data)
+        if self._index_pending_bytes >= INDEX_FLUSH_BYTES:
+            self.flush_index()
+
+    def cut_back(self) -> None:
+        """Take away what a failed write may have left behind the cursor."""
+        self.file.truncate(self.cursor.position)
+
+    def sync(self) -> None:
+        self.file.sync()
+
+    # --- derived files
+
+    def flush_index(self) -> None:
+        """Write the entries that are due. An index that cannot be written is left for recovery to make anew."""
+        self._index_pending_bytes = 0
+        for role, raw in self.index.build().items():
+            if raw or role not in self._derived:
+                derived = self._derived_file(role)
+                write_all(derived.file, derived.size_bytes, raw)
+                derived.size_bytes += len(raw)
+
+    def adopt_index(self, role: Role, file: File, size_bytes: int, missing: bytes) -> None:
+        """Go on with an index file that recovery found right as far as it goes."""
+        write_all(file, size_bytes, missing)
+        self._derived[role] = _DerivedFile(file, size_bytes + len(missing))
+
+    def _derived_file(self, role: Role) -> _DerivedFile:
+        found = self._derived.get(role)
+        if found is None:
+            path = posixpath.join(self.root, self.fmt.path_of(role, self.base))
+            file = self.disk.open(path) if self.disk.kind(path) == Kind.FILE else self.disk.create(path)
+            file.truncate(0)
+            found = self._derived[role] = _DerivedFile(file, 0)
+        return found
+
+    # --- the end
+
+    def seal(self) -> Sealed:
+        """Bring the segment and its derived files to the disk for good, and say what it is now."""
+        self.flush_index()
+        self.sync()
+        for derived in self._derived.values():
+            derived.file.sync()
+        self.disk.sync_directory(posixpath.dirname(self.path))
+        return Sealed(self.base, self.cursor.previous_offset, self.cursor.position, self.crc32, self.crc32c)
+
+    def summary(self) -> SegmentSummary:
+        index = self._derived.get(Role.INDEX)
+        return SegmentSummary(
+            self.base, self.cursor.previous_offset, self.cursor.position, 0 if index is None else index.size_bytes
+        )
+
+    def close(self) -> None:
+        for derived in self._derived.values():
+            derived.file.close()
+        self.file.close()

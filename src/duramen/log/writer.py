@@ -1,0 +1,466 @@
+"""Appending to a log: offsets, times, group commit, segments that roll, and what a failure leaves.
+
+One writer per log, any number of readers. An append is answered after the write (``durability="write"``) or after the
+sync (``"fsync"``, the default) of the group it was in. After a failed sync nothing is known about what reached the
+disk, so the writer is poisoned: it answers no later append, and reopening runs recovery.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+import time
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from duramen.disk import Disk, PosixDisk
+from duramen.disk.base import Kind
+from duramen.errors import DuramenError, PoisonedError, StorageError, UsageError
+from duramen.formats import Format, make
+from duramen.formats.base import Encoded, SegmentSummary
+from duramen.kernel.layout import Columns
+from duramen.log import intake
+from duramen.log.active import ActiveSegment
+from duramen.log.commit import GroupCommit, GroupLimits, Request
+from duramen.log.directory import Directory, format_at, list_log
+from duramen.log.reader import Log
+from duramen.log.recovery import Recovered, Recovery, Step
+from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
+from duramen.model import MAX_OFFSET
+
+DEFAULT_FORMAT = "keratin"
+DURABILITIES = ("write", "fsync")
+
+
+class Appended(NamedTuple):
+    """What an append was given: the first offset, and how many records follow one another from there."""
+
+    base_offset: int
+    count: int  # type: ignore[assignment]
+
+
+class _Work(NamedTuple):
+    batch: pa.RecordBatch
+    sync: bool
+
+
+class _Control(NamedTuple):
+    """A call that takes its turn among the appends."""
+
+    name: str
+
+
+class WritableLog(Log):
+    """A log opened for append. Made by ``duramen.open(path, "a")``; reads like any other log, up to what is
+    acknowledged. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: str | None = None,
+        disk: Disk | None = None,
+        durability: str = "fsync",
+        max_batch_bytes: int = GroupLimits.max_bytes,
+        max_batch_records: int = GroupLimits.max_records,
+        linger_ms: float = GroupLimits.linger_ms,
+        queue_bytes: int = GroupLimits.queue_bytes,
+        on_damage: str = "raise",
+        **options: Any,
+    ) -> None:
+        if on_damage not in ("raise", "truncate"):
+            raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'truncate'")
+        self._durability = _checked(durability)
+        self._limits = GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
+        self._guard = threading.RLock()
+        self._poison: BaseException | None = None
+        self._stale = False
+        disk = disk if disk is not None else PosixDisk()
+        fmt = _prepare(disk, path, format, options)
+        self._sidecar = Sidecar(disk, path)
+        self._sidecar.lock()
+        try:
+            recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate")
+            super().__init__(path, format=recovered.fmt.name, disk=disk, **recovered.fmt.options)
+        except BaseException:
+            self._sidecar.release()
+            raise
+        self._commit = GroupCommit(self._commit_group, self._limits)
+
+    # --- opening
+
+    def _recover(self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool) -> Recovered:
+        recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage).run()
+        fmt = recovered.fmt
+        self._now_ms = int(time.time() * 1000)
+        config = read_config(disk, path)
+        wanted = Config(fmt.name, fmt.options, config.created_ms if config else self._now_ms)
+        if config != wanted:
+            self._sidecar.write_config(wanted)
+        self.recovery: list[Step] = recovered.steps
+        self._created_ms = wanted.created_ms
+        self._last_us = recovered.last_us
+        self._earlier = _summaries(recovered)
+        self.codec = fmt
+        if recovered.active is not None:
+            self._active = recovered.active
+        else:
+            self._active = self._begin(disk, path, fmt, recovered.next_offset, recovered.previous)
+        self._durable = self._active.cursor
+        self._durable_crc32c = self._active.crc32c
+        self._unsynced_bytes = 2 * self._limits.max_bytes
+        self._mark(durable=True)
+        self._write_manifest(disk, path)
+        return recovered
+
+    def _begin(self, disk: Disk, path: str, fmt: Format, base: int, previous: Any) -> ActiveSegment:
+        if base > MAX_OFFSET:
+            raise UsageError("no offset is left", path=path)
+        created_ms = int(time.time() * 1000)
+        begun = fmt.begin_segment(base, created_ms, previous)
+        return ActiveSegment.create(disk, path, fmt, begun, base, created_ms)
+
+    # --- appending
+
+    def append(
+        self,
+        value: bytes | bytearray | memoryview,
+        *,
+        key: bytes | None = None,
+        headers: intake.HeadersIn | None = None,
+        timestamp: datetime | int | str | None = None,
+        durability: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Append one record and answer its offset, once it is as durable as asked for."""
+        batch = intake.one(self.codec, value, key, headers, timestamp)
+        answer: Appended = self._submit(batch, durability, timeout_s)
+        return answer.base_offset
+
+    def append_batch(self, data: Any, *, durability: str | None = None, timeout_s: float | None = None) -> Appended:
+        """Append many records: a list of bytes, an Arrow array of values, or a RecordBatch or Table with the columns
+        ``value``, ``key``, ``headers``, ``timestamp``."""
+        batch = intake.many(self.codec, data)
+        if not batch.num_rows:
+            return Appended(self.next_offset, 0)
+        answer: Appended = self._submit(batch, durability, timeout_s)
+        return answer
+
+    def _submit(self, batch: pa.RecordBatch, durability: str | None, timeout_s: float | None) -> Any:
+        sync = _checked(durability or self._durability) == "fsync"
+        self._check_usable()
+        return self._commit.submit(Request(_Work(batch, sync), batch.nbytes, batch.num_rows), timeout_s)
+
+    def sync(self) -> None:
+        """Return when everything appended is on the disk."""
+        self._control("sync")
+
+    def seal(self) -> None:
+        """End the active segment and begin a new one. Nothing happens to an empty segment."""
+        if not self.codec.capabilities.segments:
+            raise UsageError(f"{self.format} has one file only: it cannot be sealed", path=self.path)
+        self._control("seal")
+
+    def close(self) -> None:
+        """Bring everything to the disk, write the derived files, and let the log go."""
+        if self._closed:
+            return
+        try:
+            if self._poison is None:
+                self._control("close")
+        finally:
+            self._active.close()
+            self._sidecar.release()
+            super().close()
+
+    def _control(self, name: str) -> None:
+        self._check_usable()
+        self._commit.submit(Request(_Control(name), 0, 0, alone=True))
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._poison is not None:
+            raise PoisonedError(
+                f"an earlier write or sync failed: {self._poison}",
+                path=self.path,
+                hint="close the log and open it again: that runs recovery",
+            ) from self._poison
+
+    # --- one group
+
+    def _commit_group(self, group: list[Request]) -> None:
+        """Runs in one thread at a time."""
+        self._check_usable()
+        first = group[0].work
+        try:
+            if isinstance(first, _Control):
+                getattr(self, f"_do_{first.name}")()
+                group[0].result = True
+            else:
+                self._append_group(group)
+        except DuramenError:
+            raise
+        except BaseException as error:
+            self._poison = self._poison or error
+            raise
+
+    def _append_group(self, group: list[Request]) -> None:
+        ordered = self.codec.capabilities.ordered_timestamps
+        taken: list[Request] = []
+        last_us = self._last_us
+        for request in group:
+            batch = request.work.batch
+            if ordered and intake.goes_back(batch, last_us):
+                request.error = UsageError(
+                    f"a timestamp goes back behind {last_us} µs, which {self.format} forbids", path=self.path
+                )
+                continue
+            if ordered and "timestamp" in batch.schema.names:
+                times = batch.column("timestamp").view(pa.int64()).drop_null()
+                last_us = max(last_us, int(times[-1].as_py())) if len(times) else last_us
+            taken.append(request)
+        if not taken:
+            return
+        batch = intake.merge([request.work.batch for request in taken])
+        if self.codec.capabilities.timestamps:
+            batch, last_us = intake.stamp(batch, time.time_ns() // 1000, self._last_us if ordered else 0)
+        bases = self._write(batch)
+        if any(request.work.sync for request in taken):
+            self._sync()
+        self._last_us = max(self._last_us, last_us)
+        self._mark(durable=self._must_prove())
+        row = 0
+        for request in taken:
+            count = request.work.batch.num_rows
+            request.result = Appended(int(bases[row]), count)
+            row += count
+
+    def _write(self, batch: pa.RecordBatch) -> Any:
+        """Write the batch, over as many segments as it takes; answers the offset of every row."""
+        bases = np.empty(batch.num_rows, np.int64)
+        self._roll_if_old()
+        done = 0
+        start = self._active
+        while done < batch.num_rows:
+            rest = batch.slice(done)
+            encoded = self._encode(rest)
+            encoded, records = self._fitting(encoded, rest)
+            if not records:
+                self._roll()
+                continue
+            self._expect_unsynced(len(encoded.data))
+            try:
+                self._active.write(encoded)
+            except BaseException as error:
+                self._undo(error, crossed=self._active is not start)
+                raise
+            offsets = encoded.rows.columns
+            bases[done : done + records] = _offsets(offsets, records, encoded.rows.end.last_offset)
+            if self._active.first_us is None:
+                self._active.first_us = time.time_ns() // 1000
+            done += records
+        return bases
+
+    def _encode(self, batch: pa.RecordBatch) -> Encoded:
+        return self.codec.encode(batch, self._active.cursor)
+
+    def _fitting(self, encoded: Encoded, batch: pa.RecordBatch) -> tuple[Encoded, int]:
+        """The part of the rows that goes into the active segment: all, some, or none."""
+        limits, active = self.codec.capabilities, self._active
+        most = min(
+            int(self.codec.options.get("segment_max_bytes", self.codec.default_segment_bytes or 2**62)),
+            limits.max_segment_bytes,
+        )
+        if not limits.segments:
+            return encoded, batch.num_rows
+        if limits.rolls_when_full:
+            full = active.cursor.position >= most or active.rows >= limits.max_segment_rows
+            return encoded, 0 if full and not active.is_empty else batch.num_rows
+        positions = encoded.rows.columns.position
+        ends = np.append(positions[1:], encoded.rows.end.position)
+        count = int(np.searchsorted(ends, most, side="right"))
+        relative = encoded.rows.columns.last_offsets - active.base
+        count = min(count, int(np.searchsorted(relative, limits.max_relative_offset, side="right")))
+        if count == len(ends):
+            return encoded, batch.num_rows
+        if count == 0 and not active.is_empty:
+            return encoded, 0
+        count = max(count, 1)
+        return self._encode(batch.slice(0, count)), count
+
+    def _expect_unsynced(self, size_bytes: int) -> None:
+        """Recovery must know, whatever happens, how much one unfinished write can span."""
+        unsynced = self._active.cursor.position - self._durable.position
+        if self._durable.position > self._active.cursor.position:
+            unsynced = 0
+        if unsynced + size_bytes > self._unsynced_bytes:
+            self._unsynced_bytes = 2 * (unsynced + size_bytes)
+            self._mark(durable=True)
+
+    def _undo(self, error: BaseException, *, crossed: bool) -> None:
+        """After a write that failed: as if it had not been tried, or poisoned if even that fails."""
+        if crossed or not isinstance(error, StorageError):
+            self._poison = error
+            return
+        try:
+            self._active.cut_back()
+        except StorageError as second:
+            self._poison = second
+
+    def _sync(self) -> None:
+        try:
+            self._active.sync()
+        except BaseException as error:
+            self._poison = error
+            raise
+        self._durable = self._active.cursor
+        self._durable_crc32c = self._active.crc32c
+
+    def _must_prove(self) -> bool:
+        """Whether the watermark itself has to be on the disk before an answer: the bytes do not prove themselves."""
+        synced = self._durable == self._active.cursor
+        return synced and not self.codec.capabilities.record_checksum
+
+    def _mark(self, *, durable: bool = False, is_open: bool = True) -> None:
+        active = self._active
+        mark = Watermark(
+            active.base, active.cursor.position, active.cursor.previous_offset + 1,
+            self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes,
+            active.crc32c, self._durable_crc32c, is_open,
+        )  # fmt: skip
+        try:
+            self._sidecar.mark(mark, durable=durable)
+        except BaseException as error:
+            self._poison = error
+            raise
+        self._visible = mark
+        self._stale = True
+
+    # --- segments
+
+    def _roll_if_old(self) -> None:
+        age_ms = self.codec.options.get("segment_max_age_ms", self.codec.default_segment_age_ms)
+        first = self._active.first_us
+        if not age_ms or first is None or self._active.is_empty or not self.codec.capabilities.segments:
+            return
+        if time.time_ns() // 1000 - first >= int(age_ms) * 1000:
+            self._roll()
+
+    def _roll(self) -> None:
+        """Seal the active segment, then begin the next: at no moment is there more than one that is not sealed."""
+        try:
+            old = self._active
+            sealed = old.seal()
+            self._earlier.append(old.summary())
+            self._sidecar.add_sealed(sealed)
+            base = old.cursor.previous_offset + 1
+            previous = self.codec.open_segment(self._disk.map(old.path).data, old.base)
+            self._active = self._begin(self._disk, self.path, self.codec, base, previous)
+            old.close()
+            self._durable = self._active.cursor
+            self._durable_crc32c = self._active.crc32c
+            self._mark(durable=self._must_prove())
+            self._write_manifest(self._disk, self.path)
+        except BaseException as error:
+            self._poison = error
+            raise
+
+    def _write_manifest(self, disk: Disk, path: str) -> None:
+        summaries = [*self._earlier, self._active.summary()]
+        for name, content in self.codec.log_files(summaries, self._created_ms).items():
+            target = posixpath.join(path, name)
+            if disk.kind(target) == Kind.FILE and bytes(disk.map(target).data) == content:
+                continue
+            temporary = posixpath.join(path, self.codec.temporary_path(name))
+            if disk.kind(posixpath.dirname(temporary)) == Kind.MISSING:
+                disk.make_directory(posixpath.dirname(temporary))
+            replace_file(disk, target, content, temporary=temporary)
+
+    # --- control
+
+    def _do_sync(self) -> None:
+        self._sync()
+        self._mark(durable=self._must_prove())
+
+    def _do_seal(self) -> None:
+        if not self._active.is_empty:
+            self._roll()
+
+    def _do_close(self) -> None:
+        self._sync()
+        self._active.flush_index()
+        self._write_manifest(self._disk, self.path)
+        self._mark(durable=True, is_open=False)
+
+    # --- reading
+
+    def _list(self) -> Directory:
+        visible = self._visible
+        return list_log(self._disk, self.path, self.codec).up_to(visible.base, visible.position)
+
+    def _before_read(self) -> None:
+        if self._stale:
+            with self._guard:
+                self._stale = False
+                self.refresh()
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record will get, as far as appends are acknowledged."""
+        return self._visible.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """The offset behind the last record that is known to be on the disk."""
+        return self._visible.durable_offset
+
+
+def _checked(durability: str) -> str:
+    if durability == "quorum":
+        raise UsageError("durability 'quorum' is reserved: there is no replication yet", hint="use 'fsync'")
+    if durability not in DURABILITIES:
+        raise UsageError(f"durability {durability!r} is not known", hint=f"it is one of {', '.join(DURABILITIES)}")
+    return durability
+
+
+def _prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any]) -> Format:
+    """The format of the log at ``path``; its directory is made if it is not there."""
+    kind = disk.kind(path)
+    if kind == Kind.FILE:
+        raise UsageError("a single file cannot be opened for append", path=path, hint="open its directory")
+    if kind == Kind.DIRECTORY:
+        names = [name for name, _ in disk.list(path, ("segments", "groups"))]
+        if names or read_config(disk, path) is not None:
+            return format_at(disk, path, format, options)
+    fmt = make(format or DEFAULT_FORMAT, **options)
+    fmt.check_creation()
+    if kind == Kind.MISSING:
+        disk.make_directory(path)
+        disk.sync_directory(posixpath.dirname(posixpath.normpath(path)) or ".")
+    return fmt
+
+
+def _offsets(columns: Columns, records: int, last_offset: int) -> Any:
+    """The offset of every record of an encoded batch."""
+    if len(columns) == records:
+        return columns.first_offsets
+    counts = columns.last_offsets - columns.first_offsets + 1
+    before = np.cumsum(counts) - counts
+    return np.arange(records) + np.repeat(columns.first_offsets - before, counts)
+
+
+def _summaries(recovered: Recovered) -> list[SegmentSummary]:
+    """What is known of the segments before the active one, from their names and sizes."""
+    active = recovered.active.base if recovered.active is not None else recovered.next_offset
+    earlier = [files for files in recovered.segments if files.base is not None and files.base < active]
+    bases = [files.base or 0 for files in earlier] + [active]
+    return [
+        SegmentSummary(
+            bases[number], bases[number + 1] - 1, files.segment.size_bytes,
+            sum(file.size_bytes for role, file in files.derived.items() if role == "index"),
+        )
+        for number, files in enumerate(earlier)
+    ]  # fmt: skip
