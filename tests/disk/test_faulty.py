@@ -64,6 +64,7 @@ def test_many_faults() -> None:
         "sync#0: EIO",
         "sync#3-2: EIO",
         "sync#x: EIO",
+        "#3x: EIO",
         "sync: delay",
         "sync: delay soon",
         "write: late",
@@ -97,7 +98,9 @@ def test_a_fault_prints_as_it_is_written(
     assert parse_faults(str(fault)) == [fault]
 
 
-def test_unknown_sync_failure() -> None:
+def test_unknown_errors_and_sync_failures() -> None:
+    with pytest.raises(UsageError):
+        Fault(error=99999)
     with pytest.raises(UsageError):
         FaultyDisk(SimulatedDisk(), sync_failure="maybe")  # type: ignore[arg-type]
 

@@ -84,6 +84,8 @@ class Fault:
             object.__setattr__(self, "call", 1)
         if self.call is not None and (self.call < 1 or (self.count is not None and self.count < 1)):
             raise UsageError("calls are counted from 1")
+        if self.error is not None and self.error not in errno.errorcode:
+            raise UsageError(f"no error has the number {self.error}")
         if self.late and self.error is None:
             raise UsageError("a late fault needs an error")
         if self.error is None and not self.short and not self.delay_s:
@@ -113,7 +115,7 @@ class Fault:
             f"delay {self.delay_s:g}" if self.delay_s else "",
             "short" if self.short else "",
             "late" if self.late else "",
-            errno.errorcode.get(self.error, str(self.error)) if self.error is not None else "",
+            errno.errorcode[self.error] if self.error is not None else "",
         ]
         place = " ".join(part for part in (which, self.path or "") if part)
         return f"{place}: {' '.join(effect for effect in effects if effect)}"
@@ -123,7 +125,10 @@ class Fault:
 
 
 _LINE = re.compile(
-    r"(?P<operation>[a-z_]+(?=[\s#:]))?(?:#(?P<call>\d+)(?:(?P<on>\+)|-(?P<last>\d+))?)?\s*(?P<path>[^\s:]+)?\s*:(?P<effects>.*)"
+    r"(?P<operation>[a-z_]+(?=[\s#:]))?"
+    r"(?:#(?P<call>\d+)(?:(?P<on>\+)|-(?P<last>\d+))?)?"
+    r"(?:(?:^|\s+)(?P<path>[^\s:#]+))?"
+    r"\s*:(?P<effects>.*)"
 )
 
 
