@@ -123,7 +123,7 @@ def failures(disk: Disk, *acts: Callable[[], object]) -> list[int | None]:
 def test_calls_are_counted_among_those_that_match() -> None:
     disk = FaultyDisk(SimulatedDisk(), "sync#2 b.log: EIO; write#3-4: ENOSPC")
     a, b = disk.create("/a.log"), disk.create("/b.log")
-    acts = [lambda f=f: f.write(0, b"x") for f in (a, b, a, b, a)]  # type: ignore[misc]
+    acts = [lambda f=f: f.write(0, b"x") for f in (a, b, a, b, a)]
     assert failures(disk, *acts) == [0, 0, errno.ENOSPC, errno.ENOSPC, 0]
     assert failures(disk, a.sync, b.sync, a.sync, b.sync, b.sync) == [0, 0, 0, errno.EIO, 0]
     assert disk.calls == 12
@@ -137,7 +137,7 @@ def test_calls_are_counted_among_those_that_match() -> None:
 def test_paths() -> None:
     disk = FaultyDisk(SimulatedDisk(), "create x/*.log: EIO; replace old: EACCES")
     disk.make_directory("/x")
-    create = [lambda p=p: disk.create(p) for p in ("/x/0.log", "/x/old", "/0.log")]  # type: ignore[misc]
+    create = [lambda p=p: disk.create(p) for p in ("/x/0.log", "/x/old", "/0.log")]
     assert failures(disk, *create) == [errno.EIO, 0, 0]
     assert failures(disk, lambda: disk.replace("/x/old", "/new"), lambda: disk.replace("/0.log", "/1.log")) == [
         errno.EACCES,

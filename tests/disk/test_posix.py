@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import signal
 import statistics
 import subprocess
@@ -236,11 +237,12 @@ def test_a_lock_file_that_was_removed_holds_nothing(tmp_path: Path, monkeypatch:
     """Somebody removes the file between opening and locking it: the lock is taken on the file that is there then."""
     path = tmp_path / "lock"
     flock = fcntl.flock
-    removed = []
+    removed: list[Path] = []
 
     def remove_first(descriptor: int, operation: int) -> None:
         if not removed:
-            removed.append(path.unlink())
+            path.unlink()
+            removed.append(path)
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", remove_first)
@@ -306,7 +308,7 @@ def test_a_store_wakes_another_process_soon_and_without_spinning(tmp_path: Path,
 
 
 def test_without_a_futex_pages_are_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posix.futex, "open_word", lambda descriptor: None)
+    monkeypatch.setattr(futex, "open_word", lambda descriptor: None)
     page = PosixDisk().page(str(tmp_path / "page"), 4, writable=True)
     reader = PosixDisk().page(str(tmp_path / "page"), 4, writable=False)
     timer = threading.Timer(0.1, page.store, [b"abcd"])
@@ -321,7 +323,7 @@ def test_without_a_futex_pages_are_polled(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("machine", ["riscv", "armv7l", ""])
 def test_unknown_processors_have_no_futex(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(futex.platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     assert futex._futex.__wrapped__() is None
 
 

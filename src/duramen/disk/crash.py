@@ -231,20 +231,22 @@ def survive(
 ) -> bytearray:
     """The bytes of one file after the crash. ``about`` tells its chance from that of other files; ``until`` is the
     moment of a ``prefix``; ``shared`` files are torn at words."""
+    if pattern.data == "lost" or not changes:
+        return synced
     chance = pattern.chance("data", about)
     kind = pattern.data
     if kind == "coin":
         kind = chance.choice(_COIN_DATA)
         until = chance.choice([0, *(change.moment for change in changes)])
-    if kind == "lost" or not changes:
+    if kind == "lost":
         return synced
+    if kind == "kept":
+        everything = bytearray(synced)
+        for change in changes:
+            apply(everything, change)
+        return everything
     versions = _Versions(synced, changes, _WORD_BYTES if shared else pattern.block_bytes)
     match kind:
-        case "kept":
-            everything = bytearray(synced)
-            for change in changes:
-                apply(everything, change)
-            return everything
         case "zeros":
             return versions.compose({}, versions.sizes[-1])
         case "last":
@@ -280,6 +282,8 @@ def _prefix(versions: _Versions, whole: int, changes: Sequence[Change], chance: 
 
 def survive_names(changes: Sequence[Named], pattern: CrashPattern, *, about: object, until: int) -> list[Named]:
     """The changes of one directory that survive, in their order."""
+    if not changes:
+        return []
     chance = pattern.chance("names", about)
     kind = pattern.names
     if kind == "coin":

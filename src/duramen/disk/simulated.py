@@ -403,8 +403,7 @@ class SimulatedDisk(Disk):
     def crash(self, pattern: CrashPattern) -> SimulatedDisk:
         """A disk as a power loss at this moment could leave it. This one goes on as if nothing had happened."""
         with self._mutex:
-            moments = sorted({change.moment for node in self._nodes.values() for change in node.pending})
-            until = pattern.chance("moment").choice([0, *moments])
+            until = self._moment_of(pattern)
             names = self._surviving_names(pattern, until)
             after = SimulatedDisk(keep_history=self._keep_history)
             after._next_number = self._next_number
@@ -422,6 +421,13 @@ class SimulatedDisk(Disk):
                 node.owned = False
                 after._nodes[number] = _FileNode(number, content, content, owned=False, shared=node.shared)
             return after
+
+    def _moment_of(self, pattern: CrashPattern) -> int:
+        """The moment up to which a ``prefix`` survives."""
+        if "prefix" not in {pattern.data, pattern.names}:
+            return 0
+        moments = sorted({change.moment for node in self._nodes.values() for change in node.pending})
+        return pattern.chance("moment").choice([0, *moments])
 
     def _surviving_names(self, pattern: CrashPattern, until: int) -> dict[int, dict[str, int]]:
         """The names of every directory after the crash."""

@@ -267,6 +267,8 @@ class Format(ABC):
 
     name: ClassVar[str]
     capabilities: Capabilities
+    magics: ClassVar[Mapping[bytes, Role]] = {}
+    """How the files of the format begin, where they begin alike."""
     default_segment_bytes: ClassVar[int | None] = None
     """When a new segment is begun, unless ``segment_max_bytes`` says otherwise."""
     default_segment_age_ms: ClassVar[int | None] = None

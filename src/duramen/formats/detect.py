@@ -36,17 +36,8 @@ class Files(Protocol):
 
 ASK = "say which with format=… (--format on the command line)"
 
-_MAGICS: tuple[tuple[bytes, str, Role], ...] = (
-    (b"KLOG\0\0\0\0", "keratin", Role.SEGMENT),
-    (b"KIDX\0\0\0\0", "keratin", Role.INDEX),
-    (b"KTIX\0\0\0\0", "keratin", Role.TIME_INDEX),
-    (b"KERATIN\0", "keratin", Role.MANIFEST),
-    (b"KSNAP\0\0\0", "keratin", Role.GROUP_SNAPSHOT),
-    (b"SSNAP\0\0\0", "keratin", Role.GROUP_SNAPSHOT),
-    (b"KDELTA\0\0", "keratin", Role.GROUP_DELTA),
-    (b"OSIL", "osiris", Role.SEGMENT),
-    (b"OSII", "osiris", Role.INDEX),
-    (b"GOLD", "durable-log", Role.SEGMENT),
+_MAGICS: tuple[tuple[bytes, str, Role], ...] = tuple(
+    (magic, name, role) for name, kind in FORMATS.items() for magic, role in kind.magics.items()
 )
 _NUMBERED = re.compile(r"[0-9]+\.log")
 

@@ -90,6 +90,7 @@ class DurableLog(Format):
         record_checksum=True,
         max_value_bytes=DIALECT.layout.max_payload_bytes,
     )
+    magics: ClassVar[Mapping[bytes, Role]] = {MAGIC.to_bytes(HEADER.width("magic"), "little"): Role.SEGMENT}
     default_segment_bytes = 64 << 20
     option_names: ClassVar[Mapping[str, type]] = SEGMENT_OPTIONS
 

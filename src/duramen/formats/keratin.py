@@ -73,7 +73,14 @@ from duramen.formats.base import (
 )
 from duramen.formats.frames import Dialect, FrameSegment, UserHeaders, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
-from duramen.formats.keratin_manifest import Manifest, SealedSegment, dump_manifest, lost_since, manifest_facts
+from duramen.formats.keratin_manifest import (
+    MANIFEST_MAGIC,
+    Manifest,
+    SealedSegment,
+    dump_manifest,
+    lost_since,
+    manifest_facts,
+)
 from duramen.formats.stroma import CRC, FileHeader, GroupName, all_zero
 from duramen.formats.structs import Struct
 from duramen.formats.user_headers import decode_block, decode_blocks, encode_blocks
@@ -266,6 +273,14 @@ class Keratin(Format):
         ordered_timestamps=True,
         extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
     )
+    magics: ClassVar[Mapping[bytes, Role]] = {
+        LOG_HEADER.magic: Role.SEGMENT,
+        **{header.magic: role for role, header in INDEX_HEADERS.items()},
+        MANIFEST_MAGIC: Role.MANIFEST,
+        stroma.SNAP_HEADER.magic: Role.GROUP_SNAPSHOT,
+        stroma.PROGRAM_SNAPSHOT_MAGIC: Role.GROUP_SNAPSHOT,
+        stroma.DELTA_HEADER.magic: Role.GROUP_DELTA,
+    }
     default_segment_bytes = Manifest.segment_max_bytes
     option_names: ClassVar[Mapping[str, type]] = {
         **SEGMENT_OPTIONS, "index_stride_bytes": int, "max_open_segments": int,

@@ -135,6 +135,7 @@ class Osiris(Format):
         lost_segments_show=True,
         extras=(CHUNK_ID,),
     )
+    magics: ClassVar[Mapping[bytes, Role]] = {LOG_HEADER[:4]: Role.SEGMENT, INDEX_HEADER[:4]: Role.INDEX}
     default_segment_bytes = SEGMENT_MAX_BYTES
     option_names: ClassVar[Mapping[str, type]] = {
         "chunk_version": int,

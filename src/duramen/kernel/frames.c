@@ -71,7 +71,7 @@ duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64
     const int64_t start = position;
     int64_t count = 0;
     int64_t stop = STOP_END;
-    frame f;
+    frame f = {0};
 
     while (position < end) {
         if (count == capacity) {
@@ -131,7 +131,7 @@ int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, co
 /* Without a checksum a header alone proves little: its successor must fit too. */
 static int has_successor(const uint8_t *buf, int64_t end, const frame_layout *layout, const frame *f)
 {
-    frame next;
+    frame next = {0};
     if (f->next == end || only_zeros(buf, f->next, end, layout)) return 1;
     return parse_header(buf, f->next, end, layout, f->offset, &next) == STOP_END && next.offset == f->offset + 1;
 }
@@ -142,7 +142,7 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
     /* A hostile file could make every byte look like the start of a huge frame. */
     int64_t budget = 16 * (end - position) + (1 << 20);
     const int64_t start = position;
-    frame f;
+    frame f = {0};
 
     for (; end - position >= layout->header_bytes; position++) {
         if (layout->const_count > 0) {

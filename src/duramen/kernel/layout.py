@@ -152,6 +152,14 @@ class FrameLayout:
     def __post_init__(self) -> None:
         if len(self.consts) > MAX_CONSTS:
             raise ValueError(f"at most {MAX_CONSTS} constant fields")
+        if any(const.stop < Stop.SHORT_HEADER for const in self.consts):
+            raise ValueError("a constant field that differs must stop a scan")
+        places = [(self.offset_at, 8), (self.length_at, 4), (self.timestamp_at, 8), (self.headers_length_at, 4)]
+        places += [(self.flags_at, 4), (self.checksum_at, 4), *((c.position, c.width) for c in self.consts)]
+        if any(at >= 0 and at + width > self.header_bytes for at, width in places) or self.covered_from < 0:
+            raise ValueError("a field lies outside of the header")
+        if self.covered_from > self.header_bytes or (self.checksum and self.checksum_at < 0 and self.trailer_bytes < 4):
+            raise ValueError("the checksum has no place, or covers nothing")
         numbers = [
             self.header_bytes, int(self.big_endian), self.offset_at, self.length_at, self.trailer_bytes,
             self.headers_length_at, self.timestamp_at, self.flags_at, int(self.checksum), self.checksum_at,
