@@ -14,7 +14,7 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench fuzz sanitize clean
+.PHONY: help build lint test demo bench fuzz torture kill interop sanitize clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ $(VENV)/.built: $(BUILD_FILES) $(VENV)/.required
 	$(call install,$(VENV),build/release,)
 	@touch $@
 
+$(VENV)/.bench: pyproject.toml | $(VENV)/.made
+	$(call requirements,$(VENV),bench)
+	@touch $@
+
 $(VENV)/.fuzz: pyproject.toml | $(VENV)/.made
 	$(call requirements,$(VENV),fuzz)
 	@touch $@
@@ -74,11 +78,21 @@ test: lint ## lint, then all tests (PYTEST_ARGS="-k crc" narrows them)
 demo: build ## the whole story on a scratch log
 	$(BIN)/duramen demo
 
-bench: build ## measure speed, as ratios inside one run
+bench: build $(VENV)/.bench ## measure speed, as ratios inside one run
 	$(BIN)/python -m bench
 
 fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
+
+torture: build ## crash the writer everywhere on a simulated disk (SECONDS=60)
+	$(BIN)/python -m duramen.testing.torture --seconds $(SECONDS)
+
+KILLS ?= 200
+kill: build ## kill real writer processes at random moments (KILLS=200)
+	$(BIN)/python -m tests.torture.kill --kills $(KILLS)
+
+interop: build ## both directions with a real RabbitMQ (installs it from the distribution's packages)
+	$(BIN)/python -m tests.interop.rabbitmq
 
 # The sanitized kernel has a venv of its own. libstdc++ is preloaded because libasan looks for its throw function
 # before any C++ library of Arrow is there; PYTHONMALLOC=malloc gives each bytes object red zones of its own;

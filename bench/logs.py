@@ -1,8 +1,9 @@
-"""Logs to measure on, written with the codecs into a scratch directory."""
+"""Logs to measure on, written with the codecs into a scratch directory; and the values that are appended."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,13 @@ CREATED_MS = 1_700_000_000_000
 STEP_BYTES = 8 << 20
 
 
+def options(name: str, payload_bytes: int) -> dict[str, Any]:
+    """What `duramen.open` and `codec` need to know beyond the format's name."""
+    return {"record_size": payload_bytes} if name == "fixed-slot" else {}
+
+
 def codec(name: str, payload_bytes: int) -> Format:
-    return make(name, record_size=payload_bytes) if name == "fixed-slot" else make(name)
+    return make(name, **options(name, payload_bytes))
 
 
 def batch(fmt: Format, first_offset: int, count: int, payload_bytes: int) -> pa.RecordBatch:
@@ -32,6 +38,12 @@ def batch(fmt: Format, first_offset: int, count: int, payload_bytes: int) -> pa.
         when_us = np.full(count, CREATED_MS * 1000 + first_offset)
         columns["timestamp"] = pa.array(when_us).view(pa.int64()).view(TIMESTAMP.type)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def values(count: int, payload_bytes: int) -> list[bytes]:
+    """Random bytes, the same in every run."""
+    noise = np.random.default_rng(1).bytes(count * payload_bytes)
+    return [noise[at : at + payload_bytes] for at in range(0, len(noise), payload_bytes)]
 
 
 def write(root: Path, name: str, payload_bytes: int, segment_bytes: int, segments: int = 1) -> Format:

@@ -1,27 +1,100 @@
-"""Timing that can be trusted on a busy machine: rounds that alternate between the contestants, the best of each."""
+"""Timing that can be trusted on a busy machine: contestants take turns, so that a slow phase hits all of them, and a
+table shows the median and the best of each."""
 
 from __future__ import annotations
 
 import os
+import random
+import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 
-def pin_to_one_core() -> None:
+@contextmanager
+def one_core() -> Iterator[None]:
     """Keep this process on one core, so that "one core" in a table means that."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class Samples(list[float]):
+    """Seconds that one piece of work took, time after time."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self)
+
+    @property
+    def best(self) -> float:
+        return min(self)
+
+    def percentile(self, percent: float) -> float:
+        return sorted(self)[min(len(self) - 1, int(len(self) * percent / 100))]
+
+    @contextmanager
+    def time(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.append(time.perf_counter() - start)
 
 
 def best_seconds(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The best time of each contestant. They take turns, so that a slow phase of the machine hits all of them."""
-    best = dict.fromkeys(contestants, float("inf"))
+    """The best time of each contestant."""
+    return {name: samples.best for name, samples in take_turns(contestants, rounds).items()}
+
+
+def take_turns(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Samples]:
+    """The times of all contestants. Their order is shuffled every round: on a disk, who comes first pays for others."""
+    order = list(contestants)
+    shuffle = random.Random(1).shuffle
+    samples = {name: Samples() for name in contestants}
     for _ in range(rounds):
-        for name, run in contestants.items():
+        for name in order:
+            run = contestants[name]
             start = time.perf_counter()
             run()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
+            samples[name].append(time.perf_counter() - start)
+        shuffle(order)
+    return samples
+
+
+class Crowd:
+    """What several threads did that called the same function over and over for a while."""
+
+    def __init__(self, run: Callable[[], object], threads: int, seconds: float) -> None:
+        self.samples = Samples()
+        self._run = run
+        self._start = threading.Barrier(threads + 1)
+        workers = [threading.Thread(target=self._work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        self._until = time.perf_counter() + seconds
+        began = time.perf_counter()
+        self._start.wait()
+        for worker in workers:
+            worker.join()
+        self.seconds = time.perf_counter() - began
+
+    @property
+    def per_second(self) -> float:
+        return len(self.samples) / self.seconds
+
+    def _work(self) -> None:
+        mine = Samples()
+        self._start.wait()
+        while time.perf_counter() < self._until:
+            with mine.time():
+                self._run()
+        self.samples += mine
 
 
 def resident_anonymous_bytes() -> int:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any, Literal, overload
 
@@ -34,6 +35,13 @@ from duramen.log.report import Finding, Report
 from duramen.log.verify import verify as _verify
 from duramen.log.writer import Appended, WritableLog
 from duramen.model import SCHEMA, Record
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":  # asyncio is imported by those who use it
+        return importlib.import_module("duramen.aio")
+    raise AttributeError(f"module 'duramen' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 

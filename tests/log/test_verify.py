@@ -241,3 +241,49 @@ def test_the_files_of_a_real_broker(osiris: Path, name: str) -> None:
         torn = next(f for f in report.findings if f.code == "torn-tail")
         assert torn.position == 32331
         assert torn.first_offset == 82996
+
+
+# --- what only the sidecar knows
+
+
+def appended(tmp_path: Path, name: str) -> Path:
+    root = tmp_path / "appended"
+    with duramen.open(root, "a", format=name, **options(name)) as log:
+        log.append_batch([value(o) for o in range(20)])
+        if log.codec.capabilities.segments:
+            log.seal()
+            log.append_batch([value(o) for o in range(20, 40)])
+    assert check(root, name).findings == []
+    return root
+
+
+def test_a_changed_byte_of_a_sealed_segment_shows_even_without_a_checksum(tmp_path: Path, format_name: str) -> None:
+    if not codec(format_name).capabilities.segments:
+        pytest.skip("one file only")
+    root = appended(tmp_path, format_name)
+    path = root / codec(format_name).segment_path(0)
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(value(7))] ^= 1
+    path.write_bytes(raw)
+    assert "digest-mismatch" in codes(check(root, format_name), Severity.DAMAGE)
+
+
+def test_records_that_were_durable_and_are_cut_off_are_damage(tmp_path: Path, format_name: str) -> None:
+    root = appended(tmp_path, format_name)
+    path = last_segment(root, format_name)
+    for size in (path.stat().st_size - 1, path.stat().st_size // 2):
+        path.write_bytes(path.read_bytes()[:size])
+        report = check(root, format_name)
+        assert "durable-records-missing" in codes(report, Severity.DAMAGE)
+        with pytest.raises(duramen.CorruptionError, match="watermark"):
+            duramen.open(root, "a")
+
+
+def test_a_missing_last_segment_shows(tmp_path: Path, format_name: str) -> None:
+    if not codec(format_name).capabilities.segments:
+        pytest.skip("one file only")
+    root = appended(tmp_path, format_name)
+    last_segment(root, format_name).unlink()
+    assert "missing-segment" in codes(check(root, format_name), Severity.DAMAGE)
+    with pytest.raises(duramen.CorruptionError, match="missing"):
+        duramen.open(root, "a")

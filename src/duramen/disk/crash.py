@@ -231,7 +231,7 @@ def survive(
 ) -> bytearray:
     """The bytes of one file after the crash. ``about`` tells its chance from that of other files; ``until`` is the
     moment of a ``prefix``; ``shared`` files are torn at words."""
-    if pattern.data == "lost" or not changes:
+    if not changes:
         return synced
     chance = pattern.chance("data", about)
     kind = pattern.data

@@ -8,6 +8,7 @@ before it was handed out.
 from __future__ import annotations
 
 import posixpath
+import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
@@ -28,7 +29,9 @@ from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.report import Report
 from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, read_watermark
+from duramen.log.verify import verify
 from duramen.model import MAX_OFFSET, Headers, Record, from_us, to_us
 
 Time = datetime | str | int
@@ -120,6 +123,7 @@ class Log:
             and self._disk.kind(posixpath.join(path, DIRECTORY)) == Kind.DIRECTORY
         )
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
+        self._guard = threading.RLock()
         self._closed = False
         self._page: Page | None = None
         self._seen = b""
@@ -129,15 +133,14 @@ class Log:
 
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone."""
-        self._directory = self._list()
-        self._bases = [files.base if files.base is not None else 0 for files in self._directory.segments]
-        sizes = {
-            base: files.segment.size_bytes for base, files in zip(self._bases, self._directory.segments, strict=True)
-        }
-        for base in list(self._open):
-            opened = self._open[base]
-            if sizes.get(base) != opened.visible_bytes or opened.is_last != (base == self._bases[-1]):
-                self._open.pop(base).close()
+        with self._guard:
+            self._directory = self._list()
+            segments = self._directory.segments
+            self._bases = [files.base if files.base is not None else 0 for files in segments]
+            sizes = {base: files.segment.size_bytes for base, files in zip(self._bases, segments, strict=True)}
+            for base, opened in list(self._open.items()):
+                if sizes.get(base) != opened.visible_bytes or opened.is_last != (base == self._bases[-1]):
+                    self._open.pop(base).close()
 
     def _list(self) -> Directory:
         """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
@@ -318,6 +321,11 @@ class Log:
                 return _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
         return None
 
+    def verify(self) -> Report:
+        """Check every byte of the log, as `duramen.verify` does."""
+        self._check_open()
+        return verify(self.path, format=self.format, disk=self._disk, **self.codec.options)
+
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
 
@@ -372,16 +380,17 @@ class Log:
 
     def _segment(self, number: int) -> _OpenSegment:
         self._check_open()
-        base = self._bases[number]
-        opened = self._open.get(base)
-        if opened is None:
-            opened = _OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
-            self._open[base] = opened
-            if len(self._open) > MAX_OPEN_SEGMENTS:
-                self._open.popitem(last=False)[1].close()
-        else:
-            self._open.move_to_end(base)
-        return opened
+        with self._guard:
+            base = self._bases[number]
+            opened = self._open.get(base)
+            if opened is None:
+                opened = _OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
+                self._open[base] = opened
+                if len(self._open) > MAX_OPEN_SEGMENTS:
+                    self._open.popitem(last=False)[1].close()
+            else:
+                self._open.move_to_end(base)
+            return opened
 
     def _close_segments(self) -> None:
         while self._open:

@@ -19,6 +19,7 @@ from duramen.formats.index import Index
 from duramen.kernel.layout import Columns, Stop
 from duramen.log.directory import Directory, LogFile, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.evidence import Evidence
 from duramen.log.report import Finding, Report, SegmentReport
 
 Progress = Callable[[int], None]
@@ -51,6 +52,7 @@ class Verifier:
         self._fmt = fmt
         self._progress = progress
         self._directory: Directory = list_log(disk, path, fmt)
+        self._evidence = Evidence(disk, path, fmt)
         self.report = Report(path, fmt.name, fmt.capabilities.checksum)
 
     def run(self) -> Report:
@@ -73,6 +75,7 @@ class Verifier:
         for file in self._directory.others:
             self._other(file)
         self._check_against_log()
+        self.report.findings += self._evidence.of_log(self.report.segments)
         return self.report
 
     # --- segments
@@ -97,6 +100,7 @@ class Verifier:
         for checker in indexes:
             checker.finish(self)
         self._missing_index(files, report)
+        self.report.findings += self._evidence.of_segment(report, mapped.data)
         return report
 
     def _bad_header(self, report: SegmentReport, error: CorruptionError, *, is_last: bool) -> None:

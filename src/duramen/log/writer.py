@@ -8,7 +8,6 @@ disk, so the writer is poisoned: it answers no later append, and reopening runs 
 from __future__ import annotations
 
 import posixpath
-import threading
 import time
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -75,7 +74,6 @@ class WritableLog(Log):
             raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'truncate'")
         self._durability = _checked(durability)
         self._limits = GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
-        self._guard = threading.RLock()
         self._poison: BaseException | None = None
         self._stale = False
         disk = disk if disk is not None else PosixDisk()
@@ -403,9 +401,8 @@ class WritableLog(Log):
 
     def _before_read(self) -> None:
         if self._stale:
-            with self._guard:
-                self._stale = False
-                self.refresh()
+            self._stale = False
+            self.refresh()
 
     @property
     def next_offset(self) -> int:

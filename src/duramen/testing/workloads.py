@@ -1,0 +1,138 @@
+"""What a log is put through: formats as they are tortured, and workloads made from a seed.
+
+A workload is a generator of `Step`s. It is asked for one step at a time and may look at where the log's next byte goes,
+so that it can aim at the boundaries of sectors and pages. Nothing here opens a log or judges one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Position = Callable[[], int]
+"""Where the next byte goes."""
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A format as it is tortured: its options, and what is special about it."""
+
+    name: str
+    format: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    record_size: int | None = None
+    """Every value must have that many bytes."""
+    overhead_bytes: int = 32
+    """What a single record needs beside its value, for aiming."""
+    segments: bool = True
+    directory: str | None = None
+    """Files of another program that the log begins with, beside the tests."""
+
+    def rolling(self) -> dict[str, Any]:
+        """The options with segments so small that they roll all the time."""
+        return {**self.options, "segment_max_bytes": 1500} if self.segments else dict(self.options)
+
+
+SETUPS: dict[str, Setup] = {
+    setup.name: setup
+    for setup in (
+        Setup("keratin", "keratin", {"index_stride_bytes": 200}, overhead_bytes=36),
+        Setup("durable-log", "durable-log", overhead_bytes=24),
+        Setup("rustlog", "rustlog", {"index_interval_records": 3}, overhead_bytes=20),
+        Setup("rustlog-12", "rustlog", {"index_interval_records": 3, "header_bytes": 12}, overhead_bytes=12),
+        Setup("osiris", "osiris", overhead_bytes=52),
+        Setup("osiris-v0", "osiris", {"chunk_version": 0, "chunk_max_records": 4}, overhead_bytes=52),
+        Setup("osiris-gzip", "osiris", {"compression": "gzip", "sub_batch_records": 3}, overhead_bytes=63),
+        Setup("osiris-tracked", "osiris", overhead_bytes=52, directory="osiris/tracked"),
+        Setup("fixed-slot", "fixed-slot", {"record_size": 100}, record_size=100, overhead_bytes=4, segments=False),
+        Setup("fixed-slot-508", "fixed-slot", {"record_size": 508}, 508, overhead_bytes=4, segments=False),
+    )
+}
+
+
+class Step(NamedTuple):
+    """One thing to do with the log.
+
+    ``append`` (each value on its own), ``batch``, ``group`` (several appends that are committed together), ``sync``,
+    ``seal``, ``reopen`` (closed first), ``kill`` (the process dies, the machine does not), ``crash``.
+    """
+
+    kind: str
+    values: tuple[bytes, ...] = ()
+    durability: str = "fsync"
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    steps: int
+    weights: Mapping[str, int]
+    """How often each kind of step comes."""
+    writes: float = 0.3
+    """The share of appends that ask for ``write`` only."""
+    aims: float = 0.5
+    """The share of values whose size is chosen so that the record ends near a boundary."""
+    most_bytes: int = 300
+    blank: float = 0.2
+    """The share of values that are empty or zeros."""
+    rolls: bool = False
+
+    def run(self, chance: random.Random, setup: Setup, position: Position) -> Iterator[Step]:
+        kinds = [kind for kind in self.weights if setup.segments or kind != "seal"]
+        for _ in range(self.steps):
+            kind = chance.choices(kinds, [self.weights[kind] for kind in kinds])[0]
+            count = {"append": 1, "batch": chance.randint(1, 7), "group": chance.randint(2, 4)}.get(kind, 0)
+            values = []
+            at = position()
+            for _ in range(count):
+                values.append(self._value(chance, setup, at))
+                at += setup.overhead_bytes + len(values[-1])
+            yield Step(kind, tuple(values), "write" if chance.random() < self.writes else "fsync")
+
+    def _value(self, chance: random.Random, setup: Setup, position: int) -> bytes:
+        size = setup.record_size
+        if size is None:
+            size = self._size(chance, setup, position)
+        shape = chance.random()
+        if shape < self.blank / 2 and setup.record_size is None:
+            return b""
+        if shape < self.blank:
+            return bytes(size)
+        if shape < self.blank + 0.1:
+            return bytes(size - size // 3) + chance.randbytes(size // 3)
+        return chance.randbytes(size)
+
+    def _size(self, chance: random.Random, setup: Setup, position: int) -> int:
+        """A few bytes, or as many as bring the end of the record near the end of a sector or of a page."""
+        if chance.random() >= self.aims:
+            return chance.randint(0, self.most_bytes)
+        boundary = PAGE_BYTES if chance.random() < 0.15 else SECTOR_BYTES
+        end = position + setup.overhead_bytes
+        target = (end // boundary + 1) * boundary + chance.randint(-setup.overhead_bytes - 2, 2)
+        return max(0, target - end)
+
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("singles", 14, {"append": 1}, writes=0.0),
+        Workload("writes", 16, {"append": 6, "batch": 2, "sync": 1}, writes=0.85, blank=0.3),
+        Workload("batches", 8, {"batch": 1}, most_bytes=200),
+        Workload("aligned", 14, {"append": 5, "batch": 1}, aims=1.0, blank=0.35),
+        Workload("groups", 8, {"group": 5, "append": 1}, writes=0.5),
+        Workload("rolls", 10, {"append": 4, "batch": 4, "seal": 1}, rolls=True, most_bytes=700),
+        Workload("seals", 10, {"append": 5, "seal": 4, "reopen": 1}),
+        Workload("reopens", 10, {"append": 6, "batch": 2, "reopen": 3, "seal": 1}, rolls=True),
+        Workload("kills", 10, {"append": 6, "batch": 2, "kill": 3}, writes=0.6),
+        Workload("crashes", 10, {"append": 6, "batch": 3, "crash": 3, "seal": 1}, writes=0.5),
+        Workload(
+            "mixed", 14,
+            {"append": 8, "batch": 4, "group": 2, "sync": 1, "seal": 1, "reopen": 1, "kill": 1, "crash": 1}, rolls=True,
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,48 @@
+"""A slice of ``make kill``: every variant is killed twice, and once more."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+KILLS = 15
+
+
+def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.torture.kill", "--kills", str(KILLS), "--seconds", "20"]
+    run = subprocess.run(
+        [*command, "--directory", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "fixed-slot" in run.stdout
+    assert not list(tmp_path.iterdir()), "what a run without a violation leaves behind"
+
+
+def test_a_violation_is_reported_with_its_seed(tmp_path: Path) -> None:
+    """The judge itself is judged: one that never finds anything would prove nothing."""
+    script = (
+        "import sys\n"
+        "from tests.torture import kill\n"
+        "look = kill.look\n"
+        "def forgetful(model, reopen):\n"
+        "    model.acknowledged.append(kill.Acknowledged(kill.Name(1, 0, 0), 1, 10**9, 0))\n"
+        "    return look(model, reopen)\n"
+        "kill.look = forgetful\n"
+        f"sys.exit(kill.main(['--kills', '2', '--seed', '7', '--directory', {str(tmp_path)!r}]))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "violation" in run.stdout
+    assert "--seed 7" in run.stdout
+    assert list(tmp_path.iterdir()), "the log is kept for a look"
