@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import cat, demo, dump, info, verify
+from duramen.cli import append, cat, demo, dump, info, verify
 from duramen.cli.output import safe
 from duramen.errors import DuramenError
 
@@ -31,15 +31,24 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="duramen",
-    help="A durable log, in five on-disk formats: look at one, read it, check it.",
+    help="A durable log, in five on-disk formats: write one, look at one, read it, check it.",
     epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _name, _verb in (("info", info), ("cat", cat), ("dump", dump), ("verify", verify), ("demo", demo)):
-    app.command(_name)(_verb.command)
+for _name, _command in (
+    ("create", append.create_command),
+    ("append", append.append_command),
+    ("info", info.command),
+    ("cat", cat.command),
+    ("dump", dump.command),
+    ("verify", verify.command),
+    ("seal", append.seal_command),
+    ("demo", demo.command),
+):
+    app.command(_name)(_command)
 
 
 def _version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from duramen.errors import QueueTimeoutError
+from duramen.errors import PoisonedError, QueueTimeoutError
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,18 @@ class GroupCommit:
         Raises `QueueTimeoutError` when it was not even begun within ``timeout_s``: then nothing of it is stored."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         request._turn.acquire()
+        try:
+            self._enter(request, deadline)
+            if not request.leads:
+                self._follow(request, deadline)
+            if not request.done:
+                self._lead()
+        except BaseException:
+            self._leave(request)
+            raise
+        return request.answer()
+
+    def _enter(self, request: Request, deadline: float | None) -> None:
         with self._lock:
             self._wait_for_room(request, deadline)
             self._queue.append(request)
@@ -89,27 +101,25 @@ class GroupCommit:
                 self._arrived.notify()
             else:
                 self._leading = request.leads = True
-        if not request.leads:
-            self._follow(request, deadline)
-        if not request.done:
-            self._lead()
-        return request.answer()
 
     def _follow(self, request: Request, deadline: float | None) -> None:
         """Wait until the request is committed by another, or until it is its turn to lead."""
-        try:
-            if not request.sleep(deadline):
-                if self._withdraw(request):
-                    raise QueueTimeoutError("not begun in time", hint="the disk is slower than the appends")
-                if not request.leads:
-                    request.sleep(None)
-        except QueueTimeoutError:
-            raise
-        except BaseException:
-            # An interrupted appender must not take the lead with it.
-            if not self._withdraw(request) and request.leads and not request.done:
-                self._lead()
-            raise
+        if request.sleep(deadline):
+            return
+        if self._withdraw(request):
+            raise QueueTimeoutError("not begun in time", hint="the disk is slower than the appends")
+        if not request.leads:
+            request.sleep(None)
+
+    def _leave(self, request: Request) -> None:
+        """An appender that is interrupted takes its request back where it still can, and leaves the lead here."""
+        with self._lock:
+            if request not in self._queue:
+                return
+            self._queue.remove(request)
+            self._forget(request)
+        if request.leads:
+            self._pass_on([])
 
     def _wait_for_room(self, request: Request, deadline: float | None) -> None:
         while self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
@@ -137,19 +147,22 @@ class GroupCommit:
 
     def _lead(self) -> None:
         """Commit one group, which holds the leader's own request, and pass the lead on."""
-        group = self._take()
+        group: list[Request] = []
         try:
+            self._take(group)
             self._commit(group)
+        except Exception as error:
+            _fail(group, error)
         except BaseException as error:
-            for request in group:
-                if request.result is None:
-                    request.error = error
-            if not isinstance(error, Exception):
-                raise
+            # Interrupted. That is this thread's alone: the others in the group are told in their own words.
+            _fail(group, PoisonedError(f"the thread that was writing was interrupted ({type(error).__name__})"))
+            raise
         finally:
-            self._pass_on(group)
+            if group:
+                self._pass_on(group)
 
-    def _take(self) -> list[Request]:
+    def _take(self, group: list[Request]) -> None:
+        """Wait for more, if that is wanted, and move a group out of the queue."""
         limits = self._limits
         with self._lock:
             if limits.linger_ms > 0 and not self._queue[0].alone:
@@ -158,7 +171,6 @@ class GroupCommit:
                     left = until - time.monotonic()
                     if left <= 0 or not self._arrived.wait(left):
                         break
-            group: list[Request] = []
             size_bytes = records = 0
             while self._queue:
                 request = self._queue[0]
@@ -169,7 +181,6 @@ class GroupCommit:
                     break
                 group.append(self._queue.popleft())
                 self._forget(request)
-            return group
 
     def _pass_on(self, group: list[Request]) -> None:
         with self._lock:
@@ -184,3 +195,10 @@ class GroupCommit:
                 request.wake()
         if following is not None:
             following.wake()
+
+
+def _fail(group: list[Request], error: Exception) -> None:
+    """The error of every request that has no answer of its own yet."""
+    for request in group:
+        if request.result is None and request.error is None:
+            request.error = error

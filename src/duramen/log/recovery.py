@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
+from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, IncompleteHeaderError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, IndexBuilder, Role, Rows, Segment
 from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
-from duramen.log.directory import Directory, SegmentFiles, list_log
+from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, judge_rows
-from duramen.log.sidecar import Sealed, Sidecar, Watermark, replace_file
+from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
 
 
 class Case(StrEnum):
@@ -129,6 +130,7 @@ class Recovery:
         self._watermark = sidecar.watermark()
 
     def run(self) -> Recovered:
+        self._settle()
         self._sweep()
         self._check_sealed()
         segments = self._directory.segments
@@ -143,6 +145,15 @@ class Recovery:
         return self._last(last, base)
 
     # --- the whole log
+
+    def _settle(self) -> None:
+        """A killed process leaves names that can be seen and are not on the disk: what follows relies on them."""
+        if self._watermark is not None and not self._watermark.is_open:
+            return
+        for path in ("", DIRECTORY, *SUBDIRECTORIES):
+            full = posixpath.join(self._root, path) if path else self._root
+            if self._disk.kind(full) == Kind.DIRECTORY:
+                self._disk.sync_directory(full)
 
     def _sweep(self) -> None:
         for file in self._directory.others:

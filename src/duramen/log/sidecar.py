@@ -15,6 +15,7 @@ judges a log; `recovery` does.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 from duramen import kernel
 from duramen.disk import Disk
 from duramen.disk.base import File, Kind, Lock, Page, write_all
-from duramen.errors import CorruptionError, LockedError
+from duramen.errors import CorruptionError, LockedError, StorageError
 
 DIRECTORY = ".duramen"
 VERSION = 1
@@ -112,7 +113,12 @@ def read_watermark(disk: Disk, root: str) -> Watermark | None:
     path = posixpath.join(root, DIRECTORY, "watermark")
     if disk.kind(path) != Kind.FILE:
         return None
-    page = disk.page(path, PAGE_BYTES, writable=False)
+    try:
+        page = disk.page(path, PAGE_BYTES, writable=False)
+    except StorageError as error:
+        if error.errno == errno.ENODATA:
+            return None  # its writer was stopped before it stored anything
+        raise
     try:
         return Watermark.decode(page.load())
     finally:

@@ -434,10 +434,19 @@ def _prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any])
             return format_at(disk, path, format, options)
     fmt = make(format or DEFAULT_FORMAT, **options)
     fmt.check_creation()
-    if kind == Kind.MISSING:
-        disk.make_directory(path)
-        disk.sync_directory(posixpath.dirname(posixpath.normpath(path)) or ".")
+    _make_directory(disk, path)
     return fmt
+
+
+def _make_directory(disk: Disk, path: str) -> None:
+    """Make a directory whose name is on the disk. Step by step from above, so that a process that is killed in between
+    leaves one directory at most whose name is not; that is why the one that is there already is synced, too."""
+    parent = posixpath.dirname(posixpath.normpath(path)) or "."
+    if disk.kind(path) == Kind.MISSING:
+        if parent not in (".", "/"):
+            _make_directory(disk, parent)
+        disk.make_directory(path)
+    disk.sync_directory(parent)
 
 
 def _offsets(columns: Columns, records: int, last_offset: int) -> Any:

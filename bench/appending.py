@@ -1,0 +1,118 @@
+"""Appending at `write`: batches against os.write of the same bytes, and what one append costs a thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import duramen
+from bench import logs
+from bench.measure import Samples, one_core, take_turns
+from bench.report import Table, at_least, us
+
+COUNT = 1000
+BATCH_VALUE_BYTES = 1024
+SINGLE_VALUE_BYTES = 256
+BATCH_BAR = 0.8
+BATCHES_PER_FILE = 16
+
+
+def batches(scratch: Path, quick: bool) -> Iterator[Table]:
+    yield Table(
+        "append_batch of 1000 × 1 KiB at `write`, against os.write of the same bytes (µs)",
+        [
+            "format", "os.write median", "best",
+            "list of bytes median", "best", "× os.write", "bar",
+            "Arrow array median", "best", "× os.write", "bar",
+        ],
+        _batches(scratch, 2 if quick else 12),
+        "Every round begins with fresh files; ratios are of medians.",
+    )  # fmt: skip
+
+
+def _batches(scratch: Path, rounds: int) -> Iterator[list[str]]:
+    values = logs.values(COUNT, BATCH_VALUE_BYTES)
+    inputs = {"list": values, "arrow": pa.array(values, pa.binary())}
+    for name in logs.FORMATS:
+        samples = {work: Samples() for work in ("raw", *inputs)}
+        for _ in range(rounds):
+            root = scratch / "batches"
+            root.mkdir()
+            with one_core(), ExitStack() as stack:
+                contestants: dict[str, Callable[[], object]] = {}
+                for kind, data in inputs.items():
+                    log = stack.enter_context(open_log(root / kind, name, BATCH_VALUE_BYTES))
+                    contestants[kind] = lambda log=log, data=data: log.append_batch(data)
+                contestants["raw"] = raw_writer(stack, root / "raw", batch_bytes(root / "list", contestants["list"]))
+                for work, more in take_turns(contestants, BATCHES_PER_FILE).items():
+                    samples[work] += more[1:]
+            shutil.rmtree(root)
+        raw = samples["raw"]
+        row = [name, us(raw.median), us(raw.best)]
+        for kind in inputs:
+            ratio = raw.median / samples[kind].median
+            row += [us(samples[kind].median), us(samples[kind].best), f"{ratio:.2f}", at_least(ratio, BATCH_BAR)]
+        yield row
+
+
+def singles(scratch: Path, quick: bool) -> Iterator[Table]:
+    yield Table(
+        "One append of 256 B at `write`, one thread (µs)",
+        ["format", "median", "p99", "os.write median", "p99"],
+        _singles(scratch, 3_000 if quick else 30_000),
+    )
+
+
+def _singles(scratch: Path, count: int) -> Iterator[list[str]]:
+    (value,) = logs.values(1, SINGLE_VALUE_BYTES)
+    for name in logs.FORMATS:
+        root = scratch / "singles"
+        root.mkdir()
+        with one_core(), ExitStack() as stack:
+            log = stack.enter_context(open_log(root / "log", name, SINGLE_VALUE_BYTES))
+            one = batch_bytes(root / "log", lambda log=log: log.append(value))
+            write = raw_writer(stack, root / "raw", one)
+            appended, written = Samples(), Samples()
+            for _ in range(count):
+                start = time.perf_counter()
+                log.append(value)
+                middle = time.perf_counter()
+                write()
+                appended.append(middle - start)
+                written.append(time.perf_counter() - middle)
+        yield [name, us(appended.median), us(appended.percentile(99)), us(written.median), us(written.percentile(99))]
+        shutil.rmtree(root)
+
+
+def open_log(root: Path, name: str, value_bytes: int, durability: str = "write", **more: Any) -> duramen.WritableLog:
+    return duramen.open(root, "a", format=name, durability=durability, **logs.options(name, value_bytes), **more)
+
+
+def batch_bytes(root: Path, append: Callable[[], object]) -> bytes:
+    """What one append adds to the active segment of the log at ``root``."""
+    with duramen.open(root) as log:
+        path = Path(log.segments[-1].path)
+    before = path.stat().st_size
+    append()
+    return path.read_bytes()[before:]
+
+
+def raw_writer(stack: ExitStack, path: Path, data: bytes, *, sync: bool = False) -> Callable[[], None]:
+    """Appends ``data`` to a fresh file each time it is called; with ``sync``, until it is on the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    stack.callback(os.close, descriptor)
+
+    def write() -> None:
+        if os.write(descriptor, data) != len(data):
+            raise OSError("a short write")
+        if sync:
+            os.fdatasync(descriptor)
+
+    return write

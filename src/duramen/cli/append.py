@@ -1,0 +1,201 @@
+"""`duramen create`, `append` and `seal`: the verbs that write. Each takes ``--dry-run`` and then only says what it
+would do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+import duramen
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.output import Output, number, offsets, to_json
+from duramen.disk import PosixDisk
+from duramen.disk.base import Kind
+from duramen.errors import StorageError, UsageError
+from duramen.formats import make
+from duramen.log.writer import DEFAULT_FORMAT
+from duramen.model import HEADERS, KEY, TIMESTAMP, VALUE, to_us
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Durability = Annotated[str, typer.Option(metavar="LEVEL", help="When an append counts: write or fsync.")]
+
+READ_BYTES = 1 << 20
+
+
+def create_command(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The directory of the new log.")],
+    format: FormatName = None,
+    option: FormatOptions = None,
+    dry_run: DryRun = False,
+) -> Job:
+    """Make an empty log."""
+    return partial(_create, Target.of(path, format, option), dry_run)
+
+
+def _create(target: Target, dry_run: bool) -> int:
+    disk = PosixDisk()
+    if disk.kind(target.path) == Kind.FILE or (disk.kind(target.path) == Kind.DIRECTORY and disk.list(target.path)):
+        raise UsageError("there is something at this path already", path=target.path, hint="`duramen info` shows it")
+    name = target.format or DEFAULT_FORMAT
+    make(name, **target.options).check_creation()
+    if not dry_run:
+        duramen.open(target.path, "a", format=name, **target.options).close()
+    Output().line(f"{target.path}: {'would make' if dry_run else 'made'} an empty {name} log")
+    return 0
+
+
+def append_command(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The log's directory; made if it is not there.")],
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="Where the records come from; stdin if not given.")
+    ] = None,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Lines are JSON: value, key, headers, timestamp.")] = False,
+    durability: Durability = "fsync",
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> Job:
+    """Append one record per line of FILE or of standard input."""
+    return partial(_append, Target.of(path, format, option), file, jsonl, durability, dry_run, json)
+
+
+def _append(target: Target, file: str | None, jsonl: bool, durability: str, dry_run: bool, as_json: bool) -> int:
+    with _source(file) as descriptor:
+        first, count = _count(target, descriptor, jsonl) if dry_run else _store(target, descriptor, jsonl, durability)
+    if as_json:
+        print(to_json({"path": target.path, "first_offset": first, "records": count, "dry_run": dry_run}))
+        return 0
+    where = f", {offsets(first, first + count - 1)}" if count and first is not None else ""
+    Output().line(f"{target.path}: {'would append' if dry_run else 'appended'} {number(count, 'record')}{where}")
+    return 0
+
+
+def _store(target: Target, descriptor: int, jsonl: bool, durability: str) -> tuple[int | None, int]:
+    first, count = None, 0
+    with duramen.open(target.path, "a", format=target.format, durability=durability, **target.options) as log:
+        for number_, lines in _line_groups(descriptor):
+            appended = log.append_batch(_records(lines, number_) if jsonl else lines)
+            first = appended.base_offset if first is None else first
+            count += appended.count
+    return first, count
+
+
+def _count(target: Target, descriptor: int, jsonl: bool) -> tuple[int | None, int]:
+    """What appending would do: everything is read and checked, nothing is written."""
+    codec, first = make(target.format or DEFAULT_FORMAT, **target.options), 0
+    disk = PosixDisk()
+    if disk.kind(target.path) == Kind.DIRECTORY and disk.list(target.path, ("segments",)):
+        with duramen.open(target.path, format=target.format, **target.options) as log:
+            codec, first = log.codec, log.next_offset
+    count = 0
+    for number_, lines in _line_groups(descriptor):
+        batch = (
+            _records(lines, number_) if jsonl else pa.RecordBatch.from_pydict({"value": pa.array(lines, VALUE.type)})
+        )
+        codec.accept(batch)
+        count += len(lines)
+    return first, count
+
+
+@contextmanager
+def _source(file: str | None) -> Iterator[int]:
+    if file is None or file == "-":
+        yield sys.stdin.fileno()
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError as error:
+        raise StorageError((error.strerror or str(error)).lower(), path=file) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _line_groups(descriptor: int) -> Iterator[tuple[int, list[bytes]]]:
+    """The whole lines of every read, so that what is typed or piped slowly is appended as it comes; with the number
+    of the first."""
+    rest, seen = b"", 1
+    while True:
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except OSError as error:
+            raise StorageError((error.strerror or str(error)).lower(), path="standard input") from error
+        *lines, rest = (rest + data).split(b"\n") if data else ([rest] if rest else []) + [b""]
+        if lines:
+            yield seen, lines
+            seen += len(lines)
+        if not data:
+            return
+
+
+def _records(lines: list[bytes], first_line: int) -> pa.RecordBatch:
+    rows = []
+    for number_, line in enumerate(lines, first_line):
+        try:
+            rows.append(_record(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"line {number_} is no record: {error}") from error
+    types = {"value": VALUE.type, "key": KEY.type, "headers": HEADERS.type, "timestamp": pa.int64()}
+    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+    columns["timestamp"] = columns["timestamp"].view(TIMESTAMP.type)
+    kept = {name: column for name, column in columns.items() if name == "value" or column.null_count < len(column)}
+    return pa.RecordBatch.from_arrays(list(kept.values()), names=list(kept))
+
+
+def _record(tree: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = tree.keys() - {"offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
+    value = _bytes(tree, "value")
+    if value is None:
+        raise ValueError("no value")
+    headers = tree.get("headers")
+    when = tree.get("timestamp")
+    return {
+        "value": value,
+        "key": _bytes(tree, "key"),
+        "headers": None if headers is None else [{"key": h["key"], "value": _bytes(h, "value")} for h in headers],
+        "timestamp": None if when is None else to_us(when),
+    }
+
+
+def _bytes(tree: Mapping[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in tree:
+        return base64.b64decode(tree[f"{name}_base64"], validate=True)
+    text = tree.get(name)
+    return None if text is None else str(text).encode()
+
+
+def seal_command(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")],
+    format: FormatName = None,
+    option: FormatOptions = None,
+    dry_run: DryRun = False,
+) -> Job:
+    """End the active segment and begin a new one."""
+    return partial(_seal, Target.of(path, format, option), dry_run)
+
+
+def _seal(target: Target, dry_run: bool) -> int:
+    if dry_run:
+        with target.open() as log:
+            last = log.segments[-1]
+            Output().line(f"{last.path}: would be sealed; a new segment would begin at offset {log.next_offset}")
+        return 0
+    with duramen.open(target.path, "a", format=target.format, **target.options) as log:
+        before = log.segments[-1].path
+        log.seal()
+        log.refresh()
+        Output().line(f"{before}: sealed; the log goes on in {log.segments[-1].path}")
+    return 0
