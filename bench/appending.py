@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import duramen
 from bench import logs
-from bench.measure import Samples, one_core, take_turns
+from bench.measure import Samples, take_turns
 from bench.report import Table, at_least, us
 
 COUNT = 1000
@@ -45,7 +45,7 @@ def _batches(scratch: Path, rounds: int) -> Iterator[list[str]]:
         for _ in range(rounds):
             root = scratch / "batches"
             root.mkdir()
-            with one_core(), ExitStack() as stack:
+            with ExitStack() as stack:
                 contestants: dict[str, Callable[[], object]] = {}
                 for kind, data in inputs.items():
                     log = stack.enter_context(open_log(root / kind, name, BATCH_VALUE_BYTES))
@@ -75,7 +75,7 @@ def _singles(scratch: Path, count: int) -> Iterator[list[str]]:
     for name in logs.FORMATS:
         root = scratch / "singles"
         root.mkdir()
-        with one_core(), ExitStack() as stack:
+        with ExitStack() as stack:
             log = stack.enter_context(open_log(root / "log", name, SINGLE_VALUE_BYTES))
             one = batch_bytes(root / "log", lambda log=log: log.append(value))
             write = raw_writer(stack, root / "raw", one)

@@ -30,7 +30,7 @@ def limits(scratch: Path, quick: bool) -> Iterator[Table]:
     }
     for name, (usual, values) in plans.items():
         yield Table(
-            f"Group commit: {name} ({THREADS} threads, each append_batch of {BATCH_RECORDS} × {VALUE_BYTES} B at `fsync`)",
+            f"Group commit, {name}: {THREADS} threads append batches of {BATCH_RECORDS} × {VALUE_BYTES} B at `fsync`",
             [name, "MiB/s", "p50 ms", "p99 ms"],
             _sweep(scratch, name, usual, values, seconds, rounds),
         )

@@ -1,14 +1,10 @@
-"""Other embedded stores, each committing a batch of values as durably as it can. One that is not installed is not run.
-
-`open_peers` answers, by name, a `Peer`: how to commit one batch, and what the store promises when that returns.
-"""
+"""Other embedded stores, each committing a batch of values as durably as it can."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +12,15 @@ from typing import NamedTuple
 Values = Sequence[bytes]
 
 
-class Peer(NamedTuple):
-    commit: Callable[[Values], None]
-    durability: str
-
-
 class Kind(NamedTuple):
+    """A store: how to open it on a path that is not there yet, which answers how to commit one batch."""
+
     module: str
     durability: str
+    """What it promises when a commit returns."""
     open: Callable[[ExitStack, Path], Callable[[Values], None]]
+    slowness: int = 1
+    """How many times fewer commits are measured."""
 
 
 def _lmdb(stack: ExitStack, root: Path) -> Callable[[Values], None]:
@@ -93,14 +89,6 @@ KINDS = {
     "sqlite3": Kind("sqlite3", "WAL, synchronous=FULL: fsync of the WAL", _sqlite),
     "rocksdict": Kind("rocksdict", "WriteOptions.sync: fdatasync of the WAL", _rocksdict),
     "persist-queue": Kind(
-        "persistqueue", "file queue, chunksize=1000: fsync per 1000 values, its index never", _persist_queue
+        "persistqueue", "file queue, chunksize=1000: fsync per 1000 values, its index never", _persist_queue, 40
     ),
 }
-
-
-def open_peers(stack: ExitStack, scratch: Path) -> dict[str, Peer | None]:
-    """All peers, on fresh files; None for one that is not installed."""
-    return {
-        name: Peer(kind.open(stack, scratch / name), kind.durability) if find_spec(kind.module) else None
-        for name, kind in KINDS.items()
-    }

@@ -4,14 +4,15 @@ appends of many threads; latencies."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench import logs, picture
+from bench import peers as peer_stores
 from bench.appending import batch_bytes, open_log, raw_writer
 from bench.measure import Crowd, Samples, take_turns
-from bench.peers import KINDS, open_peers
 from bench.report import Table, at_least, ms
 
 COUNT = 1000
@@ -51,37 +52,37 @@ def _durable(scratch: Path, rounds: int) -> Iterator[list[str]]:
 def peers(scratch: Path, quick: bool) -> Iterator[Table]:
     yield Table(
         "The same durable commit of 1000 × 256 B elsewhere (ms)",
-        ["store", "median", "best", "p99", "duramen is faster by", "durable by"],
-        _peers(scratch, 10 if quick else 100),
+        ["store", "commits", "median", "best", "p99", "duramen is faster by", "durable by"],
+        _peers(scratch, 10 if quick else 150),
+        "Each takes turns with duramen alone, on fresh files.",
     )
 
 
 def _peers(scratch: Path, rounds: int) -> Iterator[list[str]]:
     values = logs.values(COUNT, VALUE_BYTES)
-    root = scratch / "peers"
-    root.mkdir()
-    with ExitStack() as stack:
-        log = stack.enter_context(open_log(root / "keratin", "keratin", VALUE_BYTES, "fsync"))
-        found = open_peers(stack, root)
-        contestants: dict[str, Callable[[], object]] = {"duramen (keratin)": lambda: log.append_batch(values)}
-        for name, peer in found.items():
-            if peer is not None:
-                contestants[name] = lambda peer=peer: peer.commit(values)
-        samples = take_turns(contestants, rounds)
-    shutil.rmtree(root)
-    durability = {"duramen (keratin)": "fsync: fdatasync of the segment"}
-    ours = samples["duramen (keratin)"]
-    for name in ("duramen (keratin)", *KINDS):
-        if name not in samples:
-            yield [name, "not run", "", "", "", "not installed"]
+    ours = Samples()
+    theirs: dict[str, list[str]] = {}
+    for name, kind in peer_stores.KINDS.items():
+        if find_spec(kind.module) is None:
+            theirs[name] = [name, "", "not run", "", "", "", "not installed"]
             continue
-        one = samples[name]
-        peer = found.get(name)
-        yield [
-            name, ms(one.median), ms(one.best), ms(one.percentile(99)),
-            "" if peer is None else f"{one.median / ours.median:.1f} ×",
-            durability.get(name) or (peer.durability if peer is not None else ""),
-        ]  # fmt: skip
+        root = scratch / "peers"
+        root.mkdir()
+        with ExitStack() as stack:
+            log = stack.enter_context(open_log(root / "keratin", "keratin", VALUE_BYTES, "fsync"))
+            commit = kind.open(stack, root / "peer")
+            work = {"ours": lambda log=log: log.append_batch(values), "peer": lambda c=commit: c(values)}
+            samples = take_turns(work, max(3, rounds // kind.slowness))
+        shutil.rmtree(root)
+        ours += samples["ours"]
+        faster = samples["peer"].median / samples["ours"].median
+        theirs[name] = [name, *_cells(samples["peer"]), f"{faster:.2f} ×", kind.durability]
+    yield ["duramen (keratin)", *_cells(ours), "", "fsync: fdatasync of the segment"]
+    yield from theirs.values()
+
+
+def _cells(samples: Samples) -> list[str]:
+    return [str(len(samples)), ms(samples.median), ms(samples.best), ms(samples.percentile(99))]
 
 
 def threads(scratch: Path, quick: bool) -> Iterator[Table]:
@@ -117,11 +118,11 @@ def _lingers(scratch: Path, seconds: float, rounds: int) -> Iterator[list[str]]:
     counts = (1, 4, 16, 64)
     rates = {(linger, count): Samples() for linger in LINGERS_MS for count in counts}
     for _ in range(rounds):
-        for linger, count in rates:
+        for (linger, count), found in rates.items():
             root = scratch / "lingers"
             with open_log(root, "keratin", VALUE_BYTES, "fsync", linger_ms=linger) as log:
                 crowd = Crowd(lambda log=log: log.append(value), count, seconds)
-            rates[linger, count].append(crowd.per_second)
+            found.append(crowd.per_second)
             shutil.rmtree(root)
     for linger in LINGERS_MS:
         yield [f"{linger:g}", *(f"{rates[linger, count].median:,.0f}" for count in counts)]

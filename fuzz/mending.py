@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duramen import kernel
-from duramen.formats import durable_log, keratin, osiris_chunk, osiris_segment, stroma
+from duramen.formats import durable_log, keratin, keratin_manifest, osiris_chunk, osiris_segment, stroma
 from duramen.formats.frames import Dialect
 from duramen.kernel.layout import FrameColumns
 
@@ -68,7 +68,7 @@ def keratin_header(data: bytes) -> bytes:
 
 def manifest(data: bytes) -> bytes:
     out = bytearray(data)
-    at = keratin.MANIFEST_HEADER.at("crc32c")
+    at = keratin_manifest.MANIFEST_HEADER.at("crc32c")
     _put(out, at, kernel.crc32c(bytes(out[at + 4 :])))
     return bytes(out)
 

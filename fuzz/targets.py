@@ -15,7 +15,7 @@ import pyarrow as pa
 from duramen.formats import Format, make, stroma
 from duramen.formats.base import FileName, Role
 from duramen.formats.detect import detect_directory, detect_file
-from duramen.formats.keratin import Manifest
+from duramen.formats.keratin_manifest import Manifest
 from duramen.formats.osiris import LOG_HEADER
 from duramen.formats.osiris_chunk import SUB_BATCH, Chunk, SimpleEntry, SubBatch, encode_chunk
 from duramen.formats.osiris_tracking import Tracking, encode_blocks, parse_blocks

@@ -12,6 +12,8 @@ started if not. All scenarios go through these phases together, so that the brok
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import random
 import re
 import shutil
@@ -19,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,14 +29,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 import duramen
-from duramen.formats.osiris_chunk import ChunkType, parse_chunk
+from duramen.formats.osiris_chunk import Chunk, ChunkType, parse_chunk
 from duramen.formats.osiris_segment import FILE_HEADER
 from tests.interop import broker as broker_module
 from tests.interop import client as client_module
-from tests.interop import java
 from tests.interop.broker import Broker
 from tests.interop.client import Client, Message
+from tests.interop.java import DEPENDENCIES, JavaClient
 
 SMALL_SEGMENT_BYTES = 32 << 10
 CODECS = ("gzip", "snappy", "lz4", "zstd")
@@ -82,10 +87,14 @@ class Checks:
 
 
 class Expected(NamedTuple):
-    offset: int
+    """A record that must be there."""
+
     raw: bytes
+    offset: int | None = None
+    """None where the broker has appended it: tracking uses up offsets whenever the broker likes. The first consumer
+    tells, and from then on it must stay so."""
     timestamp_ms: int | None = None
-    """None where the broker has set it."""
+    """None where it was not set by the caller."""
 
 
 @dataclass
@@ -103,6 +112,9 @@ class Stream:
     def check(self, what: str, got: Any, expected: Any) -> None:
         self.bench.checks.same(self.name, what, got, expected)
 
+    def count(self, what: str, count: int, least: int = 1) -> None:
+        self.bench.checks.add(self.name, what, count, "" if count >= least else f"should be {least} at least")
+
     # --- the broker's side
 
     def declare(self, **arguments: object) -> None:
@@ -111,73 +123,83 @@ class Stream:
     def consume(self, what: str, expected: list[Expected] | None = None, **where: Any) -> None:
         """Consume with rstream and compare everything."""
         self.bench.client.wait_for(self.name)
+        whole = expected is None
         expected = self.expected if expected is None else expected
         got = self.bench.client.consume(self.name, len(expected), **where)
-        self.bench.checks.add(self.name, what, len(got), _differences(got, expected))
+        problem = _differences(got, expected)
+        self.bench.checks.add(self.name, what, len(got), problem)
+        if whole and not problem:
+            self.expected = [e._replace(offset=m.offset) for e, m in zip(expected, got, strict=True)]
 
-    def publish(self, first_offset: int, count: int, **naming: Any) -> None:
-        """Publish through the broker; the records are expected from ``first_offset`` on."""
+    def consume_with_java(self, what: str) -> None:
+        if self.bench.java is not None:
+            self.bench.client.wait_for(self.name)
+            got = self.bench.java.consume(self.name, len(self.expected))
+            self.bench.checks.add(self.name, what, len(got), _differences(got, self.expected))
+
+    def publish(self, count: int, **naming: Any) -> None:
+        """Publish through the broker."""
         self.bench.client.wait_for(self.name)
         raws = self.bench.messages(count)
         confirmed = self.bench.client.publish(self.name, raws, **naming)
-        self.bench.checks.add(
-            self.name, "published through the broker, confirmed", confirmed, "" if confirmed == count else "not all"
-        )
-        self.expected += [Expected(first_offset + number, raw) for number, raw in enumerate(raws)]
+        problem = "" if confirmed == count else f"should be {count}"
+        self.bench.checks.add(self.name, "published through the broker, confirmed", confirmed, problem)
+        self.expected += [Expected(raw) for raw in raws]
 
     # --- Duramen's side
 
     def append(self, log: duramen.WritableLog, *sizes: int, step_ms: int = 0) -> None:
-        """Append single records (for a 1) and batches. ``step_ms`` sets the times: so much between one and the next."""
+        """Append single records (for a 1) and batches. ``step_ms`` sets their times: so much between two calls."""
         for size in sizes:
-            raws = self.bench.messages(size)
-            at_ms = None
-            if step_ms:
-                before = next((e.timestamp_ms for e in reversed(self.expected) if e.timestamp_ms is not None), None)
-                at_ms = before + step_ms if before is not None else int(time.time() * 1000) - 86_400_000
-            if size == 1:
-                base = log.append(raws[0], timestamp=None if at_ms is None else at_ms * 1000)
-            else:
-                data: Any = raws
-                if at_ms is not None:
-                    data = _with_times(raws, at_ms)
-                base, count = log.append_batch(data)
-                assert count == size
-            self.expected += [Expected(base + number, raw, at_ms) for number, raw in enumerate(raws)]
+            self.append_these(log, self.bench.messages(size), step_ms)
+
+    def append_these(self, log: duramen.WritableLog, raws: list[bytes], step_ms: int = 0) -> None:
+        at_ms = self._next_ms(step_ms) if step_ms else None
+        if len(raws) == 1:
+            base = log.append(raws[0], timestamp=None if at_ms is None else at_ms * 1000)
+        else:
+            base = log.append_batch(raws if at_ms is None else _with_time(raws, at_ms)).base_offset
+        self.expected += [Expected(raw, base + number, at_ms) for number, raw in enumerate(raws)]
+
+    def _next_ms(self, step_ms: int) -> int:
+        if not self.expected or self.expected[-1].timestamp_ms is None:
+            return int(time.time() * 1000) - 86_400_000
+        return self.expected[-1].timestamp_ms + step_ms
 
     def read(self, what: str) -> None:
         """Read with Duramen, check every byte, and compare everything."""
         with duramen.open(self.directory) as log:
             got = [Message(r.offset, _ms(r.timestamp), r.value, payload_of(r.value)) for r in log.scan()]
-            by_offset = all(log.read(e.offset).value == e.raw for e in self.expected[:: max(len(self.expected) // 50, 1)])
-        problem = _differences(got, self.expected) or ("" if by_offset else "read() answers another record")
+            problem = _differences(got, self.expected)
+            for message in got[:: max(len(got) // 50, 1)]:
+                if log.read(message.offset).value != message.raw:
+                    problem = problem or f"read({message.offset}) answers another record than scan()"
         self.bench.checks.add(self.name, what, len(got), problem)
         report = duramen.verify(self.directory)
         findings = "; ".join(f"{f.code} {f.path}: {f.message}" for f in report.findings)
-        self.bench.checks.add(self.name, "duramen.verify finds nothing, records", report.records, findings)
+        self.bench.checks.add(self.name, "verified by Duramen without a finding", report.records, findings)
 
 
 def _ms(timestamp: Any) -> int:
     return round(timestamp.timestamp() * 1000)
 
 
-def _with_times(raws: list[bytes], at_ms: int) -> Any:
-    import pyarrow as pa
-
+def _with_time(raws: list[bytes], at_ms: int) -> pa.RecordBatch:
     times = pa.array([at_ms * 1000] * len(raws), pa.int64()).view(duramen.SCHEMA.field("timestamp").type)
     return pa.RecordBatch.from_arrays([pa.array(raws, pa.binary()), times], names=["value", "timestamp"])
 
 
 def _differences(got: list[Message], expected: list[Expected]) -> str:
+    """What is wrong first, or nothing."""
+    previous = -1
     for number, (one, other) in enumerate(zip(got, expected, strict=False)):
-        if one.offset != other.offset:
-            return f"record {number} has offset {one.offset}, should have {other.offset}"
-        if one.raw != other.raw:
+        if one.offset <= previous or (other.offset is not None and one.offset != other.offset):
+            return f"record {number} has offset {one.offset} behind {previous}, should have {other.offset}"
+        if (one.raw and one.raw != other.raw) or one.body != payload_of(other.raw):
             return f"the record at {one.offset} has other bytes: {one.raw[:40]!r}, not {other.raw[:40]!r}"
-        if one.body != payload_of(other.raw):
-            return f"the record at {one.offset} is decoded to other bytes"
         if other.timestamp_ms is not None and one.timestamp_ms != other.timestamp_ms:
             return f"the record at {one.offset} has the time {one.timestamp_ms}, should have {other.timestamp_ms}"
+        previous = one.offset
     return "" if len(got) == len(expected) else f"{len(got)} records, should be {len(expected)}"
 
 
@@ -190,7 +212,7 @@ class Bench:
     client: Client
     checks: Checks
     dice: random.Random
-    java: java.JavaClient | None
+    java: JavaClient | None
     notes: list[str] = field(default_factory=list)
 
     def stream(self, name: str) -> Stream:
@@ -209,29 +231,39 @@ class Bench:
 # --- evidence in files
 
 
-def chunk_types(directory: Path) -> dict[str, int]:
-    """How many chunks of each type the segments hold."""
-    counts = dict.fromkeys((kind.name for kind in ChunkType), 0)
+def chunks(directory: Path) -> Iterator[Chunk]:
+    """The chunks of all segments, parsed one by one."""
     for path in sorted(directory.glob("*.segment")):
         data = path.read_bytes()
         position = FILE_HEADER.size
         while position < len(data):
             chunk, position = parse_chunk(data, position)
-            counts[chunk.chunk_type.name] += 1
-    return counts
+            yield chunk
 
 
-def segment_count(directory: Path) -> int:
-    return len(list(directory.glob("*.segment")))
+def snapshots(directory: Path) -> int:
+    return sum(chunk.chunk_type == ChunkType.TRACKING_SNAPSHOT for chunk in chunks(directory))
 
 
-def replace_segments(directory: Path) -> None:
+def epochs(directory: Path) -> list[int]:
+    """The epochs, each time that they change."""
+    return [epoch for epoch, _ in itertools.groupby(chunk.epoch for chunk in chunks(directory))]
+
+
+def segments(directory: Path) -> list[int]:
+    return sorted(int(path.stem) for path in directory.glob("*.segment"))
+
+
+def clear(directory: Path) -> None:
     """Take away what the broker has written: one empty segment and its index."""
     for path in directory.iterdir():
         path.unlink()
 
 
 # --- scenarios
+
+SMALL = {"segment_max_bytes": SMALL_SEGMENT_BYTES}
+RABBITMQ = {"format": "osiris", "chunk_version": 0}
 
 
 def placed(bench: Bench) -> Scenario:
@@ -240,17 +272,16 @@ def placed(bench: Bench) -> Scenario:
     stream.declare()
     yield
     elsewhere = bench.root / "elsewhere"
-    options = {"chunk_version": 0, "segment_max_bytes": SMALL_SEGMENT_BYTES}
-    with duramen.open(elsewhere, "a", format="osiris", **options) as log:
+    with duramen.open(elsewhere, "a", **RABBITMQ, **SMALL) as log:
         stream.append(log, 1, 1, 50, 1, 700, 300, 1, 2500, 1)
-    replace_segments(stream.directory)
+    clear(stream.directory)
     for path in elsewhere.glob("0*"):
         shutil.copy(path, stream.directory)
-    before = segment_count(stream.directory)
-    bench.checks.add("placed", "segments of a log that Duramen made elsewhere, copied", before)
+    stream.count("segments of a log that Duramen made elsewhere, copied", len(segments(stream.directory)), 3)
     yield
     stream.consume("consumed from the first record on")
-    stream.publish(stream.expected[-1].offset + 1, 200)
+    stream.consume_with_java("consumed with the Java client")
+    stream.publish(200)
     stream.consume("consumed, with what the broker appended")
     yield
     stream.read("read by Duramen, with what the broker appended")
@@ -263,97 +294,302 @@ def in_place(bench: Bench) -> Scenario:
     stream = bench.stream("in-place")
     stream.declare()
     yield
-    replace_segments(stream.directory)
-    options = {"chunk_version": 0, "segment_max_bytes": SMALL_SEGMENT_BYTES}
-    with duramen.open(stream.directory, "a", format="osiris", **options) as log:
+    clear(stream.directory)
+    with duramen.open(stream.directory, "a", **RABBITMQ, **SMALL) as log:
         stream.append(log, 1, 30, 1, 400, 1, 900, 1, 1, step_ms=1000)
-        big = amqp(bench.dice.randbytes(300_000))
-        stream.expected.append(Expected(log.append(big, timestamp=(at := _last_ms(stream) + 1000) * 1000), big, at))
+        stream.append_these(log, [amqp(bench.dice.randbytes(300_000))], step_ms=1000)
         stream.append(log, 5000, 1, 20, step_ms=1000)
     stream.check("the sidecar is there", (stream.directory / ".duramen").is_dir(), True)
-    bench.checks.add("in-place", "segments", segment_count(stream.directory))
+    stream.count("segments", len(segments(stream.directory)), 3)
     yield
     stream.consume("consumed from the first record on, beside the sidecar")
-    offsets = _interesting_offsets(stream, bench)
-    for offset in offsets:
-        wanted = [e for e in stream.expected if e.offset >= offset]
+    stream.consume_with_java("consumed with the Java client")
+    bases = segments(stream.directory)
+    for offset in sorted({bases[1], bases[1] - 1, bases[-1], 5000, bench.dice.randrange(6000)}):
+        wanted = [e for e in stream.expected if (e.offset or 0) >= offset]
         stream.consume(f"consumed from offset {offset} on", wanted, offset=offset)
-    times = sorted({e.timestamp_ms for e in stream.expected if e.timestamp_ms is not None})
-    for at in (times[0], times[len(times) // 2], times[len(times) // 2] + 1, times[-1]):
-        wanted = [e for e in stream.expected if e.timestamp_ms is not None and e.timestamp_ms >= at]
-        stream.consume(f"consumed from a time on ({at - times[0]} ms behind the first)", wanted, timestamp_ms=at)
+    times = sorted({e.timestamp_ms or 0 for e in stream.expected})
+    for at in (times[0], times[4], times[4] + 1, times[-1]):
+        wanted = [e for e in stream.expected if (e.timestamp_ms or 0) >= at]
+        stream.consume(f"consumed from a time on, {at - times[0]} ms behind the first", wanted, timestamp_ms=at)
     stream.consume("consumed from the last chunk on", stream.expected[-20:], last=True)
-    stream.publish(stream.expected[-1].offset + 1, 300)
+    stream.publish(300)
+    stream.consume("consumed, with what the broker appended")
     yield
     stream.read("read by Duramen, with what the broker appended")
     with duramen.open(stream.directory, "a") as log:
-        stream.check("recovery finds nothing to mend", [str(s.case) for s in log.recovery], ["clean"])
+        stream.check("opened for append: what recovery had to do", [str(s.case) for s in log.recovery], ["clean"])
         stream.append(log, 1, 600, 1)
     yield
     stream.consume("consumed: Duramen, broker, Duramen")
-    stream.publish(stream.expected[-1].offset + 1, 10)
+    stream.publish(10)
     stream.consume("consumed, with what the broker appended")
     yield
     stream.read("read by Duramen at the end")
-
-
-def _last_ms(stream: Stream) -> int:
-    last = stream.expected[-1].timestamp_ms
-    assert last is not None
-    return last
-
-
-def _interesting_offsets(stream: Stream, bench: Bench) -> list[int]:
-    """The first and the last of some segments, and some in the middle of chunks."""
-    bases = sorted(int(path.stem) for path in stream.directory.glob("*.segment"))
-    found = {bases[1], bases[1] - 1, bases[-1], stream.expected[-1].offset}
-    return sorted(found | {bench.dice.choice(stream.expected).offset for _ in range(3)})
+    bench.note(f"in-place: epochs {epochs(stream.directory)}")
 
 
 def continued(bench: Bench) -> Scenario:
-    """The broker's own log, with a named publisher and stored offsets, goes on in Duramen and then in the broker."""
-    stream = bench.stream("continued")
+    """The broker's own log, with named publishers and stored offsets, goes on in Duramen and then in the broker."""
+    stream, client = bench.stream("continued"), bench.client
     stream.declare(stream_max_segment_size_bytes=SMALL_SEGMENT_BYTES)
-    stream.publish(0, 300, name="writer", ids=range(1, 301))
-    stream.publish(300, 100, name="other", ids=range(1000, 2000, 10))
-    bench.client.store_offset("continued", "reader", 123)
-    bench.client.store_offset("continued", "late", 399)
-    time.sleep(1)
+    stream.publish(300, name="writer", ids=range(1, 301))
+    stream.publish(100, name="other", ids=range(1000, 2000, 10))
+    client.store_offset("continued", "reader", 123)
+    client.store_offset("continued", "late", 399)
+    stream.consume("consumed before Duramen comes in")
     yield
-    after = _user_records_end(stream)
-    stream.check("chunk version of the broker's log", _first_chunk_byte(stream.directory), 0x50)
-    bench.checks.add("continued", "segments that the broker wrote", segment_count(stream.directory))
-    snapshots = chunk_types(stream.directory)[ChunkType.TRACKING_SNAPSHOT.name]
-    with duramen.open(stream.directory, "a", segment_max_bytes=SMALL_SEGMENT_BYTES) as log:
-        stream.check("recovery finds nothing to mend", [str(s.case) for s in log.recovery], ["clean"])
-        stream.check("the next offset", log.next_offset, after)
+    stream.read("read by Duramen")
+    stream.count("segments that the broker wrote", len(segments(stream.directory)), 2)
+    before = snapshots(stream.directory)
+    with duramen.open(stream.directory, "a", **SMALL) as log:
+        stream.check("opened for append: what recovery had to do", [str(s.case) for s in log.recovery], ["clean"])
         stream.append(log, 1, 1, 250, 1, 1500, 1, 800, 1)
-    added = chunk_types(stream.directory)[ChunkType.TRACKING_SNAPSHOT.name] - snapshots
-    bench.checks.add("continued", "tracking snapshots that Duramen wrote", added, "" if added else "none")
+    stream.count("segments now", len(segments(stream.directory)), 5)
+    stream.count("tracking snapshots that Duramen wrote", snapshots(stream.directory) - before, 2)
     yield
     stream.consume("consumed: the broker's records and Duramen's")
-    stream.check("last sequence of the publisher 'writer'", bench.client.publisher_sequence("continued", "writer"), 300)
-    stream.check("last sequence of the publisher 'other'", bench.client.publisher_sequence("continued", "other"), 1990)
-    stream.check("stored offset of 'reader'", bench.client.stored_offset("continued", "reader"), 123)
-    stream.check("stored offset of 'late'", bench.client.stored_offset("continued", "late"), 399)
-    stream.check("stored offset of somebody unknown", bench.client.stored_offset("continued", "nobody"), None)
+    stream.consume_with_java("consumed with the Java client")
+    stream.check("last sequence of the publisher 'writer'", client.publisher_sequence("continued", "writer"), 300)
+    stream.check("last sequence of the publisher 'other'", client.publisher_sequence("continued", "other"), 1990)
+    stream.check("stored offset of 'reader'", client.stored_offset("continued", "reader"), 123)
+    stream.check("stored offset of 'late'", client.stored_offset("continued", "late"), 399)
+    stream.check("stored offset of somebody unknown", client.stored_offset("continued", "nobody"), None)
     again = bench.messages(50)
-    confirmed = bench.client.publish("continued", again, name="writer", ids=range(281, 331))
-    stream.check("published again under 'writer' with ids 281 to 330: confirmed", confirmed, 50)
-    first = _next_user_offset(bench, stream, count=30)
-    stream.expected += [Expected(first + number, raw) for number, raw in enumerate(again[20:])]
-    stream.consume("consumed: the 20 duplicates are not there, the 30 new ones are")
-    for _ in range(12):
-        stream.publish(_next_offset_by_last(bench, stream), 100)
-    bench.client.store_offset("continued", "reader", 1000)
-    time.sleep(1)
+    confirmed = client.publish("continued", again, name="writer", ids=range(281, 331))
+    stream.check("ids 281 to 330 published under 'writer': confirmed", confirmed, 50)
+    stream.expected += [Expected(raw) for raw in again[20:]]
+    stream.consume("consumed: 20 duplicates are not there, 30 new ones are")
+    before = len(segments(stream.directory))
+    for _ in range(6):
+        stream.publish(100)
+    client.store_offset("continued", "reader", 1000)
+    stream.consume("consumed, with what the broker appended")
+    stream.count("segments that the broker rolled behind Duramen's", len(segments(stream.directory)) - before)
     yield
-    _renumber(stream)
-    stream.read("read by Duramen, over the segments that the broker rolled")
+    stream.read("read by Duramen")
     with duramen.open(stream.directory, "a") as log:
+        stream.check("opened for append: what recovery had to do", [str(s.case) for s in log.recovery], ["clean"])
         stream.append(log, 1, 2000, 1)
     yield
     stream.consume("consumed: broker, Duramen, broker, Duramen")
-    stream.check("last sequence of the publisher 'writer'", bench.client.publisher_sequence("continued", "writer"), 330)
-    stream.check("stored offset of 'reader'", bench.client.stored_offset("continued", "reader"), 1000)
-    stream.check("stored offset of 'late'", bench.client.stored_offset("continued", "late"), 399)
+    stream.check("last sequence of the publisher 'writer'", client.publisher_sequence("continued", "writer"), 330)
+    stream.check("stored offset of 'reader'", client.stored_offset("continued", "reader"), 1000)
+    stream.check("stored offset of 'late'", client.stored_offset("continued", "late"), 399)
+    bench.note(f"continued: epochs {epochs(stream.directory)}")
+
+
+def compressed(bench: Bench, codec: str) -> Scenario:
+    """Sub-batches, written by Duramen and read by clients; then the other way round."""
+    stream = bench.stream(codec)
+    stream.declare()
+    yield
+    clear(stream.directory)
+    with duramen.open(stream.directory, "a", **RABBITMQ, **SMALL, compression=codec, sub_batch_records=100) as log:
+        for size in (1, 99, 100, 101, 1000, 1, 3000):
+            stream.append_these(log, [amqp(payload_of(raw)[:50] * 8) for raw in bench.messages(size)])
+    yield
+    if codec in RSTREAM_CODECS:
+        stream.consume("sub-batches of Duramen, consumed with rstream")
+    stream.consume_with_java("sub-batches of Duramen, consumed with the Java client")
+    if codec == "gzip":
+        raws = bench.messages(120)
+        bench.client.publish_sub_batch(codec, raws)
+        stream.expected += [Expected(raw) for raw in raws]
+    if bench.java is not None:
+        raws = bench.messages(500)
+        confirmed = bench.java.publish(codec, [payload_of(raw) for raw in raws], codec, 60)
+        stream.check("published in sub-batches with the Java client, confirmed", confirmed, 500)
+        stream.expected += [Expected(raw) for raw in raws]
+    yield
+    stream.read("read by Duramen, with what the clients published")
+
+
+def killed(bench: Bench) -> Scenario:
+    """A writer is killed with SIGKILL; Duramen recovers the log, and the broker serves every acknowledged record."""
+    stream = bench.stream("killed")
+    stream.declare()
+    yield
+    clear(stream.directory)
+    for _ in range(3):
+        acknowledged = _append_and_kill(stream.directory)
+        with duramen.open(stream.directory, "a") as log:
+            got = [Expected(r.value, r.offset) for r in log.scan()]
+        lost = [line for line in acknowledged if line not in {(e.offset, e.raw) for e in got}]
+        stream.expected = got
+        problem = f"lost: {lost[:3]}" if lost else ""
+        bench.checks.add("killed", "acknowledged by a killed writer, there after recovery", len(acknowledged), problem)
+    yield
+    stream.consume("consumed after recovery by Duramen")
+    stream.publish(10)
+    stream.consume("consumed, with what the broker appended")
+    yield
+    stream.read("read by Duramen")
+
+
+def _append_and_kill(directory: Path) -> list[tuple[int, bytes]]:
+    """What a writer had told us when it was killed in the middle of its work."""
+    code = """if True:
+        import sys, duramen
+        from tests.interop.rabbitmq import RABBITMQ, SMALL, amqp
+        log = duramen.open(sys.argv[1], "a", **RABBITMQ, **SMALL)
+        while True:
+            raw = amqp(b"record %d " % log.next_offset * 20)
+            print(log.append(raw), raw.hex(), flush=True)
+    """
+    writer = subprocess.Popen([sys.executable, "-c", code, str(directory)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    lines = [writer.stdout.readline()]
+    timer = threading.Timer(0.5, writer.send_signal, (signal.SIGKILL,))
+    timer.start()
+    lines += writer.stdout.readlines()
+    writer.wait()
+    whole = [line.split() for line in lines if line.endswith("\n")]
+    return [(int(offset), bytes.fromhex(raw)) for offset, raw in whole]
+
+
+def sealed(bench: Bench) -> Scenario:
+    """Duramen seals its last segment: what follows is an empty one, which the broker deletes to go on in the one
+    before it."""
+    stream = bench.stream("sealed")
+    stream.declare()
+    yield
+    clear(stream.directory)
+    with duramen.open(stream.directory, "a", **RABBITMQ) as log:
+        stream.append(log, 100)
+        log.seal()
+        stream.append(log, 100)
+        log.seal()
+    stream.check("segments, the last one empty", len(segments(stream.directory)), 3)
+    yield
+    stream.consume("consumed")
+    stream.publish(50)
+    stream.consume("consumed, with what the broker appended")
+    yield
+    stream.check("segments that the broker left", len(segments(stream.directory)), 2)
+    stream.read("read by Duramen")
+    try:
+        with duramen.open(stream.directory, "a") as log:
+            stream.append(log, 100)
+        stream.check("opened for append", "", "")
+    except duramen.DuramenError as error:
+        stream.check("opened for append", str(error), "")
+    yield
+    stream.consume("consumed")
+
+
+def shortened(bench: Bench) -> Scenario:
+    """The broker's retention takes away segments that Duramen wrote."""
+    stream = bench.stream("shortened")
+    stream.declare(max_length_bytes=4 * SMALL_SEGMENT_BYTES, stream_max_segment_size_bytes=SMALL_SEGMENT_BYTES)
+    yield
+    clear(stream.directory)
+    with duramen.open(stream.directory, "a", **RABBITMQ, **SMALL) as log:
+        stream.append(log, *[200] * 10)
+    before = segments(stream.directory)
+    yield
+    stream.publish(200)
+    stream.publish(200)
+    time.sleep(1)
+    left = segments(stream.directory)
+    stream.count("segments that the broker removed", len(set(before) - set(left)))
+    stream.expected = [e for e in stream.expected if e.offset is None or e.offset >= left[0]]
+    stream.consume("consumed from what is now the first record on")
+    yield
+    stream.read("read by Duramen")
+    with duramen.open(stream.directory, "a") as log:
+        stream.check("the first offset", log.first_offset, left[0])
+        stream.append(log, 1, 300)
+    yield
+    stream.consume("consumed")
+
+
+def deleted(bench: Bench) -> Scenario:
+    """A stream with a sidecar in its directory is deleted by a client."""
+    stream = bench.stream("deleted")
+    stream.declare()
+    yield
+    clear(stream.directory)
+    with duramen.open(stream.directory, "a", **RABBITMQ) as log:
+        stream.append(log, 100)
+    directory = stream.directory
+    yield
+    stream.consume("consumed")
+    bench.client.delete("deleted")
+    until = time.monotonic() + 10
+    while directory.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    left = sorted(path.name for path in directory.iterdir()) if directory.exists() else None
+    stream.check("what is left in the directory after the stream was deleted", left, None)
+
+
+SCENARIOS: tuple[Callable[[Bench], Scenario], ...] = (
+    placed,
+    in_place,
+    continued,
+    *(functools.partial(compressed, codec=codec) for codec in CODECS),
+    killed,
+    sealed,
+    shortened,
+    deleted,
+)
+
+# --- the whole
+
+
+def run(bench: Bench) -> None:
+    going = [scenario(bench) for scenario in SCENARIOS]
+    while going:
+        if bench.broker.is_running:
+            note_log(bench)
+            bench.broker.stop()
+        else:
+            bench.broker.start()
+        print(f"--- the broker {'runs' if bench.broker.is_running else 'is stopped'}", flush=True)
+        going = [scenario for scenario in going if next(scenario, going) is not going]
+    note_log(bench)
+
+
+NOTEWORTHY = re.compile(r"\[(?:warning|error|critical)\]|truncat|corrupt|invalid|crash", re.IGNORECASE)
+
+
+def note_log(bench: Bench) -> None:
+    """Keep what the broker has to say about anything that is not as it should be."""
+    for line in bench.broker.log_since_start().splitlines():
+        if NOTEWORTHY.search(line):
+            bench.note(line)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, which must be empty, and keep it")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the records' contents")
+    parser.add_argument("--no-java", action="store_true", help="do without the Java client")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        root = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duramen-rabbitmq-")))
+        root = root.resolve()
+        if root.exists() and any(root.iterdir()):
+            parser.error(f"{root} is not empty")
+        broker_module.install_package()
+        versions = broker_module.package_versions() | client_module.install(root / "site-packages")
+        broker = stack.enter_context(Broker(root / "broker"))
+        with_java = None if arguments.no_java else JavaClient.install(root / "java", broker.stream_port)
+        versions |= DEPENDENCIES if with_java is not None else {}
+        print(", ".join(f"{name} {version}" for name, version in versions.items()))
+        print(f"Duramen {duramen.__version__}, seed {arguments.seed}, in {root}", flush=True)
+        client, dice = Client(broker.stream_port), random.Random(arguments.seed)
+        bench = Bench(root, broker, client, Checks(), dice, with_java)
+        run(bench)
+    print("--- noted")
+    for note in bench.notes:
+        print(note)
+    rows, failed = bench.checks.rows, bench.checks.failed
+    print(f"--- {len(rows)} checks, {sum(row.count for row in rows)} things compared, {len(failed)} failed")
+    for row in failed:
+        print(f"FAILED {row.scenario}: {row.what}: {row.problem}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

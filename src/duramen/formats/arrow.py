@@ -66,15 +66,18 @@ def timestamps_from(raw: Int64s, unit: str | None, *, signed: bool = False) -> p
     return pa.array(us, mask=mask if mask.any() else None, type=pa.int64()).view(TIMESTAMP.type)
 
 
-def timestamps_to(batch: pa.RecordBatch, unit: str) -> Int64s:
-    """The batch's timestamps as stored numbers; a null or missing one is 0."""
+def timestamps_to(batch: pa.RecordBatch, unit: str, default_us: int = 0) -> Int64s:
+    """The batch's timestamps as stored numbers; a null or missing one is ``default_us``."""
     if "timestamp" not in batch.schema.names:
-        return np.zeros(batch.num_rows, np.int64)
+        return np.full(batch.num_rows, default_us // _US[unit], np.int64)
     column = batch.column("timestamp")
     if column.type != TIMESTAMP.type:
         column = column.cast(TIMESTAMP.type)
-    us: Int64s = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return us // _US[unit]
+    column = column.view(pa.int64())
+    if column.null_count:
+        column = column.fill_null(default_us)
+    us: Int64s = column.to_numpy(zero_copy_only=False)
+    return us if _US[unit] == 1 else us // _US[unit]
 
 
 def offsets_to(batch: pa.RecordBatch, first: int) -> Int64s:

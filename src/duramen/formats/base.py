@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -128,6 +129,13 @@ class Capabilities:
     """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
     extras: tuple[pa.Field, ...] = ()
     """Columns beyond the neutral record that can be decoded and encoded, so that nothing is lost on a round trip."""
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The columns that have a place."""
+        optional = {"timestamp": self.timestamps, "key": self.key, "headers": self.headers}
+        able = {name for name, is_able in optional.items() if is_able}
+        return frozenset({"offset", "value"} | able | {field.name for field in self.extras})
 
 
 @dataclass
@@ -339,8 +347,9 @@ class Format(ABC):
         return b""
 
     @abstractmethod
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
-        """The records as bytes that go to ``cursor``. Refuses what the format cannot carry."""
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
+        """The records as bytes that go to ``cursor``. Refuses what the format cannot carry. A row without a time gets
+        ``default_us``, where the format has times."""
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
         return NoIndex()
@@ -374,11 +383,11 @@ class Format(ABC):
     def accept(self, batch: pa.RecordBatch) -> None:
         """Raise for what this format has no place for: a field, a null value, a value that is too long."""
         self.refuse_unsupported(batch)
-        lengths = pc.max(pc.binary_length(batch.column("value"))).as_py()
-        if lengths is not None and lengths > self.capabilities.max_value_bytes:
-            raise UsageError(
-                f"a value has {lengths} bytes, more than {self.name}'s {self.capabilities.max_value_bytes}"
-            )
+        most = self.capabilities.max_value_bytes
+        if batch.nbytes > most:  # otherwise no value can be
+            longest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
+            if longest > most:
+                raise UsageError(f"a value has {longest} bytes, more than {self.name}'s {most}")
 
     def temporary_path(self, path: str) -> str:
         """The name under which the next content of ``path`` is written before it replaces it."""
@@ -407,15 +416,8 @@ class Format(ABC):
 
     def refuse_unsupported(self, batch: pa.RecordBatch) -> None:
         """Raise for a column with values that this format has no place for."""
-        able = {"offset", "value", *(f.name for f in self.capabilities.extras)}
-        if self.capabilities.timestamps:
-            able.add("timestamp")
-        if self.capabilities.key:
-            able.add("key")
-        if self.capabilities.headers:
-            able.add("headers")
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if name not in able and column.null_count < len(column):
+        for name in batch.schema.names:
+            if name not in self.capabilities.columns and batch.column(name).null_count < batch.num_rows:
                 raise UnsupportedFieldError(
                     f"{self.name} has no place for the field {name!r}",
                     hint="leave it out, or choose a format that carries it",

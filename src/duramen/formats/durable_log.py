@@ -120,9 +120,9 @@ class DurableLog(Format):
             return dump_frames(self.open_segment(buf, base))
         return dump_index(buf, 0, ENTRY)
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
-        self.accept(batch)
-        return encode_frames(batch, cursor, DIALECT)
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
+        self.refuse_unsupported(batch)
+        return encode_frames(batch, cursor, DIALECT, default_us)
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
         return EveryRecordIndex(ENTRY, 1)

@@ -202,7 +202,7 @@ class FixedSlot(Format):
                 f"value {row} has {int(lengths[row])} bytes; every value must have exactly record_size={size}"
             )
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         self.accept(batch)
         size = self._record_size()
         values, value_offsets = binary_buffers(batch.column("value"))

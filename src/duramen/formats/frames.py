@@ -170,6 +170,7 @@ def encode_frames(
     batch: pa.RecordBatch,
     cursor: Cursor,
     dialect: Dialect,
+    default_us: int = 0,
     *,
     headers: pa.BinaryArray | None = None,
     flags: np.ndarray[tuple[int], np.dtype[np.uint32]] | None = None,
@@ -189,7 +190,7 @@ def encode_frames(
     header_lengths = np.zeros(count, np.int64) if header_offsets is None else np.diff(header_offsets)
     timestamps = None
     if dialect.timestamp_unit is not None:
-        timestamps = timestamps_to(batch, dialect.timestamp_unit)
+        timestamps = timestamps_to(batch, dialect.timestamp_unit, default_us)
     size = int(lengths.sum() + header_lengths.sum()) + count * (layout.header_bytes + layout.trailer_bytes)
     out = allocate(size)
     positions = np.empty(count, np.int64)

@@ -418,11 +418,11 @@ class Keratin(Format):
     def segment_header(self, base: int, created_ms: int) -> bytes:
         return LOG_HEADER.pack(base_offset=base, created_ts_ms=created_ms)
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         blocks = encode_blocks(columns.get("key"), columns.get("headers"))
-        return encode_frames(batch, cursor, DIALECT, headers=blocks, flags=_flags_of(columns))
+        return encode_frames(batch, cursor, DIALECT, default_us, headers=blocks, flags=_flags_of(columns))
 
     def index_builder(self, base: int, created_ms: int) -> SparseIndex:
         stride_bytes = self.options.get("index_stride_bytes", Manifest.index_stride_bytes)

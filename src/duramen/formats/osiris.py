@@ -296,12 +296,12 @@ class Osiris(Format):
         segment = self.open_segment(data, base)
         return Encoded(memoryview(data), segment.scan(segment.start))
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         """The records as chunks. One ends where an offset is missing, where the time (or ``chunk_id``, if the batch
         has it) changes, and at ``chunk_max_records`` or ``chunk_max_bytes``."""
         self.refuse_unsupported(batch)
         offsets = offsets_to(batch, cursor.previous_offset + 1)
-        timestamps = timestamps_to(batch, "ms")
+        timestamps = timestamps_to(batch, "ms", default_us)
         values, value_offsets = binary_buffers(batch.column("value"))
         ends = np.empty(len(offsets) + 1, np.int64)
         ends[0] = 0

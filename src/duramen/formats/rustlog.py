@@ -268,9 +268,9 @@ class RustLog(Format):
             return _dump_checkpoint(buf)
         return dump_index(buf, 0, ENTRY)
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor) -> Encoded:
-        self.accept(batch)
-        return encode_frames(batch, cursor, self._dialect or SPEC)
+    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
+        self.refuse_unsupported(batch)
+        return encode_frames(batch, cursor, self._dialect or SPEC, default_us)
 
     def temporary_path(self, path: str) -> str:
         return path + (".rebuilding" if path.endswith(".index") else ".tmp")

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -171,6 +172,12 @@ class FrameLayout:
         object.__setattr__(self, "packed", struct.pack(f"={len(numbers)}q", *numbers))
 
 
+@cache
+def _dtypes(kind: type[Columns]) -> dict[str, Any]:
+    """The columns of a set by name; asked for once per set, because a scan makes one every few microseconds."""
+    return {field.name: field.metadata["dtype"] for field in fields(kind)}
+
+
 @dataclass
 class Columns:
     """Base of the column sets: arrays of one length, which is the most rows that a scan may fill.
@@ -185,14 +192,14 @@ class Columns:
 
     @classmethod
     def empty(cls, capacity: int) -> Self:
-        return cls(**{f.name: np.empty(capacity, f.metadata["dtype"]) for f in fields(cls)})
+        return cls(**{name: np.empty(capacity, dtype) for name, dtype in _dtypes(cls).items()})
 
     def head(self, count: int) -> Self:
         """The first ``count`` rows, without a copy."""
         return self.slice(0, count)
 
     def slice(self, start: int, stop: int) -> Self:
-        return type(self)(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
+        return type(self)(**{name: getattr(self, name)[start:stop] for name in _dtypes(type(self))})
 
     def compact(self) -> Self:
         """A copy of its own that does not keep the larger arrays alive."""
@@ -214,7 +221,7 @@ class Columns:
         return self.first_offsets
 
     def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
+        return len(self.position)
 
 
 def column(dtype: type[np.generic]) -> Any:

@@ -16,7 +16,8 @@ from duramen.formats import Format
 from duramen.formats.base import Cursor, Encoded, IndexBuilder, Role, SegmentSummary
 from duramen.log.sidecar import Sealed
 
-INDEX_FLUSH_BYTES = 64 << 10
+INDEX_FLUSH_BYTES = 4 << 20
+"""How far the index may lag behind the records: a reader walks as much in well under a millisecond."""
 
 
 @dataclass
@@ -38,8 +39,8 @@ class ActiveSegment:
     index: IndexBuilder
     rows: int = 0
     records: int = 0
-    crc32: int = 0
     crc32c: int = 0
+    """Of everything in the file, for a format whose records do not prove themselves."""
     first_us: int | None = None
     """The time of its first record, or of the first append where the format has no times."""
     start_position: int = 0
@@ -77,8 +78,8 @@ class ActiveSegment:
     def write(self, encoded: Encoded) -> None:
         """Append; the bytes are with the operating system when this returns."""
         write_all(self.file, self.cursor.position, encoded.data)
-        self.crc32 = kernel.crc32(encoded.data, self.crc32)
-        self.crc32c = kernel.crc32c(encoded.data, self.crc32c)
+        if not self.fmt.capabilities.record_checksum:
+            self.crc32c = kernel.crc32c(encoded.data, self.crc32c)
         self.cursor = encoded.rows.cursor
         self.rows += len(encoded.rows.columns)
         self.records += encoded.rows.count
@@ -128,7 +129,10 @@ class ActiveSegment:
         for derived in self._derived.values():
             derived.file.sync()
         self.disk.sync_directory(posixpath.dirname(self.path))
-        return Sealed(self.base, self.cursor.previous_offset, self.cursor.position, self.crc32, self.crc32c)
+        data = self.disk.map(self.path).data
+        return Sealed(
+            self.base, self.cursor.previous_offset, self.cursor.position, kernel.crc32(data), kernel.crc32c(data)
+        )
 
     def summary(self) -> SegmentSummary:
         index = self._derived.get(Role.INDEX)

@@ -151,12 +151,10 @@ class GroupCommit:
         try:
             self._take(group)
             self._commit(group)
-        except Exception as error:
-            _fail(group, error)
         except BaseException as error:
-            # Interrupted. That is this thread's alone: the others in the group are told in their own words.
-            _fail(group, PoisonedError(f"the thread that was writing was interrupted ({type(error).__name__})"))
-            raise
+            _fail(group, error)
+            if not group or not isinstance(error, Exception):
+                raise
         finally:
             if group:
                 self._pass_on(group)
@@ -197,8 +195,11 @@ class GroupCommit:
             following.wake()
 
 
-def _fail(group: list[Request], error: Exception) -> None:
-    """The error of every request that has no answer of its own yet."""
+def _fail(group: list[Request], error: BaseException) -> None:
+    """The error of every request that has no answer of its own. An interrupt is the leader's alone: nobody pressed
+    a key in the other threads."""
+    if not isinstance(error, Exception):
+        error = PoisonedError(f"the thread that wrote for this one was interrupted ({type(error).__name__})")
     for request in group:
         if request.result is None and request.error is None:
             request.error = error

@@ -52,23 +52,49 @@ class Watermark(NamedTuple):
     durable_crc32c: int = 0
     is_open: bool = True
 
-    def encode(self) -> bytes:
-        body = _WATERMARK.pack(_MAGIC, *self[:8], int(self.is_open))
+    def encode(self, number: int) -> bytes:
+        body = _WATERMARK.pack(_MAGIC, number, *self[:8], int(self.is_open))
         return body + kernel.crc32c(body).to_bytes(4, "little")
 
     @classmethod
-    def decode(cls, raw: bytes) -> Watermark | None:
-        """None where the bytes are torn, zero or foreign."""
+    def decode(cls, raw: bytes) -> tuple[int, Watermark] | None:
+        """With its number; None where the bytes are torn, zero or foreign."""
         body, crc = raw[: _WATERMARK.size], raw[_WATERMARK.size : _WATERMARK.size + 4]
         if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
             return None
-        _, *numbers, is_open = _WATERMARK.unpack(body)
-        return cls._make([*numbers, bool(is_open)])
+        _, number, *numbers, is_open = _WATERMARK.unpack(body)
+        return number, cls._make([*numbers, bool(is_open)])
 
 
 _MAGIC = b"DURAMARK"
-_WATERMARK = struct.Struct("<8s6qIII")
-PAGE_BYTES = _WATERMARK.size + 4
+_WATERMARK = struct.Struct("<8s7qIII")
+_SLOT_BYTES = _WATERMARK.size + 4
+PAGE_BYTES = 3 * _SLOT_BYTES
+
+
+class WatermarkPage:
+    """The three slots of the shared page: the watermark as it is now, and the last two that were synced.
+
+    The first slot is overwritten with every commit and not synced, so a crash can tear it. The other two are written in
+    turn, and only when they are synced, so one of them is always whole. The highest number is the newest.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self._slots = [raw[start : start + _SLOT_BYTES] for start in range(0, PAGE_BYTES, _SLOT_BYTES)]
+        decoded = [Watermark.decode(slot) for slot in self._slots]
+        self._numbers = [-1 if found is None else found[0] for found in decoded]
+        newest = max((found for found in decoded if found is not None), default=None)
+        self._number = -1 if newest is None else newest[0]
+        self.newest: Watermark | None = None if newest is None else newest[1]
+
+    def put(self, watermark: Watermark, *, durable: bool) -> bytes:
+        """The page with a new watermark."""
+        self._number += 1
+        self.newest = watermark
+        for slot in (0, 1 if self._numbers[1] < self._numbers[2] else 2) if durable else (0,):
+            self._slots[slot] = watermark.encode(self._number)
+            self._numbers[slot] = self._number
+        return b"".join(self._slots)
 
 
 @dataclass(frozen=True)
@@ -120,7 +146,7 @@ def read_watermark(disk: Disk, root: str) -> Watermark | None:
             return None  # its writer was stopped before it stored anything
         raise
     try:
-        return Watermark.decode(page.load())
+        return WatermarkPage(page.load()).newest
     finally:
         page.close()
 
@@ -199,14 +225,19 @@ class Sidecar:
     # --- the watermark
 
     def watermark(self) -> Watermark | None:
-        return Watermark.decode(self._shared().load())
+        self._shared()
+        return self._marks.newest
 
     def mark(self, watermark: Watermark, *, durable: bool = False) -> None:
         """Show readers the new watermark; ``durable``: and have it on the disk when this returns."""
-        self._shared().store(watermark.encode())
+        page = self._shared()
+        if durable and self._page_file is None:
+            # What a killed process left in the page must not be torn together with what is stored now.
+            self._page_file = self._disk.open(self._file("watermark"))
+            self._page_file.sync()
+        page.store(self._marks.put(watermark, durable=durable))
         if durable:
-            if self._page_file is None:
-                self._page_file = self._disk.open(self._file("watermark"))
+            assert self._page_file is not None
             self._page_file.sync()
 
     def _shared(self) -> Page:
@@ -215,6 +246,7 @@ class Sidecar:
             self._page = self._disk.page(self._file("watermark"), PAGE_BYTES, writable=True)
             if fresh:
                 self._disk.sync_directory(self._path)
+            self._marks = WatermarkPage(self._page.load())
         return self._page
 
     # --- sealed segments

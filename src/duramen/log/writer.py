@@ -206,26 +206,10 @@ class WritableLog(Log):
             raise
 
     def _append_group(self, group: list[Request]) -> None:
-        ordered = self.codec.capabilities.ordered_timestamps
-        taken: list[Request] = []
-        last_us = self._last_us
-        for request in group:
-            batch = request.work.batch
-            if ordered and intake.goes_back(batch, last_us):
-                request.error = UsageError(
-                    f"a timestamp goes back behind {last_us} µs, which {self.format} forbids", path=self.path
-                )
-                continue
-            if ordered and "timestamp" in batch.schema.names:
-                times = batch.column("timestamp").view(pa.int64()).drop_null()
-                last_us = max(last_us, int(times[-1].as_py())) if len(times) else last_us
-            taken.append(request)
+        taken, batch, default_us, last_us = self._stamped(group)
         if not taken:
             return
-        batch = intake.merge([request.work.batch for request in taken])
-        if self.codec.capabilities.timestamps:
-            batch, last_us = intake.stamp(batch, time.time_ns() // 1000, self._last_us if ordered else 0)
-        bases = self._write(batch)
+        bases = self._write(batch, default_us)
         if any(request.work.sync for request in taken):
             self._sync()
         self._last_us = max(self._last_us, last_us)
@@ -236,16 +220,36 @@ class WritableLog(Log):
             request.result = Appended(int(bases[row]), count)
             row += count
 
-    def _write(self, batch: pa.RecordBatch) -> Any:
+    def _stamped(self, group: list[Request]) -> tuple[list[Request], pa.RecordBatch, int, int]:
+        """The requests whose times are in order, their records as one batch, the time for rows that have none, and
+        the last time of all. A time that the caller gave may not go back; one of ours never does."""
+        limits = self.codec.capabilities
+        now_us = max(time.time_ns() // 1000, self._last_us if limits.ordered_timestamps else 0)
+        batches = [request.work.batch for request in group]
+        if not any("timestamp" in batch.schema.names for batch in batches):
+            return group, intake.merge(batches), now_us, now_us
+        taken, stamped, last_us = [], [], self._last_us
+        for request, batch in zip(group, batches, strict=True):
+            if limits.ordered_timestamps and intake.goes_back(batch, last_us):
+                request.error = UsageError(
+                    f"a timestamp goes back behind {last_us} µs, which {self.format} forbids", path=self.path
+                )
+                continue
+            batch, last_us = intake.stamp(batch, now_us, last_us if limits.ordered_timestamps else 0)
+            taken.append(request)
+            stamped.append(batch)
+        merged = intake.merge(stamped) if stamped else batches[0]
+        return taken, merged, now_us, last_us
+
+    def _write(self, batch: pa.RecordBatch, default_us: int) -> Any:
         """Write the batch, over as many segments as it takes; answers the offset of every row."""
         bases = np.empty(batch.num_rows, np.int64)
         self._roll_if_old()
         done = 0
         start = self._active
         while done < batch.num_rows:
-            rest = batch.slice(done)
-            encoded = self._encode(rest)
-            encoded, records = self._fitting(encoded, rest)
+            rest = batch.slice(done) if done else batch
+            encoded, records = self._fitting(self._encode(rest, default_us), rest, default_us)
             if not records:
                 self._roll()
                 continue
@@ -262,17 +266,18 @@ class WritableLog(Log):
             done += records
         return bases
 
-    def _encode(self, batch: pa.RecordBatch) -> Encoded:
-        return self.codec.encode(batch, self._active.cursor)
+    def _encode(self, batch: pa.RecordBatch, default_us: int) -> Encoded:
+        return self.codec.encode(batch, self._active.cursor, default_us)
 
-    def _fitting(self, encoded: Encoded, batch: pa.RecordBatch) -> tuple[Encoded, int]:
+    def _fitting(self, encoded: Encoded, batch: pa.RecordBatch, default_us: int) -> tuple[Encoded, int]:
         """The part of the rows that goes into the active segment: all, some, or none."""
-        limits, active = self.codec.capabilities, self._active
+        limits, active, end = self.codec.capabilities, self._active, encoded.rows.end
         most = min(
             int(self.codec.options.get("segment_max_bytes", self.codec.default_segment_bytes or 2**62)),
             limits.max_segment_bytes,
         )
-        if not limits.segments:
+        fits = end.position <= most and end.last_offset - active.base <= limits.max_relative_offset
+        if not limits.segments or (fits and active.rows < limits.max_segment_rows):
             return encoded, batch.num_rows
         if limits.rolls_when_full:
             full = active.cursor.position >= most or active.rows >= limits.max_segment_rows
@@ -287,7 +292,7 @@ class WritableLog(Log):
         if count == 0 and not active.is_empty:
             return encoded, 0
         count = max(count, 1)
-        return self._encode(batch.slice(0, count)), count
+        return self._encode(batch.slice(0, count), default_us), count
 
     def _expect_unsynced(self, size_bytes: int) -> None:
         """Recovery must know, whatever happens, how much one unfinished write can span."""
@@ -360,7 +365,7 @@ class WritableLog(Log):
             old.close()
             self._durable = self._active.cursor
             self._durable_crc32c = self._active.crc32c
-            self._mark(durable=self._must_prove())
+            self._mark(durable=True)
             self._write_manifest(self._disk, self.path)
         except BaseException as error:
             self._poison = error
