@@ -7,7 +7,7 @@ no format either; a format module fills in a table, the kernel walks it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cache
@@ -173,9 +173,9 @@ class FrameLayout:
 
 
 @cache
-def _dtypes(kind: type[Columns]) -> dict[str, Any]:
+def _dtypes(kind: Hashable) -> dict[str, Any]:
     """The columns of a set by name; asked for once per set, because a scan makes one every few microseconds."""
-    return {field.name: field.metadata["dtype"] for field in fields(kind)}
+    return {field.name: field.metadata["dtype"] for field in fields(kind)}  # type: ignore[arg-type]
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from duramen import kernel
 from duramen.disk import Disk
-from duramen.errors import CorruptionError
+from duramen.disk.base import Kind
 from duramen.formats import Format
 from duramen.formats.base import Severity
 from duramen.log.ending import Ending
@@ -26,11 +26,11 @@ class Evidence:
     def __init__(self, disk: Disk, root: str, fmt: Format) -> None:
         self._root = root
         self._fmt = fmt
-        self._sealed: dict[int, Sealed] = Sidecar(disk, root).sealed()
-        try:
-            self._watermark: Watermark | None = read_watermark(disk, root)
-        except CorruptionError:
-            self._watermark = None
+        self._sealed: dict[int, Sealed] = {}
+        self._watermark: Watermark | None = None
+        if disk.kind(root) == Kind.DIRECTORY:
+            self._sealed = Sidecar(disk, root).sealed()
+            self._watermark = read_watermark(disk, root)
 
     def of_segment(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
         """A sealed segment must be the one that was sealed; the active one must hold what was durable."""

@@ -3,7 +3,7 @@ format cannot carry; so one caller's mistake never fails another's append."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ def one(
     if key is not None:
         columns["key"] = _array([key], KEY.type, "key")
     if headers:
-        columns["headers"] = _array([[{"key": k, "value": v} for k, v in headers]], HEADERS.type, "headers")
+        columns["headers"] = _array([_pairs(headers)], HEADERS.type, "headers")
     if timestamp is not None:
         columns["timestamp"] = pa.array([_us(timestamp)], pa.int64()).view(TIMESTAMP.type)
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -50,7 +50,7 @@ def many(fmt: Format, data: Any) -> pa.RecordBatch:
         batch = _whole(data)
     elif isinstance(data, (pa.Array, pa.ChunkedArray)):
         batch = _whole(pa.table({"value": data}))
-    elif isinstance(data, (bytes, str)) or not isinstance(data, Iterable):
+    elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
         raise UsageError(f"a batch is a list of bytes or Arrow data, not {type(data).__name__}")
     else:
         batch = pa.RecordBatch.from_arrays([_array(list(data), VALUE.type, "value")], names=["value"])
@@ -66,7 +66,18 @@ def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
         raise UsageError(f"{name}: {error}") from error
 
 
+def _pairs(headers: HeadersIn) -> list[dict[str, Any]]:
+    pairs = []
+    for pair in headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise UsageError(f"headers are pairs of text and bytes, not {pair!r}", hint='such as [("name", b"value")]')
+        pairs.append({"key": pair[0], "value": pair[1]})
+    return pairs
+
+
 def _us(timestamp: datetime | int | str) -> int:
+    if not isinstance(timestamp, datetime | int | str):
+        raise UsageError(f"{timestamp!r} is no time", hint="give a datetime, ISO 8601 text or epoch milliseconds")
     try:
         us = to_us(timestamp)
     except (ValueError, TypeError, OverflowError) as error:
@@ -98,6 +109,8 @@ def _neutral(fmt: Format, batch: pa.RecordBatch) -> pa.RecordBatch:
         if name in COLUMNS and column.null_count == len(column) and name != "value":
             continue
         wanted = schema_for(fmt, [name]).field(0).type
+        if name == "timestamp" and pa.types.is_integer(column.type):
+            raise UsageError("column 'timestamp' holds numbers of an unknown unit", hint="cast it to pa.timestamp(...)")
         try:
             arrays.append(column if column.type == wanted else column.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

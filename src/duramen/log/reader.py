@@ -30,7 +30,7 @@ from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.report import Report
-from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, read_watermark
+from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_watermark
 from duramen.log.verify import verify
 from duramen.model import MAX_OFFSET, Headers, Record, from_us, to_us
 
@@ -118,10 +118,9 @@ class Log:
         self._disk = disk if disk is not None else PosixDisk()
         self.path = path
         self.codec = format_at(self._disk, path, format, options)
-        self._has_sidecar = (
-            self._disk.kind(path) == Kind.DIRECTORY
-            and self._disk.kind(posixpath.join(path, DIRECTORY)) == Kind.DIRECTORY
-        )
+        self._is_directory = self._disk.kind(path) == Kind.DIRECTORY
+        self._has_sidecar = False
+        self._watermark: Watermark | None = None
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._guard = threading.RLock()
         self._closed = False
@@ -144,7 +143,9 @@ class Log:
 
     def _list(self) -> Directory:
         """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
-        watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
+        if self._is_directory and not self._has_sidecar:
+            self._has_sidecar = self._disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
+        self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
         directory = list_log(self._disk, self.path, self.codec)
         if watermark is None or not watermark.is_open:
             return directory
@@ -157,6 +158,7 @@ class Log:
     @property
     def segments(self) -> list[SegmentInfo]:
         """The segments, oldest first; the last one is the active one."""
+        self._before_read()
         last = len(self._bases) - 1
         return [
             SegmentInfo(base, self._directory.full(files.segment.path), files.segment.size_bytes, number < last)
@@ -181,7 +183,8 @@ class Log:
     def durable_offset(self) -> int:
         """The offset up to which records are known to be on the disk. A log without a sidecar cannot tell more than
         that what can be read is there."""
-        return self.next_offset
+        mark = self._watermark
+        return self.next_offset if mark is None or not mark.is_open else mark.durable_offset
 
     def end(self) -> End:
         """Where the last segment's records end, and whether that is clean, torn or damaged."""

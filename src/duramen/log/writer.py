@@ -8,6 +8,7 @@ disk, so the writer is poisoned: it answers no later append, and reopening runs 
 from __future__ import annotations
 
 import posixpath
+import threading
 import time
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,14 +18,14 @@ import pyarrow as pa
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import DuramenError, PoisonedError, StorageError, UsageError
+from duramen.errors import DetectionError, DuramenError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Encoded, SegmentSummary
 from duramen.kernel.layout import Columns
 from duramen.log import intake
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
-from duramen.log.directory import Directory, format_at, list_log
+from duramen.log.directory import Directory, detect, format_at, list_log
 from duramen.log.reader import Log
 from duramen.log.recovery import Recovered, Recovery, Step
 from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
@@ -73,14 +74,18 @@ class WritableLog(Log):
         if on_damage not in ("raise", "truncate"):
             raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'truncate'")
         self._durability = _checked(durability)
-        self._limits = GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
+        self._limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._poison: BaseException | None = None
-        self._stale = False
+        self._closing = threading.Lock()
+        self._shown: Watermark | None = None
         disk = disk if disk is not None else PosixDisk()
+        known = read_config(disk, path)
         fmt = _prepare(disk, path, format, options)
         self._sidecar = Sidecar(disk, path)
         self._sidecar.lock()
         try:
+            if read_config(disk, path) != known:  # another writer made or changed the log just now
+                fmt = _prepare(disk, path, format, options)
             recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate")
             super().__init__(path, format=recovered.fmt.name, disk=disk, **recovered.fmt.options)
         except BaseException:
@@ -143,6 +148,8 @@ class WritableLog(Log):
         ``value``, ``key``, ``headers``, ``timestamp``."""
         batch = intake.many(self.codec, data)
         if not batch.num_rows:
+            _checked(durability or self._durability)
+            self._check_usable()
             return Appended(self.next_offset, 0)
         answer: Appended = self._submit(batch, durability, timeout_s)
         return answer
@@ -164,15 +171,16 @@ class WritableLog(Log):
 
     def close(self) -> None:
         """Bring everything to the disk, write the derived files, and let the log go."""
-        if self._closed:
-            return
-        try:
-            if self._poison is None:
-                self._control("close")
-        finally:
-            self._active.close()
-            self._sidecar.release()
-            super().close()
+        with self._closing:
+            if self._closed:
+                return
+            try:
+                if self._poison is None:
+                    self._control("close")
+            finally:
+                self._active.close()
+                self._sidecar.release()
+                super().close()
 
     def _control(self, name: str) -> None:
         self._check_usable()
@@ -230,12 +238,13 @@ class WritableLog(Log):
             return group, intake.merge(batches), now_us, now_us
         taken, stamped, last_us = [], [], self._last_us
         for request, batch in zip(group, batches, strict=True):
+            batch, latest_us = intake.stamp(batch, now_us, last_us if limits.ordered_timestamps else 0)
             if limits.ordered_timestamps and intake.goes_back(batch, last_us):
                 request.error = UsageError(
                     f"a timestamp goes back behind {last_us} µs, which {self.format} forbids", path=self.path
                 )
                 continue
-            batch, last_us = intake.stamp(batch, now_us, last_us if limits.ordered_timestamps else 0)
+            last_us = latest_us
             taken.append(request)
             stamped.append(batch)
         merged = intake.merge(stamped) if stamped else batches[0]
@@ -340,7 +349,6 @@ class WritableLog(Log):
             self._poison = error
             raise
         self._visible = mark
-        self._stale = True
 
     # --- segments
 
@@ -393,10 +401,13 @@ class WritableLog(Log):
             self._roll()
 
     def _do_close(self) -> None:
-        self._sync()
-        self._active.flush_index()
-        self._write_manifest(self._disk, self.path)
-        self._mark(durable=True, is_open=False)
+        try:
+            self._sync()
+            self._active.flush_index()
+            self._write_manifest(self._disk, self.path)
+            self._mark(durable=True, is_open=False)
+        finally:
+            self._closed = True  # for those who queue behind: the lock will be gone
 
     # --- reading
 
@@ -405,9 +416,13 @@ class WritableLog(Log):
         return list_log(self._disk, self.path, self.codec).up_to(visible.base, visible.position)
 
     def _before_read(self) -> None:
-        if self._stale:
-            self._stale = False
-            self.refresh()
+        if self._shown is self._visible:
+            return
+        with self._guard:
+            visible = self._visible
+            if self._shown is not visible:
+                self.refresh()
+                self._shown = visible
 
     @property
     def next_offset(self) -> int:
@@ -418,6 +433,16 @@ class WritableLog(Log):
     def durable_offset(self) -> int:
         """The offset behind the last record that is known to be on the disk."""
         return self._visible.durable_offset
+
+
+def _limits(max_batch_bytes: int, max_batch_records: int, linger_ms: float, queue_bytes: int) -> GroupLimits:
+    counts = {"max_batch_bytes": max_batch_bytes, "max_batch_records": max_batch_records, "queue_bytes": queue_bytes}
+    for name, count in counts.items():
+        if count < 1:
+            raise UsageError(f"{name}={count} is not 1 or more")
+    if linger_ms < 0:
+        raise UsageError(f"linger_ms={linger_ms} is not 0 or more")
+    return GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
 
 
 def _checked(durability: str) -> str:
@@ -435,7 +460,10 @@ def _prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any])
         raise UsageError("a single file cannot be opened for append", path=path, hint="open its directory")
     if kind == Kind.DIRECTORY:
         names = [name for name, _ in disk.list(path, ("segments", "groups"))]
-        if names or read_config(disk, path) is not None:
+        is_ours = read_config(disk, path) is not None
+        if names and format is not None and not is_ours:
+            _check_agreement(disk, path, format)
+        if names or is_ours:
             return format_at(disk, path, format, options)
     fmt = make(format or DEFAULT_FORMAT, **options)
     fmt.check_creation()
@@ -452,6 +480,16 @@ def _make_directory(disk: Disk, path: str) -> None:
             _make_directory(disk, parent)
         disk.make_directory(path)
     disk.sync_directory(parent)
+
+
+def _check_agreement(disk: Disk, path: str, format: str) -> None:
+    """Raise where the files are those of another format than the caller says: two would be mixed in one directory."""
+    try:
+        found = detect(disk, path)
+    except DetectionError:
+        return
+    if found.format != format:
+        raise UsageError(f"the log is {found.format}, not {format}: {found.why}", path=path)
 
 
 def _offsets(columns: Columns, records: int, last_offset: int) -> Any:
