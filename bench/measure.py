@@ -37,6 +37,12 @@ class Samples(list[float]):
     def best(self) -> float:
         return min(self)
 
+    @property
+    def middle(self) -> float:
+        """The mean without the fastest and the slowest tenth: steadier than the median where times come in two kinds."""
+        tenth = len(self) // 10
+        return statistics.fmean(sorted(self)[tenth : len(self) - tenth])
+
     def percentile(self, percent: float) -> float:
         return sorted(self)[min(len(self) - 1, int(len(self) * percent / 100))]
 

@@ -1,5 +1,5 @@
-"""What it brings to have a file's space beforehand: a file that grows, one with space reserved behind its end (fallocate
-with KEEP_SIZE), one with space allocated within its size (posix_fallocate), and one filled with zeros."""
+"""What it brings to have a file's space beforehand: a file that grows, one with space reserved behind its end
+(fallocate with KEEP_SIZE), one with space allocated within its size (posix_fallocate), and one filled with zeros."""
 
 from __future__ import annotations
 

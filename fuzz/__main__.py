@@ -25,7 +25,7 @@ AT_ONCE = 2
 MAX_INPUT_BYTES = 8192
 HANG_SECONDS = 20
 INSTRUMENTED = ("duramen.formats.", "duramen.log.", "duramen.kernel.reference")
-"""The twin stands in for the compiled kernel, which is not instrumented: where one takes another path, so does the other."""
+"""The twin stands in for the compiled kernel, which is not instrumented: both take the same paths."""
 
 
 class Outcome(NamedTuple):
@@ -56,8 +56,9 @@ def fuzz(name: str, seconds: int, directories: Sequence[str]) -> None:
     for data in target.seeds():
         target(data)  # whatever is allocated once and kept is not counted against the bound
     limit()
+    left = max(1, round(seconds - time.process_time()))
     flags = [
-        f"-max_total_time={seconds}", f"-max_len={MAX_INPUT_BYTES}", f"-timeout={HANG_SECONDS}",
+        f"-max_total_time={left}", f"-max_len={MAX_INPUT_BYTES}", f"-timeout={HANG_SECONDS}",
         f"-artifact_prefix={BUILD / name}-", "-rss_limit_mb=0", "-print_final_stats=1", "-verbosity=1",
     ]  # fmt: skip
     atheris.Setup([name, *flags, *directories], target)

@@ -49,13 +49,15 @@ class DuramenError(Exception):
         return "".join(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
+        return (_rebuild, (type(self), self.message, dict(self.__dict__), getattr(self, "errno", None)))
 
 
-def _rebuild(kind: type[DuramenError], message: str, state: dict[str, Any]) -> DuramenError:
+def _rebuild(kind: type[DuramenError], message: str, state: dict[str, Any], errno: int | None) -> DuramenError:
     error = kind.__new__(kind)
     Exception.__init__(error, message)
     error.__dict__.update(state)
+    if errno is not None and isinstance(error, OSError):
+        error.errno = errno
     return error
 
 

@@ -75,9 +75,7 @@ class Broker:
             directory.mkdir(parents=True)
         (root / "enabled_plugins").write_text("[rabbitmq_stream].\n")
         (root / "env.conf").write_text("")
-        (root / "rabbitmq.conf").write_text(
-            CONF.format(host=HOST, amqp_port=amqp_port, stream_port=self.stream_port)
-        )
+        (root / "rabbitmq.conf").write_text(CONF.format(host=HOST, amqp_port=amqp_port, stream_port=self.stream_port))
         self._environment = {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
@@ -161,7 +159,7 @@ class Broker:
         return found[0]
 
     def _log(self) -> str:
-        files = [path for path in self.logs.glob("duramen-*.log")]
+        files = sorted(self.logs.glob("duramen-*.log"))
         return "".join(path.read_text(errors="replace") for path in files)
 
     def log_since_start(self) -> str:

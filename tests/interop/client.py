@@ -210,7 +210,7 @@ class Client:
 
         return _run(work())
 
-    def wait_for(self, stream: str) -> None:
+    def wait_for(self, stream: str, timeout_s: float = TIMEOUT_S) -> None:
         """Return when the stream has a leader: that may take a moment after the broker has started."""
 
         async def work() -> None:
@@ -226,7 +226,7 @@ class Client:
                     except (ServerError, ClientError):
                         await asyncio.sleep(0.1)
 
-        _run(work())
+        _run(work(), timeout_s)
 
 
 def _sections(body: Any) -> list[bytes]:
@@ -234,5 +234,5 @@ def _sections(body: Any) -> list[bytes]:
     return [bytes(body)] if isinstance(body, (bytes, bytearray, memoryview)) else [bytes(part) for part in body or ()]
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, TIMEOUT_S))
+def _run(work: Coroutine[Any, Any, T], timeout_s: float = TIMEOUT_S) -> T:
+    return asyncio.run(asyncio.wait_for(work, timeout_s))

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
+from duramen.errors import StorageError
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -114,7 +116,7 @@ class Disk(Protocol):
         holder's note, where another process or another `Lock` of this one holds it."""
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
-        """Share the first ``size_bytes`` of the file at ``path``; a writer makes it, zero-filled, if need be."""
+        """Share a page of ``size_bytes`` in the file at ``path``; a writer makes it, zero-filled, if need be."""
 
 
 def write_all(file: File, position: int, data: Buffer) -> None:
@@ -122,5 +124,7 @@ def write_all(file: File, position: int, data: Buffer) -> None:
     view = memoryview(data).cast("B")
     while view:
         taken = file.write(position, view)
+        if taken <= 0:
+            raise StorageError("the disk takes no more bytes", path=file.path, position=position)
         position += taken
         view = view[taken:]

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -192,14 +192,14 @@ class Columns:
 
     @classmethod
     def empty(cls, capacity: int) -> Self:
-        return cls(**{name: np.empty(capacity, dtype) for name, dtype in _dtypes(cls).items()})
+        return cls(**{name: np.empty(capacity, dtype) for name, dtype in _dtypes(cast(Any, cls)).items()})
 
     def head(self, count: int) -> Self:
         """The first ``count`` rows, without a copy."""
         return self.slice(0, count)
 
     def slice(self, start: int, stop: int) -> Self:
-        return type(self)(**{name: getattr(self, name)[start:stop] for name in _dtypes(type(self))})
+        return type(self)(**{name: getattr(self, name)[start:stop] for name in _dtypes(cast(Any, type(self)))})
 
     def compact(self) -> Self:
         """A copy of its own that does not keep the larger arrays alive."""

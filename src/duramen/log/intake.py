@@ -66,7 +66,7 @@ def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
         raise UsageError(f"{name}: {error}") from error
 
 
-def _pairs(headers: HeadersIn) -> list[dict[str, Any]]:
+def _pairs(headers: Iterable[Any]) -> list[dict[str, Any]]:
     pairs = []
     for pair in headers:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):

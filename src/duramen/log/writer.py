@@ -79,7 +79,7 @@ class WritableLog(Log):
         self._closing = threading.Lock()
         self._shown: Watermark | None = None
         disk = disk if disk is not None else PosixDisk()
-        known = read_config(disk, path)
+        known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
         fmt = _prepare(disk, path, format, options)
         self._sidecar = Sidecar(disk, path)
         self._sidecar.lock()
