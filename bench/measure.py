@@ -39,7 +39,7 @@ class Samples(list[float]):
 
     @property
     def middle(self) -> float:
-        """The mean without the fastest and the slowest tenth: steadier than the median where times come in two kinds."""
+        """The mean without the fastest and the slowest tenth: steadier than a median where times are of two kinds."""
         tenth = len(self) // 10
         return statistics.fmean(sorted(self)[tenth : len(self) - tenth])
 

@@ -96,9 +96,7 @@ def _nothing(descriptor: int, size_bytes: int) -> None:
 
 
 def _reserve(descriptor: int, size_bytes: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    if libc.fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size_bytes):
+    if LIBC.fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size_bytes):
         raise OSError(ctypes.get_errno(), "fallocate")
 
 
@@ -114,6 +112,8 @@ def _zeros(descriptor: int, size_bytes: int) -> None:
 
 KINDS: dict[str, Callable[[int, int], None]] = {"grows": _nothing}
 if sys.platform == "linux":
+    LIBC = ctypes.CDLL(None, use_errno=True)
+    LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     KINDS |= {"reserved": _reserve}
 if hasattr(os, "posix_fallocate"):
     KINDS |= {"allocated": _allocate}

@@ -222,7 +222,7 @@ def test_structure_is_known_under_any_name(path: str) -> None:
     if data:
         assert detect_file("renamed.bin", data).format == format_of(path)
     else:
-        with pytest.raises(DetectionError, match="empty"):
+        with pytest.raises(DetectionError, match="holds nothing"):
             detect_file("renamed.bin", data)
 
 

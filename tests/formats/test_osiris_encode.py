@@ -260,11 +260,11 @@ def test_a_count_does_not_size_an_allocation() -> None:
 
 def test_the_bound_is_for_a_chunk_and_an_option() -> None:
     chunk = Chunk(0, 0, 1, entries=tuple(SubBatch.of([bytes(96)], Compression.GZIP) for _ in range(3)))
-    fine = segment_of(chunk, fmt=Osiris(max_uncompressed_bytes=300))
+    fine = segment_of(chunk, fmt=Osiris(max_uncompressed_bytes=420))
     assert len(records_of(fine)) == 3
-    tight = segment_of(chunk, fmt=Osiris(max_uncompressed_bytes=299))
+    tight = segment_of(chunk, fmt=Osiris(max_uncompressed_bytes=419))
     rows = tight.scan(tight.start)
-    with pytest.raises(LimitError, match="300 bytes, more than 299") as caught:
+    with pytest.raises(LimitError, match="420 bytes, more than 419") as caught:
         tight.decode(rows, ("offset",))
     assert (caught.value.position, caught.value.offset) == (8, 0)
     assert value_at(tight, 2) == bytes(96)

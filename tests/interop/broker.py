@@ -152,7 +152,7 @@ class Broker:
         server.wait(10)
 
     def stream_directory(self, stream: str) -> Path:
-        """Where the segments of a stream lie. Only in `default`-like virtual hosts, whose names add two underscores."""
+        """Where the segments of a stream lie: the virtual host ``/`` as an underscore, the name, and a time."""
         found = sorted(self.data.glob(f"*/stream/__{stream}_*"))
         if len(found) != 1:
             raise RuntimeError(f"{len(found)} directories for the stream {stream!r}: {found}")

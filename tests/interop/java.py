@@ -43,8 +43,8 @@ class JavaClient:
             "<project><modelVersion>4.0.0</modelVersion><groupId>interop</groupId><artifactId>interop</artifactId>"
             f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
         )
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(command, cwd=path, check=True, stdout=subprocess.DEVNULL)
+        command = ["mvn", "-q", "-B", "-l", "maven.log", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        subprocess.run(command, cwd=path, check=True)
         classpath = f"{path}/lib/*:{path}"
         subprocess.run(["javac", "-cp", classpath, "-d", str(path), str(SOURCE)], check=True)
         return cls(classpath, port)

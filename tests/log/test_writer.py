@@ -253,7 +253,7 @@ def test_a_scan_goes_on_while_records_are_appended(create: Open, format_name: st
 
 def test_readers_and_appenders_in_one_process(create: Open, format_name: str) -> None:
     """Threads read what other threads append, in one log object, over many segments."""
-    log = create(format_name, segment_max_bytes=400) if format_name in SEGMENTED else create(format_name)
+    log = create(format_name, segment_max_bytes=800) if format_name in SEGMENTED else create(format_name)
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -285,11 +285,11 @@ def test_readers_and_appenders_in_one_process(create: Open, format_name: str) ->
     def read() -> None:
         while not stop.is_set():
             last = log.next_offset - 1
-            for offset in {0, last // 2, last} - {-1}:
+            for offset in {0, last // 2, last} if last >= 0 else ():
                 assert log.read(offset).value == value(offset)
 
     writer = guarded(append)
-    readers = [guarded(run) for run in (scan, scan, read, read)]
+    readers = [guarded(run) for run in (scan, read, read)]
     writer.join(60)
     stop.set()
     for thread in readers:

@@ -15,6 +15,7 @@ from duramen.errors import DetectionError
 from duramen.formats import fixed_slot, rustlog
 from duramen.formats.base import Buffer, Role
 from duramen.formats.registry import FORMATS
+from duramen.kernel import is_zero
 from duramen.kernel.layout import Stop
 
 
@@ -143,16 +144,18 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
     """RustLog or fixed-slot: weigh structure, checksum and name, and raise where they do not agree."""
     size = len(memoryview(buf))
     slot_name = name == fixed_slot.NAME
-    if size == 0:
+    if not bytes(memoryview(buf)[:1]).strip(b"\0") and is_zero(buf, 0, size):
         if slot_name and not has_index:
-            return Detected("fixed-slot", f"{name} is empty and named like fixed-slot's only file")
+            return Detected("fixed-slot", f"{name} holds nothing yet and is named like fixed-slot's only file")
         if _NUMBERED.fullmatch(name):
-            return Detected("rustlog", f"{name} is empty and named like a rustlog segment")
-        raise DetectionError("the file is empty: nothing tells its format", path=name, hint=ASK)
+            return Detected("rustlog", f"{name} holds nothing yet and is named like a rustlog segment")
+        raise DetectionError("the file holds nothing: nothing tells its format", path=name, hint=ASK)
     dialect = rustlog.dialect_of(buf)
     end = rustlog.walk(buf, dialect)
     records = _looks_like_records(end, size)
     record_size = fixed_slot.infer(buf)
+    if len(set(bytes(memoryview(buf)[: record_size + 4]))) == 1 and not slot_name:
+        record_size = 0  # the checksum of four bytes FF is four bytes FF
     if records and not record_size:
         return Detected(
             "rustlog",
@@ -173,5 +176,5 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
 
 def _looks_like_records(end: rustlog.Walk, size: int) -> bool:
     if end.records == 0:
-        return end.stop == Stop.ZEROS
+        return False
     return end.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT) or end.records > 1 or end.position * 2 >= size

@@ -35,6 +35,8 @@ class Index:
     entry_bytes: int = 16
     rest_bytes: int = 0
     """Bytes behind the last whole entry: a torn entry."""
+    records_win: bool = False
+    """The record's own checksum covers what is repeated: where they differ, the index is wrong."""
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -340,7 +340,7 @@ class Keratin(Format):
         most_ms = (2**63 - 1) // 1000
         times_ms = np.clip(rows["timestamp_ms"].astype(np.int64), -most_ms, most_ms)
         repeats = {"timestamp": rows["timestamp_ms"]}
-        return Index(offsets, None, times_ms * 1000, repeats, start=start, rest_bytes=rest_bytes)
+        return Index(offsets, None, times_ms * 1000, repeats, start=start, rest_bytes=rest_bytes, records_win=True)
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.GROUP_SNAPSHOT:

@@ -46,6 +46,8 @@ CHUNK_ID = pa.field("chunk_id", pa.int64(), nullable=False)
 
 _LEAST_CHUNK_BYTES = HEADER.size + SIMPLE.size
 _SCAN_CHUNKS = 4096
+RECORD_COST_BYTES = 40
+"""What a record of a sub-batch costs in columns, besides its value: an empty one is four bytes in the file."""
 
 
 class OsirisSegment(Segment):
@@ -101,16 +103,17 @@ class OsirisSegment(Segment):
 
     def _check_claims(self, chunks: ChunkColumns) -> None:
         """No count and no length that a file merely states may size an allocation."""
-        over = np.flatnonzero(chunks.inflated_bytes > self._max_uncompressed_bytes)
-        for row in over[:1].tolist():
-            position, offset = int(chunks.position[row]), int(chunks.chunk_id[row])
-            stated = int(chunks.inflated_bytes[row])
-            check_claim(stated, self._max_uncompressed_bytes, position=position, offset=offset)
         room = (chunks.data_length + chunks.inflated_bytes) // SIMPLE.size
         for row in np.flatnonzero(chunks.records > room)[:1].tolist():
             stated, offset = int(chunks.records[row]), int(chunks.chunk_id[row])
             message = f"the chunk states {stated} records, and its bytes can hold {int(room[row])} at most"
             raise CorruptionError(message, position=int(chunks.position[row]), offset=offset)
+        claimed = chunks.inflated_bytes.astype(np.int64)
+        claimed += np.where(chunks.sub_batches > 0, chunks.records.astype(np.int64) * RECORD_COST_BYTES, 0)
+        for row in np.flatnonzero(claimed > self._max_uncompressed_bytes)[:1].tolist():
+            position, offset = int(chunks.position[row]), int(chunks.chunk_id[row])
+            stated = int(claimed[row])
+            check_claim(stated, self._max_uncompressed_bytes, position=position, offset=offset)
 
     def _values(self, chunks: ChunkColumns, total: int) -> pa.BinaryArray:
         entries = EntryColumns.empty(int(chunks.entries.sum(dtype=np.int64)))

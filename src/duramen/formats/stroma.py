@@ -641,18 +641,22 @@ def _dump_program_snapshot(view: memoryview) -> Iterator[Block]:
 
 def _dump_program_blob(view: memoryview, position: int) -> Iterator[Block]:
     window = list(_PROGRAM_WINDOW.fields(view, position))
+    if len(window) < len(_PROGRAM_WINDOW.names):
+        yield Block("blob", position, window, "the blob is cut short")
+        return
     position += _PROGRAM_WINDOW.size
-    bits = view[position : position + (int(window[-1].value) if len(window) == 3 else 0)]
-    yield Block("blob", window[0].position if window else position, [
-        *window, Field("ack_window", position, len(bits), bytes(bits)),
-    ])  # fmt: skip
+    bits = view[position : position + int(window[-1].value)]
+    yield Block("blob", window[0].position, [*window, Field("ack_window", position, len(bits), bytes(bits))])
     position += len(bits)
     for name, row in _PROGRAM_LISTS:
         size = Struct(">", **{f"{name}_len": "I"})
         listed = list(size.fields(view, position))
+        if not listed:
+            yield Block("blob", min(position, len(view)), [], "the blob is cut short")
+            return
         yield Block("blob", position, listed)
         position += size.size
-        for number in range(int(listed[0].value) if listed else 0):
+        for number in range(int(listed[0].value)):
             if position + row.size > len(view):
                 yield Block(f"blob.{name}{number}", position, [], "the list is longer than the blob")
                 return

@@ -115,7 +115,7 @@ cdef class ChunkArrays:
         self.c.tracking = &self.tracking[0]
 
 
-def scan_chunks(const uint8_t[::1] buf, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
+def scan_chunks(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62):
     cdef duramen_scan_end result
     cdef ChunkArrays out = ChunkArrays(columns)
@@ -128,7 +128,7 @@ def scan_chunks(const uint8_t[::1] buf, int64_t position, int64_t end, columns, 
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
-def seek_chunk(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t target, int64_t previous_offset=-1):
+def seek_chunk(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t target, int64_t previous_offset=-1):
     cdef chunk at
     cdef chunk_entry hit
     cdef int64_t stop
@@ -142,7 +142,7 @@ def seek_chunk(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t ta
                     hit.sub_batch, hit.records, hit.uncompressed_length)
 
 
-def find_chunk(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t previous_offset=-1):
+def find_chunk(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t previous_offset=-1):
     cdef int64_t found
     check(buf, position, end)
     cdef const uint8_t *data = bytes_of(buf)
@@ -151,7 +151,7 @@ def find_chunk(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t pr
     return found
 
 
-def scan_entries(const uint8_t[::1] buf, chunks, columns):
+def scan_entries(const uint8_t[::1] buf not None, chunks, columns):
     cdef ChunkArrays source = ChunkArrays(chunks)
     cdef entry_columns out
     cdef int64_t rows
@@ -184,7 +184,7 @@ def scan_entries(const uint8_t[::1] buf, chunks, columns):
     return rows
 
 
-def scan_prefixed(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t[::1] positions,
+def scan_prefixed(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t[::1] positions,
                   uint32_t[::1] lengths):
     cdef int64_t count = positions.shape[0]
     cdef int64_t rows
@@ -199,7 +199,7 @@ def scan_prefixed(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t
     return rows
 
 
-def encode_entries(uint8_t[::1] out, const uint8_t[::1] values, const int32_t[::1] value_offsets,
+def encode_entries(uint8_t[::1] out not None, const uint8_t[::1] values, const int32_t[::1] value_offsets,
                    int64_t[::1] positions, int64_t base_position=0):
     cdef int64_t count = positions.shape[0]
     cdef int64_t written
@@ -217,7 +217,7 @@ def encode_entries(uint8_t[::1] out, const uint8_t[::1] values, const int32_t[::
     return written
 
 
-def encode_chunks(uint8_t[::1] out, int version, columns, const uint8_t[::1] values,
+def encode_chunks(uint8_t[::1] out not None, int version, columns, const uint8_t[::1] values,
                   const int32_t[::1] value_offsets, int64_t base_position=0):
     cdef ChunkArrays chunks = ChunkArrays(columns)
     cdef int64_t written

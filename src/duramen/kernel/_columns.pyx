@@ -13,7 +13,7 @@ cdef extern from "columns.h" nogil:
                            int64_t count, int32_t *offsets, uint8_t *data, int64_t data_bytes)
 
 
-def gather(const uint8_t[::1] buf, const int64_t[::1] positions, const uint32_t[::1] lengths,
+def gather(const uint8_t[::1] buf not None, const int64_t[::1] positions, const uint32_t[::1] lengths,
            int32_t[::1] offsets, uint8_t[::1] data):
     cdef int64_t count = positions.shape[0]
     cdef int64_t total
@@ -31,7 +31,7 @@ def gather(const uint8_t[::1] buf, const int64_t[::1] positions, const uint32_t[
     return total
 
 
-def is_zero(const uint8_t[::1] buf, int64_t position, int64_t end):
+def is_zero(const uint8_t[::1] buf not None, int64_t position, int64_t end):
     cdef bint answer
     if not 0 <= position <= end <= buf.shape[0]:
         raise ValueError("range lies outside of the buffer")

@@ -59,7 +59,7 @@ cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end) except -1:
     return 0
 
 
-def scan_frames(const uint8_t[::1] buf, int64_t position, int64_t end, layout, columns,
+def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, layout, columns,
                 int64_t previous_offset=-1, int64_t max_bytes=2**62, bint verify=True):
     cdef frame_layout table
     cdef frame_columns out
@@ -92,7 +92,7 @@ def scan_frames(const uint8_t[::1] buf, int64_t position, int64_t end, layout, c
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
-def seek_frame(const uint8_t[::1] buf, int64_t position, int64_t end, layout, int64_t target,
+def seek_frame(const uint8_t[::1] buf not None, int64_t position, int64_t end, layout, int64_t target,
                int64_t previous_offset=-1):
     cdef frame_layout table
     cdef frame hit
@@ -108,7 +108,7 @@ def seek_frame(const uint8_t[::1] buf, int64_t position, int64_t end, layout, in
                     hit.headers_length, hit.flags, hit.next)
 
 
-def find_frame(const uint8_t[::1] buf, int64_t position, int64_t end, layout, int64_t previous_offset=-1):
+def find_frame(const uint8_t[::1] buf not None, int64_t position, int64_t end, layout, int64_t previous_offset=-1):
     cdef frame_layout table
     cdef int64_t found
     unpack(layout, &table)
@@ -119,7 +119,7 @@ def find_frame(const uint8_t[::1] buf, int64_t position, int64_t end, layout, in
     return found
 
 
-def encode_frames(uint8_t[::1] out, layout, const int64_t[::1] offsets, const uint8_t[::1] values,
+def encode_frames(uint8_t[::1] out not None, layout, const int64_t[::1] offsets, const uint8_t[::1] values,
                   const int32_t[::1] value_offsets, int64_t[::1] positions, *, int64_t base_position=0,
                   const int64_t[::1] timestamps=None, const uint32_t[::1] flags=None,
                   const uint8_t[::1] headers=None, const int32_t[::1] headers_offsets=None):
@@ -138,6 +138,8 @@ def encode_frames(uint8_t[::1] out, layout, const int64_t[::1] offsets, const ui
         raise ValueError("headers and headers_offsets go together")
     if headers_offsets is not None and headers_offsets.shape[0] != count + 1:
         raise ValueError("the columns differ in length")
+    if not 0 <= base_position <= 2**62:
+        raise ValueError("base_position must be 0 to 2**62")
     if count == 0:
         return 0
     source.count = count

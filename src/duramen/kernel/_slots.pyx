@@ -26,7 +26,7 @@ cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t re
     return 0
 
 
-def scan_slots(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t record_bytes, int64_t max_slots,
+def scan_slots(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t record_bytes, int64_t max_slots,
                bint verify=True):
     cdef duramen_scan_end result
     check(buf, position, end, record_bytes)
@@ -36,7 +36,7 @@ def scan_slots(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t re
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
-def find_slot(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t record_bytes):
+def find_slot(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t record_bytes):
     cdef int64_t found
     check(buf, position, end, record_bytes)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
@@ -45,7 +45,7 @@ def find_slot(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t rec
     return found
 
 
-def infer_slot(const uint8_t[::1] buf, int64_t max_record_bytes):
+def infer_slot(const uint8_t[::1] buf not None, int64_t max_record_bytes):
     cdef int64_t size
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
     if max_record_bytes > 2**31 - 1:
@@ -55,7 +55,7 @@ def infer_slot(const uint8_t[::1] buf, int64_t max_record_bytes):
     return size
 
 
-def encode_slots(uint8_t[::1] out, const uint8_t[::1] values, int64_t record_bytes):
+def encode_slots(uint8_t[::1] out not None, const uint8_t[::1] values, int64_t record_bytes):
     if not 1 <= record_bytes <= 2**31 - 1:
         raise ValueError("record_bytes must be 1 to 2147483647")
     cdef int64_t count = values.shape[0] // record_bytes

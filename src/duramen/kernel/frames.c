@@ -156,6 +156,8 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
         }
         if (parse_header(buf, position, end, layout, previous_offset, &f) != STOP_END) continue;
         if (layout->checksum == CHECKSUM_NONE) {
+            /* Zeros read as the empty record 0: they prove nothing. */
+            if (all_zero(buf + position, layout->header_bytes)) continue;
             /* More records cannot be missing than the bytes that were passed over could hold. */
             const uint64_t most = (uint64_t)((position - start) / layout->header_bytes) + 1;
             if ((uint64_t)f.offset - (uint64_t)previous_offset - 1 > most) continue;

@@ -243,6 +243,8 @@ def find_frame(buf: Buffer, position: int, end: int, layout: FrameLayout, previo
         if frame is None:
             continue
         if layout.checksum == Checksum.NONE:
+            if is_zero(view, at, at + layout.header_bytes):
+                continue  # zeros read as the empty record 0: they prove nothing
             if frame.offset - previous_offset - 1 > (at - position) // layout.header_bytes + 1:
                 continue
             budget -= layout.header_bytes
@@ -293,6 +295,8 @@ def encode_frames(
     for column, length in ((timestamps, count), (flags, count), (headers_offsets, count + 1)):
         if column is not None and len(column) != length:
             raise ValueError("the columns differ in length")
+    if not 0 <= base_position <= 2**62:
+        raise ValueError("base_position must be 0 to 2**62")
     order = "big" if layout.big_endian else "little"
     target = memoryview(out).cast("B")
     at = 0

@@ -44,6 +44,8 @@ class ActiveSegment:
     first_us: int | None = None
     """The time of its first record, or of the first append where the format has no times."""
     start_position: int = 0
+    ends_in_doubt: bool = False
+    """Whether the last record could not be told from one that a crash tore, but for the watermark."""
     _index_pending_bytes: int = 0
     _derived: dict[Role, _DerivedFile] = field(default_factory=dict)
 
@@ -84,9 +86,17 @@ class ActiveSegment:
         self.rows += len(encoded.rows.columns)
         self.records += encoded.rows.count
         self.index.add(encoded.rows)
+        self.ends_in_doubt = self._in_doubt(encoded)
         self._index_pending_bytes += len(encoded.data)
         if self._index_pending_bytes >= INDEX_FLUSH_BYTES:
             self.flush_index()
+
+    def _in_doubt(self, encoded: Encoded) -> bool:
+        """See `Segment.ends_in_doubt`, which an empty value alone can do."""
+        lengths = getattr(encoded.rows.columns, "value_length", None)
+        if lengths is None or not len(lengths) or lengths[-1]:
+            return False
+        return self.fmt.open_segment(self.disk.map(self.path).data, self.base).ends_in_doubt(encoded.rows)
 
     def cut_back(self) -> None:
         """Take away what a failed write may have left behind the cursor."""

@@ -93,5 +93,12 @@ def _cut_off_by_zeros(segment: Segment, position: int, stop: Stop) -> bool:
     return is_zero(segment.buf, boundary, len(segment.buf))
 
 
+def version_is_missing(segment: Segment, position: int) -> bool:
+    """Whether the version of the record that begins here lies in a sector that begins behind it and holds nothing but
+    zeros: in what an unfinished write left, that sector did not arrive."""
+    sector = (position + segment.version_at) // SECTOR_BYTES * SECTOR_BYTES
+    return sector > position and is_zero(segment.buf, sector, min(sector + SECTOR_BYTES, len(segment.buf)))
+
+
 def _found(position: int) -> int | None:
     return None if position in (NOT_FOUND, GAVE_UP) else position

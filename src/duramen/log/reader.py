@@ -149,7 +149,26 @@ class Log:
         directory = list_log(self._disk, self.path, self.codec)
         if watermark is None or not watermark.is_open:
             return directory
+        if watermark.next_offset < watermark.base:
+            return self._without_unfinished_batch(directory, watermark.next_offset)
         return directory.up_to(watermark.base, watermark.position)
+
+    def _without_unfinished_batch(self, directory: Directory, next_offset: int) -> Directory:
+        """A batch is being written over several segments: none of it is there yet."""
+        before = [files for files in directory.segments if (files.base or 0) <= next_offset]
+        if not before:
+            return directory.up_to(-1, 0)
+        files = before[-1]
+        segment = self.codec.open_segment(self._disk.map(directory.full(files.segment.path)).data, files.base)
+        cursor = segment.start
+        while True:
+            rows = segment.scan(cursor, verify=False)
+            row = int(np.searchsorted(rows.columns.first_offsets, next_offset))
+            if row < len(rows.columns):
+                return directory.up_to(segment.base_offset, int(rows.columns.position[row]))
+            if rows.stop != Stop.LIMIT:
+                return directory.up_to(segment.base_offset, rows.cursor.position)
+            cursor = rows.cursor
 
     @property
     def format(self) -> str:
@@ -184,7 +203,7 @@ class Log:
         """The offset up to which records are known to be on the disk. A log without a sidecar cannot tell more than
         that what can be read is there."""
         mark = self._watermark
-        return self.next_offset if mark is None or not mark.is_open else mark.durable_offset
+        return self.next_offset if mark is None or not mark.is_open else min(mark.durable_offset, mark.next_offset)
 
     def end(self) -> End:
         """Where the last segment's records end, and whether that is clean, torn or damaged."""

@@ -15,15 +15,19 @@ from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
-from duramen.disk.base import Kind
+from duramen.disk.base import File, Kind, write_all
 from duramen.errors import CorruptionError, IncompleteHeaderError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, IndexBuilder, Role, Rows, Segment
 from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
 from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_log
-from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.ending import End, Ending, judge_rows, version_is_missing
 from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
+
+
+UNSYNCED_BYTES = 8 << 20
+"""How much another program is taken to have left unsynced."""
 
 
 class Case(StrEnum):
@@ -190,6 +194,7 @@ class Recovery:
 
     def _nothing(self) -> Recovered:
         self._steps.append(Step(Case.FRESH, self._root))
+        self._fmt = self._fmt.continuing(self._fmt.open_segment(b"", 0))
         return self._done(0, None)
 
     def _done(
@@ -214,6 +219,9 @@ class Recovery:
         data = self._disk.map(path).data
         mark = self._mark_of(base)
         before = self._directory.segments[-2] if len(self._directory.segments) > 1 else None
+        if before is not None and self._watermark is None:
+            # Another program's log. What it is written in shows better in a segment that cannot be torn.
+            self._fmt = self._fmt.continuing(self._open(before))
         try:
             segment = self._fmt.open_segment(data, base)
         except IncompleteHeaderError:
@@ -263,10 +271,13 @@ class Recovery:
         if proven is not None and proven < size:
             segment = self._fmt.open_segment(segment.buf[:proven], base)
         walk = _Walk(segment, fmt.index_builder(base, segment.created_ms), fmt)
-        case, cut = self._judge(walk.end, walk.in_doubt, mark, size, path)
+        case, cut = self._judge(walk.end, segment, mark, size, path)
         if proven is not None and proven < size and case in (Case.CLEAN, Case.ZEROS):
             case, cut = Case.UNPROVEN, True
-        cursor = walk.finish(without_last=case == Case.TORN and walk.end.ending == Ending.CLEAN)
+        doubtful = cut and walk.in_doubt and walk.end.position > _durable(mark)
+        if doubtful and case == Case.ZEROS:
+            case = Case.TORN
+        cursor = walk.finish(without_last=doubtful)
         position = cursor.position
         if cut and case != Case.ZEROS:
             self._sidecar.quarantine(f"{files.segment.path}@{position}", self._disk.map(path).data[position:])
@@ -275,7 +286,7 @@ class Recovery:
         if cut:
             file.truncate(position)
         if cut or mark is None or mark.is_open:
-            file.sync()
+            self._bring_to_disk(file, segment.buf[:position], mark)
         active = ActiveSegment(
             self._disk, self._root, fmt, base, file, cursor, walk.index,
             rows=walk.rows, records=walk.records,
@@ -286,6 +297,14 @@ class Recovery:
         return Recovered(
             fmt, cursor.previous_offset + 1, active, walk.last_us or 0, None, self._directory.segments, self._steps
         )
+
+    def _bring_to_disk(self, file: File, kept: memoryview, mark: Watermark | None) -> None:
+        """Write what was never known to be on the disk once more, and sync it. A sync alone is not enough: after one
+        that failed, the operating system takes pages for clean that it never wrote, and still shows them."""
+        doubtful_bytes = UNSYNCED_BYTES if mark is None else mark.unsynced_bytes
+        start = max(_durable(mark), len(kept) - doubtful_bytes, 0)
+        write_all(file, start, kept[start:])
+        file.sync()
 
     def _proven(self, segment: Segment, mark: Watermark | None, path: str) -> int | None:
         """For records without a checksum, in a log that was not closed: up to where the watermark's checksum proves
@@ -300,21 +319,16 @@ class Recovery:
             path=path, position=mark.durable_position, hint="`duramen repair` shows what can be kept",
         )  # fmt: skip
 
-    def _judge(self, end: End, in_doubt: bool, mark: Watermark | None, size: int, path: str) -> tuple[Case, bool]:
+    def _judge(self, end: End, segment: Segment, mark: Watermark | None, size: int, path: str) -> tuple[Case, bool]:
         """The case, and whether bytes are cut."""
-        durable = mark.durable_position if mark is not None else 0
-        if end.position < durable:
-            return self._refuse(end, path, f"{end.why}, below the durable watermark at byte {durable}")
+        if end.position < _durable(mark):
+            return self._refuse(end, path, f"{end.why}, below the durable watermark at byte {_durable(mark)}")
         if end.ending == Ending.CLEAN:
-            if end.stop != Stop.ZEROS:
-                return Case.CLEAN, False
-            if in_doubt and end.position > durable:
-                return Case.TORN, True
-            return Case.ZEROS, True
+            return (Case.ZEROS, True) if end.stop == Stop.ZEROS else (Case.CLEAN, False)
         if end.ending == Ending.TORN:
             return Case.TORN, True
         unfinished = mark is not None and mark.is_open and size - end.position <= mark.unsynced_bytes
-        if unfinished and end.ending == Ending.DAMAGE:
+        if unfinished and (end.ending == Ending.DAMAGE or version_is_missing(segment, end.position)):
             return Case.UNSYNCED, True
         return self._refuse(end, path, end.why)
 
@@ -336,6 +350,10 @@ class Recovery:
                 replace_file(self._disk, path, wanted, temporary=self._fmt.temporary_path(path))
                 held = wanted
             active.adopt_index(role, self._disk.open(path), len(held), wanted[len(held) :])
+
+
+def _durable(mark: Watermark | None) -> int:
+    return 0 if mark is None else mark.durable_position
 
 
 class _Walk:

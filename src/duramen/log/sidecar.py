@@ -87,13 +87,18 @@ class WatermarkPage:
         self._number = -1 if newest is None else newest[0]
         self.newest: Watermark | None = None if newest is None else newest[1]
 
-    def put(self, watermark: Watermark, *, durable: bool) -> bytes:
-        """The page with a new watermark."""
+    def put(self, watermark: Watermark) -> bytes:
+        """The page with a new watermark, which a crash may tear."""
+        return self._put(0, watermark)
+
+    def put_safely(self, watermark: Watermark) -> bytes:
+        """The page with a new watermark in a slot whose loss does no harm. To be synced before any other is put."""
+        return self._put(1 if self._numbers[1] < self._numbers[2] else 2, watermark)
+
+    def _put(self, slot: int, watermark: Watermark) -> bytes:
         self._number += 1
         self.newest = watermark
-        for slot in (0, 1 if self._numbers[1] < self._numbers[2] else 2) if durable else (0,):
-            self._slots[slot] = watermark.encode(self._number)
-            self._numbers[slot] = self._number
+        self._slots[slot], self._numbers[slot] = watermark.encode(self._number), self._number
         return b"".join(self._slots)
 
 
@@ -235,10 +240,11 @@ class Sidecar:
             # What a killed process left in the page must not be torn together with what is stored now.
             self._page_file = self._disk.open(self._file("watermark"))
             self._page_file.sync()
-        page.store(self._marks.put(watermark, durable=durable))
         if durable:
             assert self._page_file is not None
+            page.store(self._marks.put_safely(watermark))
             self._page_file.sync()
+        page.store(self._marks.put(watermark))
 
     def _shared(self) -> Page:
         if self._page is None:
@@ -296,27 +302,21 @@ class Sidecar:
         number = 0
         while self._disk.kind(path) != Kind.MISSING:
             if bytes(self._disk.map(path).data) == bytes(content):
-                self._resync(path)
+                # A copy that a crashed recovery made may not have reached the disk, not even if it was synced in vain.
+                self._fill(self._disk.open(path), content)
                 return path
             number += 1
             path = posixpath.join(directory, f"{name.replace('/', '_')}.{number}")
-        file = self._disk.create(path)
+        self._fill(self._disk.create(path), content)
+        return path
+
+    def _fill(self, file: File, content: memoryview | bytes) -> None:
         try:
             write_all(file, 0, content)
             file.sync()
         finally:
             file.close()
-        self._disk.sync_directory(directory)
-        return path
-
-    def _resync(self, path: str) -> None:
-        """A copy that a crashed recovery made may not have reached the disk."""
-        file = self._disk.open(path)
-        try:
-            file.sync()
-        finally:
-            file.close()
-        self._disk.sync_directory(posixpath.dirname(path))
+        self._disk.sync_directory(posixpath.dirname(file.path))
 
     def _file(self, name: str) -> str:
         return posixpath.join(self._path, name)

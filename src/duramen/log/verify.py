@@ -387,18 +387,20 @@ class _IndexChecker:
                 f"entry {row} (offset {int(self._index.offsets[row])}) names no record at that position", _REINDEX,
                 position=self._position(row),
             )  # fmt: skip
+        wins = self._index.records_win
+        code, severity = ("wrong-index-entry", Severity.WARNING) if wins else ("index-disagrees", Severity.DAMAGE)
+        action = (
+            _REINDEX if wins else "compare with a copy; if the record is right, `duramen reindex` makes the index anew"
+        )
+        verdict = "" if wins else ": one of the two is damaged"
         for row, name, held, stored in self._differs[: self.MOST]:
             verifier._find(
-                "index-disagrees", Severity.DAMAGE, self.path,
-                f"entry {row} says {name} {stored}, the record says {held}: one of the two is damaged",
-                "compare with a copy; if the record is right, `duramen reindex` makes the index anew",
+                code, severity, self.path, f"entry {row} says {name} {stored}, the record says {held}{verdict}", action,
                 position=self._position(row), first_offset=int(self._index.offsets[row]),
             )  # fmt: skip
         if len(self._differs) > self.MOST:
-            verifier._find(
-                "index-disagrees", Severity.DAMAGE, self.path,
-                f"{len(self._differs) - self.MOST} more entries differ from their records", "as above",
-            )  # fmt: skip
+            message = f"{len(self._differs) - self.MOST} more entries differ from their records"
+            verifier._find(code, severity, self.path, message, action)
         if len(self._wrong) > self.MOST:
             verifier._find(
                 "wrong-index-entry", Severity.WARNING, self.path,

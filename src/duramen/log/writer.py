@@ -57,6 +57,9 @@ class WritableLog(Log):
     """A log opened for append. Made by ``duramen.open(path, "a")``; reads like any other log, up to what is
     acknowledged. Safe to use from several threads."""
 
+    _visible: Watermark
+    """What is acknowledged."""
+
     def __init__(
         self,
         path: str,
@@ -76,6 +79,7 @@ class WritableLog(Log):
         self._durability = _checked(durability)
         self._limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._poison: BaseException | None = None
+        self._is_midway = False
         self._closing = threading.Lock()
         self._shown: Watermark | None = None
         disk = disk if disk is not None else PosixDisk()
@@ -217,9 +221,15 @@ class WritableLog(Log):
         taken, batch, default_us, last_us = self._stamped(group)
         if not taken:
             return
-        bases = self._write(batch, default_us)
+        try:
+            bases = self._write(batch, default_us)
+        except BaseException as error:
+            if self._is_midway:  # what is written already cannot be taken back
+                self._poison = self._poison or error
+            raise
         if any(request.work.sync for request in taken):
             self._sync()
+        self._is_midway = False
         self._last_us = max(self._last_us, last_us)
         self._mark(durable=self._must_prove())
         row = 0
@@ -273,6 +283,7 @@ class WritableLog(Log):
             if self._active.first_us is None:
                 self._active.first_us = time.time_ns() // 1000
             done += records
+            self._is_midway = True
         return bases
 
     def _encode(self, batch: pa.RecordBatch, default_us: int) -> Encoded:
@@ -334,7 +345,7 @@ class WritableLog(Log):
     def _must_prove(self) -> bool:
         """Whether the watermark itself has to be on the disk before an answer: the bytes do not prove themselves."""
         synced = self._durable == self._active.cursor
-        return synced and not self.codec.capabilities.record_checksum
+        return synced and (self._active.ends_in_doubt or not self.codec.capabilities.record_checksum)
 
     def _mark(self, *, durable: bool = False, is_open: bool = True) -> None:
         active = self._active
@@ -343,12 +354,16 @@ class WritableLog(Log):
             self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes,
             active.crc32c, self._durable_crc32c, is_open,
         )  # fmt: skip
+        if self._is_midway:
+            # A batch goes on in another segment. Recovery must know of it; readers must not see half of the batch.
+            mark = mark._replace(next_offset=self._visible.next_offset)
         try:
             self._sidecar.mark(mark, durable=durable)
         except BaseException as error:
             self._poison = error
             raise
-        self._visible = mark
+        if not self._is_midway:
+            self._visible = mark
 
     # --- segments
 
