@@ -212,6 +212,31 @@ def encode_frames(
     return Encoded(out, Rows(columns, count, end))
 
 
+def encode_values(values: list[bytes], cursor: Cursor, dialect: Dialect, default_us: int) -> Encoded:
+    """Values without key, headers and times of their own: straight from the list to the bytes."""
+    layout, count = dialect.layout, len(values)
+    overhead = layout.header_bytes + layout.trailer_bytes
+    size = kernel.values_bytes(values) + count * overhead
+    timestamp = default_us // 1000 if dialect.timestamp_unit == "ms" else default_us
+    out = allocate(size)
+    positions = np.empty(count, np.int64)
+    first = cursor.previous_offset + 1
+    kernel.encode_values(out, layout, first, values, positions, base_position=cursor.position, timestamp=timestamp)
+    lengths = np.diff(positions, append=cursor.position + size) - overhead
+    nothing = np.zeros(count, np.uint32)
+    columns = FrameColumns(
+        offset=np.arange(first, first + count, dtype=np.int64),
+        timestamp=np.full(count, timestamp, np.int64),
+        position=positions,
+        value_position=positions + layout.header_bytes,
+        value_length=lengths.astype(np.uint32),
+        headers_length=nothing,
+        flags=nothing,
+    )
+    end = ScanEnd(count, cursor.position + size, int(Stop.END), first + count - 1)
+    return Encoded(out, Rows(columns, count, end))
+
+
 def dump_frames(segment: FrameSegment) -> Iterator[Block]:
     """Every record of a frame segment, field by field, then the place where records end."""
     dialect = segment._dialect

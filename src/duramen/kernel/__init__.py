@@ -19,6 +19,7 @@ if PURE_PYTHON:
         encode_entries,
         encode_frames,
         encode_slots,
+        encode_values,
         find_chunk,
         find_frame,
         find_slot,
@@ -32,6 +33,7 @@ if PURE_PYTHON:
         scan_slots,
         seek_chunk,
         seek_frame,
+        values_bytes,
     )
 else:
     try:
@@ -46,7 +48,14 @@ else:
         )
         from duramen.kernel._columns import gather, is_zero
         from duramen.kernel._crc import crc32, crc32c
-        from duramen.kernel._frames import encode_frames, find_frame, scan_frames, seek_frame
+        from duramen.kernel._frames import (
+            encode_frames,
+            encode_values,
+            find_frame,
+            scan_frames,
+            seek_frame,
+            values_bytes,
+        )
         from duramen.kernel._slots import encode_slots, find_slot, infer_slot, scan_slots
     except ImportError as error:
         raise ImportError(
@@ -62,6 +71,7 @@ __all__ = [
     "encode_entries",
     "encode_frames",
     "encode_slots",
+    "encode_values",
     "find_chunk",
     "find_frame",
     "find_slot",
@@ -75,4 +85,5 @@ __all__ = [
     "scan_slots",
     "seek_chunk",
     "seek_frame",
+    "values_bytes",
 ]

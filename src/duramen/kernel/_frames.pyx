@@ -2,7 +2,9 @@
 """Compiled frame functions; their twins and their contracts are in reference.py."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
 
 from duramen.kernel.layout import FrameHit, ScanEnd
 
@@ -27,7 +29,10 @@ cdef extern from "frames.h" nogil:
         int64_t count
         const int64_t *offset
         const int64_t *timestamp
+        int64_t first_offset, constant_timestamp
         const uint32_t *flags
+        const uint8_t *const *pointers
+        const int64_t *lengths
         const uint8_t *values
         int64_t values_bytes
         const int32_t *value_offsets
@@ -143,6 +148,9 @@ def encode_frames(uint8_t[::1] out not None, layout, const int64_t[::1] offsets,
     if count == 0:
         return 0
     source.count = count
+    source.first_offset = source.constant_timestamp = 0
+    source.pointers = NULL
+    source.lengths = NULL
     source.offset = &offsets[0]
     source.timestamp = NULL if timestamps is None else &timestamps[0]
     source.flags = NULL if flags is None else &flags[0]
@@ -155,6 +163,61 @@ def encode_frames(uint8_t[::1] out not None, layout, const int64_t[::1] offsets,
     cdef uint8_t *target = &out[0] if out.shape[0] else NULL
     with nogil:
         written = duramen_encode_frames(target, out.shape[0], &table, &source, base_position, &positions[0])
+    if written < 0:
+        raise ValueError(f"row {-1 - written} does not fit")
+    return written
+
+
+def values_bytes(list values not None):
+    """The bytes of all values; refuses anything but bytes."""
+    cdef int64_t total = 0
+    for value in values:
+        if type(value) is not bytes:
+            raise TypeError(f"a value is bytes, not {type(value).__name__}")
+        total += PyBytes_GET_SIZE(value)
+    return total
+
+
+def encode_values(uint8_t[::1] out not None, layout, int64_t first_offset, list values not None,
+                  int64_t[::1] positions not None, *, int64_t base_position=0, int64_t timestamp=0):
+    cdef frame_layout table
+    cdef frame_source source
+    cdef int64_t written, row
+    cdef tuple held = tuple(values)  # the list may change while the GIL is released
+    cdef int64_t count = len(held)
+    unpack(layout, &table)
+    if positions.shape[0] != count:
+        raise ValueError("the columns differ in length")
+    if not 0 <= base_position <= 2**62 or not 0 <= first_offset <= 2**63 - 1 - count:
+        raise ValueError("base_position or first_offset is out of range")
+    if count == 0:
+        return 0
+    cdef const uint8_t **pointers = <const uint8_t **>malloc(count * sizeof(void *))
+    cdef int64_t *lengths = <int64_t *>malloc(count * sizeof(int64_t))
+    try:
+        if pointers == NULL or lengths == NULL:
+            raise MemoryError
+        for row in range(count):
+            value = held[row]
+            if type(value) is not bytes:
+                raise TypeError(f"a value is bytes, not {type(value).__name__}")
+            pointers[row] = <const uint8_t *>PyBytes_AS_STRING(value)
+            lengths[row] = PyBytes_GET_SIZE(value)
+        memset(&source, 0, sizeof(frame_source))
+        source.count = count
+        source.first_offset = first_offset
+        source.constant_timestamp = timestamp
+        source.pointers = pointers
+        source.lengths = lengths
+        written = 0
+        if out.shape[0]:
+            with nogil:
+                written = duramen_encode_frames(&out[0], out.shape[0], &table, &source, base_position, &positions[0])
+        else:
+            written = -1
+    finally:
+        free(<void *>pointers)
+        free(<void *>lengths)
     if written < 0:
         raise ValueError(f"row {-1 - written} does not fit")
     return written

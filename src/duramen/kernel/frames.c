@@ -187,8 +187,15 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
     int64_t at = 0;
 
     for (int64_t row = 0; row < in->count; row++) {
-        int64_t value_from, value_len, headers_from = 0, headers_len = 0;
-        if (!slice_of(in->value_offsets, row, in->values_bytes, &value_from, &value_len)) return -1 - row;
+        int64_t value_from = 0, value_len, headers_from = 0, headers_len = 0;
+        const uint8_t *value;
+        if (in->pointers != NULL) {
+            value = in->pointers[row];
+            value_len = in->lengths[row];
+        } else {
+            if (!slice_of(in->value_offsets, row, in->values_bytes, &value_from, &value_len)) return -1 - row;
+            value = in->values + value_from;
+        }
         if (in->headers_offsets != NULL &&
             !slice_of(in->headers_offsets, row, in->headers_bytes, &headers_from, &headers_len))
             return -1 - row;
@@ -201,16 +208,19 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
         memset(p, 0, (size_t)layout->header_bytes);
         for (int64_t i = 0; i < layout->const_count; i++)
             store_uint(p + layout->consts[i].position, (uint64_t)layout->consts[i].value, layout->consts[i].width, big);
-        store64(p + layout->offset_at, (uint64_t)in->offset[row], big);
+        const int64_t offset = in->offset != NULL ? in->offset[row] : in->first_offset + row;
+        store64(p + layout->offset_at, (uint64_t)offset, big);
         store32(p + layout->length_at, (uint32_t)value_len, big);
         if (layout->headers_length_at >= 0) store32(p + layout->headers_length_at, (uint32_t)headers_len, big);
-        if (layout->timestamp_at >= 0 && in->timestamp != NULL)
-            store64(p + layout->timestamp_at, (uint64_t)in->timestamp[row], big);
+        if (layout->timestamp_at >= 0) {
+            const int64_t timestamp = in->timestamp != NULL ? in->timestamp[row] : in->constant_timestamp;
+            store64(p + layout->timestamp_at, (uint64_t)timestamp, big);
+        }
         if (layout->flags_at >= 0 && in->flags != NULL) store32(p + layout->flags_at, in->flags[row], big);
 
         uint8_t *body = p + layout->header_bytes;
         if (headers_len > 0) memcpy(body, in->headers + headers_from, (size_t)headers_len);
-        if (value_len > 0) memcpy(body + headers_len, in->values + value_from, (size_t)value_len);
+        if (value_len > 0) memcpy(body + headers_len, value, (size_t)value_len);
         memset(body + headers_len + value_len, 0, (size_t)layout->trailer_bytes);
         if (layout->checksum != CHECKSUM_NONE) {
             uint8_t *checksum_at = layout->checksum_at < 0 ? p + size - 4 : p + layout->checksum_at;

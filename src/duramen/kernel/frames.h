@@ -44,9 +44,12 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
 
 typedef struct {
     int64_t count;
-    const int64_t *offset;
-    const int64_t *timestamp;                       /* or NULL */
+    const int64_t *offset;                          /* or NULL: first_offset, first_offset + 1, ... */
+    const int64_t *timestamp;                       /* or NULL: constant_timestamp */
+    int64_t first_offset, constant_timestamp;
     const uint32_t *flags;                          /* or NULL */
+    const uint8_t *const *pointers;                 /* the values, wherever they lie, and their lengths; or NULL: */
+    const int64_t *lengths;
     const uint8_t *values;  int64_t values_bytes;   const int32_t *value_offsets;
     const uint8_t *headers; int64_t headers_bytes;  const int32_t *headers_offsets; /* or NULL */
 } frame_source;

@@ -333,6 +333,39 @@ def encode_frames(
     return at
 
 
+def values_bytes(values: list[bytes]) -> int:
+    """The bytes of all values; refuses anything but bytes."""
+    for value in values:
+        if type(value) is not bytes:
+            raise TypeError(f"a value is bytes, not {type(value).__name__}")
+    return sum(map(len, values))
+
+
+def encode_values(
+    out: Buffer,
+    layout: FrameLayout,
+    first_offset: int,
+    values: list[bytes],
+    positions: Int64s,
+    *,
+    base_position: int = 0,
+    timestamp: int = 0,
+) -> int:
+    """`encode_frames` for values that lie in a list, with consecutive offsets and one time, without headers."""
+    count = len(values)
+    if len(positions) != count:
+        raise ValueError("the columns differ in length")
+    if not 0 <= base_position <= 2**62 or not 0 <= first_offset <= 2**63 - 1 - count:
+        raise ValueError("base_position or first_offset is out of range")
+    values_bytes(values)
+    bounds = np.cumsum([0, *map(len, values)], dtype=np.int64).astype(np.int32)
+    offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
+    times = np.full(count, timestamp, np.int64)
+    return encode_frames(
+        out, layout, offsets, b"".join(values), bounds, positions, base_position=base_position, timestamps=times
+    )
+
+
 # --- fixed slots: a big-endian CRC-32C, then the payload
 
 _SLOT_CRC_BYTES = 4

@@ -25,7 +25,6 @@ from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
 from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
 
-
 UNSYNCED_BYTES = 8 << 20
 """How much another program is taken to have left unsynced."""
 
