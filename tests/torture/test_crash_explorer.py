@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from duramen.testing.explorer import Broken, Case, Explorer
+from duramen.testing.explorer import Case, Explorer
 from duramen.testing.torture import load, main
 from duramen.testing.workloads import SETUPS, WORKLOADS
 

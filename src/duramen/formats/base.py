@@ -21,7 +21,7 @@ from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.index import Index
 from duramen.formats.structs import Block, Buffer
 from duramen.kernel.layout import Columns, FrameColumns, ScanEnd, Stop
-from duramen.model import COLUMNS, Record, schema_of
+from duramen.model import COLUMNS, VALUE, Record, schema_of
 
 __all__ = [
     "Block",
@@ -389,6 +389,14 @@ class Format(ABC):
             if longest > most:
                 raise UsageError(f"a value has {longest} bytes, more than {self.name}'s {most}")
 
+    def accept_values(self, values: list[bytes]) -> None:
+        """`accept` for values alone."""
+        self.accept(values_batch(values))
+
+    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
+        """`encode` for values alone, which some formats do without a detour."""
+        return self.encode(values_batch(values), cursor, default_us)
+
     def temporary_path(self, path: str) -> str:
         """The name under which the next content of ``path`` is written before it replaces it."""
         return path + ".new"
@@ -434,6 +442,11 @@ class SegmentSummary(NamedTuple):
     last_offset: int
     segment_bytes: int
     index_bytes: int
+
+
+def values_batch(values: list[bytes]) -> pa.RecordBatch:
+    """A batch of values alone."""
+    return pa.RecordBatch.from_arrays([pa.array(values, VALUE.type)], names=[VALUE.name])
 
 
 def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -36,11 +36,10 @@ from duramen.formats.base import (
     Cursor,
     Encoded,
     FileName,
-    Format,
     IndexBuilder,
     Role,
 )
-from duramen.formats.frames import Dialect, EveryRecordIndex, FrameSegment, dump_frames, encode_frames
+from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
 from duramen.formats.structs import Struct
 from duramen.kernel.layout import Checksum, FrameLayout, Stop
@@ -76,7 +75,8 @@ _NAME = re.compile(r"segment_([0-9]{20})\.(log|idx)")
 _ROLES = {"log": Role.SEGMENT, "idx": Role.INDEX}
 
 
-class DurableLog(Format):
+class DurableLog(FrameFormat):
+    writes = DIALECT
     name = "durable-log"
     capabilities = Capabilities(
         timestamps=None,

@@ -23,6 +23,7 @@ from duramen.formats.base import (
     Buffer,
     Cursor,
     Encoded,
+    Format,
     IndexBuilder,
     Role,
     Rows,
@@ -52,6 +53,20 @@ class Dialect(NamedTuple):
     trailer: Struct | None = None
     user_headers: UserHeaders | None = None
     extra: ExtraColumns | None = None
+
+
+class FrameFormat(Format):
+    """A format of the family. ``writes`` is the dialect that new records are written in."""
+
+    writes: Dialect
+
+    def accept_values(self, values: list[bytes]) -> None:
+        most = self.capabilities.max_value_bytes
+        if kernel.values_bytes(values) > most and (longest := max(map(len, values))) > most:
+            raise UsageError(f"a value has {longest} bytes, more than {self.name}'s {most}")
+
+    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
+        return encode_values(values, cursor, self.writes, default_us)
 
 
 class FrameSegment(Segment):

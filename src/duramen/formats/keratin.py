@@ -63,7 +63,6 @@ from duramen.formats.base import (
     Cursor,
     Encoded,
     FileName,
-    Format,
     IndexBuilder,
     Problem,
     Role,
@@ -71,7 +70,7 @@ from duramen.formats.base import (
     SegmentSummary,
     Severity,
 )
-from duramen.formats.frames import Dialect, FrameSegment, UserHeaders, dump_frames, encode_frames
+from duramen.formats.frames import Dialect, FrameFormat, FrameSegment, UserHeaders, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
 from duramen.formats.keratin_manifest import (
     MANIFEST_MAGIC,
@@ -256,7 +255,8 @@ def _dump_index(role: Role, buf: Buffer, base: int | None) -> Iterator[Block]:
 # --- the format
 
 
-class Keratin(Format):
+class Keratin(FrameFormat):
+    writes = DIALECT
     name = "keratin"
     capabilities = Capabilities(
         timestamps="ms",

@@ -43,14 +43,13 @@ from duramen.formats.base import (
     Cursor,
     Encoded,
     FileName,
-    Format,
     IndexBuilder,
     Problem,
     Role,
     Segment,
     Severity,
 )
-from duramen.formats.frames import Dialect, EveryRecordIndex, FrameSegment, dump_frames, encode_frames
+from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import FrameColumns, FrameLayout, Stop
@@ -180,7 +179,7 @@ class Checkpoint:
         return json.dumps(tree, indent=2).encode()
 
 
-class RustLog(Format):
+class RustLog(FrameFormat):
     name = "rustlog"
     capabilities = Capabilities(
         timestamps="us",
@@ -211,6 +210,7 @@ class RustLog(Format):
         if size not in (None, *_BY_SIZE):
             raise UsageError(f"header_bytes={size} is neither 20 nor 12")
         self._dialect = None if size is None else _BY_SIZE[size]
+        self.writes = self._dialect or SPEC
         if self._dialect is SHORT:
             self.capabilities = replace(self.capabilities, timestamps=None, ordered_timestamps=False)
 
@@ -270,7 +270,7 @@ class RustLog(Format):
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
-        return encode_frames(batch, cursor, self._dialect or SPEC, default_us)
+        return encode_frames(batch, cursor, self.writes, default_us)
 
     def temporary_path(self, path: str) -> str:
         return path + (".rebuilding" if path.endswith(".index") else ".tmp")

@@ -5,15 +5,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import Format
-from duramen.formats.base import schema_for
+from duramen.formats.base import schema_for, values_batch
+from duramen.kernel import values_bytes
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
+
+_VALUES_SCHEMA = pa.schema([VALUE])
+
+
+class Values:
+    """Records that are nothing but values, as the list that the caller gave: no Arrow array is made of them unless a
+    format needs one. Looks like a batch to whoever queues and cuts it."""
+
+    schema = _VALUES_SCHEMA
+
+    def __init__(self, values: list[bytes]) -> None:
+        self.values = values
+        self.num_rows = len(values)
+
+    @property
+    def nbytes(self) -> int:
+        return values_bytes(self.values)
+
+    def slice(self, start: int, length: int | None = None) -> Values:
+        return Values(self.values[start : None if length is None else start + length])
+
+    def batch(self) -> pa.RecordBatch:
+        return values_batch(self.values)
+
+
+Batch: TypeAlias = pa.RecordBatch | Values
 
 HeadersIn = Sequence[tuple[str, bytes | None]]
 
@@ -24,10 +52,13 @@ def one(
     key: bytes | None = None,
     headers: HeadersIn | None = None,
     timestamp: datetime | int | str | None = None,
-) -> pa.RecordBatch:
+) -> Batch:
     """A batch of one record."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
+    if type(value) is bytes and key is None and not headers and timestamp is None:
+        fmt.accept_values([value])
+        return Values([value])
     columns: dict[str, pa.Array] = {"value": pa.array([value], VALUE.type)}
     if key is not None:
         columns["key"] = _array([key], KEY.type, "key")
@@ -40,7 +71,7 @@ def one(
     return batch
 
 
-def many(fmt: Format, data: Any) -> pa.RecordBatch:
+def many(fmt: Format, data: Any) -> Batch:
     """A batch from a list of bytes, an Arrow array of values, or a RecordBatch or Table with the neutral columns.
 
     A column ``offset`` is not taken: offsets are assigned."""
@@ -53,7 +84,11 @@ def many(fmt: Format, data: Any) -> pa.RecordBatch:
     elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
         raise UsageError(f"a batch is a list of bytes or Arrow data, not {type(data).__name__}")
     else:
-        batch = pa.RecordBatch.from_arrays([_array(list(data), VALUE.type, "value")], names=["value"])
+        values = list(data)
+        if all(type(value) is bytes for value in values):
+            fmt.accept_values(values)
+            return Values(values)
+        batch = pa.RecordBatch.from_arrays([_array(values, VALUE.type, "value")], names=["value"])
     batch = _neutral(fmt, batch)
     fmt.accept(batch)
     return batch
@@ -119,10 +154,14 @@ def _neutral(fmt: Format, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=kept)
 
 
-def merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def merge(parts: Sequence[Batch]) -> Batch:
     """Batches one behind another; a column that only some have is null in the others."""
-    if len(batches) == 1:
-        return batches[0]
+    if len(parts) == 1:
+        return parts[0]
+    plain = [part.values for part in parts if isinstance(part, Values)]
+    if len(plain) == len(parts):
+        return Values(list(chain.from_iterable(plain)))
+    batches = [part.batch() if isinstance(part, Values) else part for part in parts]
     schema = pa.unify_schemas([batch.schema for batch in batches])
     same = [
         batch
@@ -139,9 +178,11 @@ def merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(same)
 
 
-def stamp(batch: pa.RecordBatch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]:
+def stamp(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]:
     """The batch with a time in every row, and its last time. A row without one gets ``now_us``, never less than what
     precedes it."""
+    if isinstance(batch, Values):
+        batch = batch.batch()
     if "timestamp" in batch.schema.names:
         column = batch.column("timestamp").view(pa.int64())
         if column.null_count == 0:
@@ -161,9 +202,9 @@ def stamp(batch: pa.RecordBatch, now_us: int, last_us: int) -> tuple[pa.RecordBa
     return batch, max(last_us, int(times.max())) if len(times) else last_us
 
 
-def goes_back(batch: pa.RecordBatch, last_us: int) -> bool:
+def goes_back(batch: Batch, last_us: int) -> bool:
     """Whether a time that the caller gave is before the one that precedes it."""
-    if "timestamp" not in batch.schema.names:
+    if isinstance(batch, Values) or "timestamp" not in batch.schema.names:
         return False
     given = batch.column("timestamp").view(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
     return bool(len(given)) and (int(given[0]) < last_us or bool((np.diff(given) < 0).any()))

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
@@ -43,7 +42,7 @@ class Appended(NamedTuple):
 
 
 class _Work(NamedTuple):
-    batch: pa.RecordBatch
+    batch: intake.Batch
     sync: bool
 
 
@@ -158,7 +157,7 @@ class WritableLog(Log):
         answer: Appended = self._submit(batch, durability, timeout_s)
         return answer
 
-    def _submit(self, batch: pa.RecordBatch, durability: str | None, timeout_s: float | None) -> Any:
+    def _submit(self, batch: intake.Batch, durability: str | None, timeout_s: float | None) -> Any:
         sync = _checked(durability or self._durability) == "fsync"
         self._check_usable()
         return self._commit.submit(Request(_Work(batch, sync), batch.nbytes, batch.num_rows), timeout_s)
@@ -238,7 +237,7 @@ class WritableLog(Log):
             request.result = Appended(int(bases[row]), count)
             row += count
 
-    def _stamped(self, group: list[Request]) -> tuple[list[Request], pa.RecordBatch, int, int]:
+    def _stamped(self, group: list[Request]) -> tuple[list[Request], intake.Batch, int, int]:
         """The requests whose times are in order, their records as one batch, the time for rows that have none, and
         the last time of all. A time that the caller gave may not go back; one of ours never does."""
         limits = self.codec.capabilities
@@ -260,7 +259,7 @@ class WritableLog(Log):
         merged = intake.merge(stamped) if stamped else batches[0]
         return taken, merged, now_us, last_us
 
-    def _write(self, batch: pa.RecordBatch, default_us: int) -> Any:
+    def _write(self, batch: intake.Batch, default_us: int) -> Any:
         """Write the batch, over as many segments as it takes; answers the offset of every row."""
         bases = np.empty(batch.num_rows, np.int64)
         self._roll_if_old()
@@ -286,10 +285,12 @@ class WritableLog(Log):
             self._is_midway = True
         return bases
 
-    def _encode(self, batch: pa.RecordBatch, default_us: int) -> Encoded:
+    def _encode(self, batch: intake.Batch, default_us: int) -> Encoded:
+        if isinstance(batch, intake.Values):
+            return self.codec.encode_values(batch.values, self._active.cursor, default_us)
         return self.codec.encode(batch, self._active.cursor, default_us)
 
-    def _fitting(self, encoded: Encoded, batch: pa.RecordBatch, default_us: int) -> tuple[Encoded, int]:
+    def _fitting(self, encoded: Encoded, batch: intake.Batch, default_us: int) -> tuple[Encoded, int]:
         """The part of the rows that goes into the active segment: all, some, or none."""
         limits, active, end = self.codec.capabilities, self._active, encoded.rows.end
         most = min(

@@ -24,7 +24,7 @@ What a reader sees *without the sidecar* behind the durable records is bounded b
 - where a checksum does not cover the header (durable-log), the last record may be an empty one whose length did not
   arrive.
 
-Every run of a case is the same. A failure is a `Broken`, whose text names the case in the form that
+Every run of a case is the same. A failure is a `BrokenPromiseError`, whose text names the case in the form that
 ``python -m duramen.testing.torture --case`` runs alone.
 """
 
@@ -61,7 +61,7 @@ READERS_KNOW_OF_POWER_LOSS = False
 tell that from a writer that is at work, and stops there until the log is opened for append."""
 
 
-class Broken(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise was broken."""
 
 
@@ -243,8 +243,8 @@ class Run:
         self._answered([request.answer().base_offset for request in group], step.durability)
 
     def _attempt(self, value: bytes) -> Attempt:
-        key = self._chance.randbytes(self._chance.randint(0, 9)) if self._keyed and self._chance.random() < 0.3 else None
-        attempt = Attempt(value, key)
+        keyed = self._keyed and self._chance.random() < 0.3
+        attempt = Attempt(value, self._chance.randbytes(self._chance.randint(0, 9)) if keyed else None)
         self._attempts.append(attempt)
         return attempt
 
@@ -311,21 +311,25 @@ def compare(found: Sequence[Stored], moment: Moment, needed: int, where: str, *,
     """The records that were found against the model: ``needed`` of them must be there, and nothing may be made up."""
     if len(found) < needed:
         missing = moment.offsets[len(found)]
-        raise Broken(f"{where}: offset {missing} was acknowledged and is gone: {len(found)} records of {needed}")
+        raise BrokenPromiseError(
+            f"{where}: offset {missing} was acknowledged and is gone: {len(found)} records of {needed}"
+        )
     if len(found) > len(moment.attempts):
-        raise Broken(f"{where}: {len(found)} records, and only {len(moment.attempts)} were ever attempted")
+        raise BrokenPromiseError(f"{where}: {len(found)} records, and only {len(moment.attempts)} were ever attempted")
     for number, (record, attempt) in enumerate(zip(found, moment.attempts, strict=False)):
         if (record.value, record.key) != attempt:
-            raise Broken(
+            raise BrokenPromiseError(
                 f"{where}: offset {record.offset} holds {record.value[:40]!r} (key {record.key!r}, {len(record.value)}"
                 f" bytes) instead of {attempt.value[:40]!r} (key {attempt.key!r}, {len(attempt.value)} bytes)"
             )
         if number < len(moment.offsets) and record.offset != moment.offsets[number]:
-            raise Broken(f"{where}: record {number} has offset {record.offset} instead of {moment.offsets[number]}")
+            raise BrokenPromiseError(
+                f"{where}: record {number} has offset {record.offset} instead of {moment.offsets[number]}"
+            )
         if number and (record.offset <= found[number - 1].offset):
-            raise Broken(f"{where}: offset {record.offset} follows {found[number - 1].offset}")
+            raise BrokenPromiseError(f"{where}: offset {record.offset} follows {found[number - 1].offset}")
         if number and not gaps and record.offset != found[number - 1].offset + 1:
-            raise Broken(f"{where}: offset {record.offset} follows {found[number - 1].offset}: a gap")
+            raise BrokenPromiseError(f"{where}: offset {record.offset} follows {found[number - 1].offset}: a gap")
 
 
 @dataclass
@@ -373,11 +377,11 @@ class Explorer:
                     self._crash(at, case, run, moment, pattern, examined)
                 if self.deadline is not None and time.monotonic() > self.deadline:
                     return
-        except Broken as error:
-            raise Broken(self._told(at, moments if at.moment is not None else [], error)) from error
+        except BrokenPromiseError as error:
+            raise BrokenPromiseError(self._told(at, moments if at.moment is not None else [], error)) from error
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            raise Broken(self._told(at, moments if at.moment is not None else [], text)) from error
+            raise BrokenPromiseError(self._told(at, moments if at.moment is not None else [], text)) from error
 
     def _told(self, at: Case, moments: Sequence[Moment], error: object) -> str:
         inner = getattr(error, "inner", None)
@@ -404,7 +408,13 @@ class Explorer:
     # --- one crash
 
     def _crash(
-        self, at: Case, case: Case, run: Run, moment: Moment, pattern: CrashPattern | None, examined: dict[bytes, Outcome]
+        self,
+        at: Case,
+        case: Case,
+        run: Run,
+        moment: Moment,
+        pattern: CrashPattern | None,
+        examined: dict[bytes, Outcome],
     ) -> None:
         crashed = moment.disk.clone() if pattern is None else moment.disk.crash(pattern)
         digest = crashed.digest()
@@ -467,7 +477,7 @@ class Explorer:
                         else:
                             compare(read_all(log), killed, killed.durable, where, gaps=run.setup.directory is not None)
                     check_verified(again, run)
-                except (Broken, DuramenError) as error:
+                except (BrokenPromiseError, DuramenError) as error:
                     error.inner = (number, index)  # type: ignore[union-attr]
                     raise
 
@@ -494,13 +504,15 @@ def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> Outcome:
     _check_quarantine(before, disk.tree(), run)
     check_verified(disk, run)
     if run.tracking is not None and tracking_of(disk, run.setup) != run.tracking:
-        raise Broken("after recovery: the tracking state is not what it was")
+        raise BrokenPromiseError("after recovery: the tracking state is not what it was")
     if again:
         _check_again(opened, disk, run, records, next_offset)
     return Outcome(records, steps, seen, bare, in_doubt)
 
 
-def _check_again(opened: SimulatedDisk, closed: SimulatedDisk, run: Run, records: list[Stored], next_offset: int) -> None:
+def _check_again(
+    opened: SimulatedDisk, closed: SimulatedDisk, run: Run, records: list[Stored], next_offset: int
+) -> None:
     """Open again, after a power loss and after a close; append; and again."""
     lost = opened.crash(CrashPattern("lost", "lost"))
     with open_again(lost, run) as log:
@@ -512,7 +524,7 @@ def _check_again(opened: SimulatedDisk, closed: SimulatedDisk, run: Run, records
     value = bytes(range(256))[: run.setup.record_size or 21]
     offset = log.append(value.ljust(run.setup.record_size or 0, b"."))
     if offset != next_offset:
-        raise Broken(f"the append after recovery got offset {offset} instead of {next_offset}")
+        raise BrokenPromiseError(f"the append after recovery got offset {offset} instead of {next_offset}")
     after = [*records, Stored(offset, value.ljust(run.setup.record_size or 0, b"."))]
     same(after, read_all(log), "after an append")
     lost = closed.crash(CrashPattern("lost", "lost"))
@@ -522,12 +534,14 @@ def _check_again(opened: SimulatedDisk, closed: SimulatedDisk, run: Run, records
 
 def check_next(log: WritableLog, next_offset: int) -> None:
     if log.next_offset != next_offset:
-        raise Broken(f"opened again: the next offset is {log.next_offset}, and was {next_offset}")
+        raise BrokenPromiseError(f"opened again: the next offset is {log.next_offset}, and was {next_offset}")
 
 
 def same(wanted: Sequence[Stored], found: Sequence[Stored], where: str) -> None:
     if list(wanted) != list(found):
-        raise Broken(f"{where}: {len(found)} records, which are not the {len(wanted)} of the first recovery")
+        raise BrokenPromiseError(
+            f"{where}: {len(found)} records, which are not the {len(wanted)} of the first recovery"
+        )
 
 
 def check_verified(disk: SimulatedDisk, run: Run) -> None:
@@ -536,7 +550,7 @@ def check_verified(disk: SimulatedDisk, run: Run) -> None:
     if run.setup.directory is not None:
         bad = [finding for finding in bad if finding.severity == Severity.DAMAGE]
     if bad:
-        raise Broken(f"after recovery verify finds {bad[0].code}: {bad[0].path}: {bad[0].message}")
+        raise BrokenPromiseError(f"after recovery verify finds {bad[0].code}: {bad[0].path}: {bad[0].message}")
 
 
 def _check_quarantine(before: Mapping[str, bytes], after: Mapping[str, bytes], run: Run) -> None:
@@ -548,11 +562,13 @@ def _check_quarantine(before: Mapping[str, bytes], after: Mapping[str, bytes], r
             continue
         now = after.get(path)
         if now is None:
-            raise Broken(f"recovery took away the segment {path}")
+            raise BrokenPromiseError(f"recovery took away the segment {path}")
         start = _same_bytes(content, now)
         cut = content[start:]
         if cut.strip(b"\0") and not any(cut in copy for copy in kept):
-            raise Broken(f"recovery cut {len(cut)} bytes of {path} at {start} without a copy in the quarantine")
+            raise BrokenPromiseError(
+                f"recovery cut {len(cut)} bytes of {path} at {start} without a copy in the quarantine"
+            )
 
 
 def _same_bytes(one: bytes, other: bytes) -> int:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from duramen.testing.explorer import Broken, Case, Explorer
+from duramen.testing.explorer import BrokenPromiseError, Case, Explorer
 from duramen.testing.workloads import SETUPS, WORKLOADS
 
 DATA = Path("tests/data")
@@ -44,9 +44,7 @@ def hunt(setups: Sequence[str], seconds: float, seed: int, files: Mapping[str, M
     """Explore until the time is over; False where something broke."""
     began = time.monotonic()
     deadline = began + seconds
-    explorers = {
-        name: Explorer(random_patterns=12, inner_every=60, files=files, deadline=deadline) for name in setups
-    }
+    explorers = {name: Explorer(random_patterns=12, inner_every=60, files=files, deadline=deadline) for name in setups}
     count = dict.fromkeys(setups, 0)
     shown = began
     whole = True
@@ -54,7 +52,7 @@ def hunt(setups: Sequence[str], seconds: float, seed: int, files: Mapping[str, M
         explorer = explorers[case.setup]
         try:
             explorer.explore(case)
-        except Broken as error:
+        except BrokenPromiseError as error:
             print(f"BROKEN {case}: {error}", flush=True)
             whole = False
             break
@@ -94,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         case = Case.parse(given.case)
         Explorer(files=files).explore(case)
-    except Broken as error:
+    except BrokenPromiseError as error:
         print(f"BROKEN {error}")
         return 1
     print(f"{case}: all promises hold")
