@@ -438,9 +438,6 @@ def test_the_packed_table_must_have_its_size() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 2**62), st.integers(-(2**63), 2**63 - 1))
 def test_values_of_a_list_are_encoded_as_those_of_an_array(values: list[bytes], first: int, timestamp: int) -> None:
-    from duramen.formats import durable_log, keratin, rustlog
-    from duramen.kernel import _frames, reference
-
     for dialect in (durable_log.DIALECT, keratin.DIALECT, rustlog.SPEC, rustlog.SHORT):
         layout = dialect.layout
         size = _frames.values_bytes(values) + len(values) * (layout.header_bytes + layout.trailer_bytes)
@@ -450,20 +447,17 @@ def test_values_of_a_list_are_encoded_as_those_of_an_array(values: list[bytes], 
             out, positions = bytearray(size), np.zeros(len(values), np.int64)
             written = kernel.encode_values(out, layout, first, values, positions, base_position=7, timestamp=timestamp)
             made.append((written, bytes(out), positions.tolist()))
+            short, positions = bytearray(max(size - 1, 0)), np.zeros(len(values) or 1, np.int64)
             with pytest.raises(ValueError, match="does not fit" if values else "differ"):
-                short, too_long = bytearray(max(size - 1, 0)), np.zeros(len(values) or 1, np.int64)
-                kernel.encode_values(short, layout, first, values, too_long, base_position=7)
+                kernel.encode_values(short, layout, first, values, positions, base_position=7)
         assert made[0] == made[1]
         assert made[0][0] == size
 
 
 def test_values_must_be_bytes() -> None:
-    from duramen.formats.durable_log import DIALECT
-    from duramen.kernel import _frames, reference
-
     for kernel in (_frames, reference):
         for wrong in ("text", bytearray(b"x"), None, 1):
             with pytest.raises(TypeError, match="a value is bytes"):
                 kernel.values_bytes([b"", wrong])  # type: ignore[list-item]
             with pytest.raises(TypeError, match="a value is bytes"):
-                kernel.encode_values(bytearray(99), DIALECT.layout, 0, [b"", wrong], np.zeros(2, np.int64))  # type: ignore[list-item]
+                kernel.encode_values(bytearray(99), durable_log.DIALECT.layout, 0, [b"", wrong], np.zeros(2, np.int64))  # type: ignore[list-item]
