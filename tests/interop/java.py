@@ -44,7 +44,7 @@ class JavaClient:
             f"<version>1</version><dependencies>{dependencies}</dependencies></project>"
         )
         command = ["mvn", "-q", "-B", "-l", "maven.log", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(command, cwd=path, check=True)
+        subprocess.run(command, cwd=path, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         classpath = f"{path}/lib/*:{path}"
         subprocess.run(["javac", "-cp", classpath, "-d", str(path), str(SOURCE)], check=True)
         return cls(classpath, port)

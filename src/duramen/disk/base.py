@@ -49,6 +49,10 @@ class File(Protocol):
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or extend it with zeros."""
 
+    def reserve(self, size_bytes: int) -> None:
+        """Set room aside for a file of that size, whose size does not change. A hint, which never fails: without it
+        a write finds its own room, and costs more. `truncate` gives back what is not needed."""
+
     def size(self) -> int: ...
 
     def close(self) -> None: ...

@@ -334,6 +334,9 @@ class FaultyFile(File):
     def truncate(self, size_bytes: int) -> None:
         self._disk._call("truncate", lambda: self._inner.truncate(size_bytes), self.path)
 
+    def reserve(self, size_bytes: int) -> None:
+        self._inner.reserve(size_bytes)
+
     def size(self) -> int:
         return self._disk._call("size", self._inner.size, self.path)
 

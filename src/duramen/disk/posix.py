@@ -6,6 +6,8 @@ by one thread after another closed it, a lock is let go by forked children, and 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -15,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from duramen.disk import futex
@@ -125,6 +127,20 @@ class MappedFile:
         self._map = None
 
 
+FALLOC_FL_KEEP_SIZE = 1
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's fallocate, which Python does not offer with its flags; None elsewhere."""
+    function = getattr(ctypes.CDLL(None), "fallocate", None) if sys.platform == "linux" else None
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
+
+
+_fallocate = _find_fallocate()
+
+
 class PosixFile(File):
     def __init__(self, path: str, flags: int) -> None:
         self.path = path
@@ -157,6 +173,11 @@ class PosixFile(File):
                 os.ftruncate(descriptor, size_bytes)
         except OSError as error:
             raise refused(error, self.path) from error
+
+    def reserve(self, size_bytes: int) -> None:
+        if _fallocate is not None:
+            with contextlib.suppress(OSError), self._descriptor as descriptor:
+                _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size_bytes)
 
     def size(self) -> int:
         try:

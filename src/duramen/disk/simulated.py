@@ -128,6 +128,9 @@ class SimulatedFile(File):
             self._node.change(Truncated(self._disk._next_moment(), size_bytes))
             self._disk._happened("truncate", self.path, str(size_bytes))
 
+    def reserve(self, size_bytes: int) -> None:
+        pass
+
     def size(self) -> int:
         with self._disk._mutex:
             self._check()

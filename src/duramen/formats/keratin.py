@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -210,6 +211,7 @@ class SparseIndex(IndexBuilder):
         return np.array(picked, np.int64)
 
 
+@cache
 def _dtype(entry: Struct) -> np.dtype[np.void]:
     return np.dtype([(name, f"{entry.order}u{entry.width(name)}") for name in entry.names])
 

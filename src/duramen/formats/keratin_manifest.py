@@ -102,7 +102,7 @@ class Manifest:
         values = {**self.__dict__, "segment_count": len(self.segments), "pad": self.reserved0}
         try:
             payload = kind.payload.pack(**{name: values[name] for name in kind.payload.names})
-            payload += b"".join(SEALED.pack(**segment._asdict()) for segment in self.segments)
+            payload += b"".join(SEALED.pack_row(*segment) for segment in self.segments)
             header = MANIFEST_HEADER.pack(
                 magic=MANIFEST_MAGIC, version=kind.version, flags=self.flags, header_len=MANIFEST_HEADER.size,
                 crc32c=kernel.crc32c(payload),

@@ -126,9 +126,12 @@ class Log:
         self._closed = False
         self._page: Page | None = None
         self._seen = b""
-        self.refresh()
+        self._first_look()
 
     # --- what is there
+
+    def _first_look(self) -> None:
+        self.refresh()
 
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone."""
@@ -187,6 +190,7 @@ class Log:
     @property
     def first_offset(self) -> int:
         """The first offset that the log can hold: the base of its oldest segment."""
+        self._before_read()
         if not self._bases:
             return 0
         return self._segment(0).segment.base_offset
@@ -207,6 +211,7 @@ class Log:
 
     def end(self) -> End:
         """Where the last segment's records end, and whether that is clean, torn or damaged."""
+        self._before_read()
         if not self._bases:
             return End(Ending.CLEAN, 0, -1, Stop.END, "there is no segment")
         opened = self._segment(len(self._bases) - 1)

@@ -418,6 +418,7 @@ class WritableLog(Log):
 
     def _do_close(self) -> None:
         try:
+            self._active.release()
             self._sync()
             self._active.flush_index()
             self._write_manifest(self._disk, self.path)
@@ -426,6 +427,10 @@ class WritableLog(Log):
             self._closed = True  # for those who queue behind: the lock will be gone
 
     # --- reading
+
+    def _first_look(self) -> None:
+        """Recovery has looked already; who reads will look again."""
+        self._directory, self._bases = Directory(self.path, [], [], [], []), []
 
     def _list(self) -> Directory:
         visible = self._visible
@@ -475,11 +480,11 @@ def _prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any])
     if kind == Kind.FILE:
         raise UsageError("a single file cannot be opened for append", path=path, hint="open its directory")
     if kind == Kind.DIRECTORY:
-        names = [name for name, _ in disk.list(path, ("segments", "groups"))]
-        is_ours = read_config(disk, path) is not None
-        if names and format is not None and not is_ours:
-            _check_agreement(disk, path, format)
-        if names or is_ours:
+        if read_config(disk, path) is not None:
+            return format_at(disk, path, format, options)
+        if disk.list(path, ("segments", "groups")):
+            if format is not None:
+                _check_agreement(disk, path, format)
             return format_at(disk, path, format, options)
     fmt = make(format or DEFAULT_FORMAT, **options)
     fmt.check_creation()
