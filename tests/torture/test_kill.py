@@ -2,7 +2,12 @@
 
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+
+import pytest
+
+from tests.torture import kill
 
 KILLS = 15
 
@@ -46,3 +51,36 @@ def test_a_violation_is_reported_with_its_seed(tmp_path: Path) -> None:
     assert "violation" in run.stdout
     assert "--seed 7" in run.stdout
     assert list(tmp_path.iterdir()), "the log is kept for a look"
+
+
+def record(writer: int, thread: int, counter: int) -> bytes:
+    return kill.value_of(kill.Name(writer, thread, counter), slots=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([record(1, 0, 0), record(1, 1, 0), record(1, 0, 1)], None),
+        ([record(1, 0, 0), record(1, 1, 0)], None),
+        ([record(1, 0, 0)], "the log ends at 1"),
+        ([record(1, 1, 0), record(1, 0, 0)], "was acknowledged at"),
+        ([record(1, 0, 0), record(1, 1, 0), record(1, 1, 0)], "expected its record 1"),
+        ([record(1, 0, 1), record(1, 1, 0)], "expected its record 0"),
+        ([record(1, 0, 0), record(1, 1, 0), record(2, 0, 0)], "never handed in"),
+        ([record(1, 0, 0), record(1, 1, 0)[:-1] + b"?"], "nobody appended"),
+        ([record(1, 0, 0), b""], "nobody appended"),
+    ],
+)
+def test_the_judge(found: list[bytes], message: str | None) -> None:
+    """Two records are acknowledged, a third one was handed in."""
+    model = kill.Model("keratin", "")
+    for number in (0, 1):
+        model.take(1, kill.Message(kill.INTENT, thread=number, counter=0, count=2 - number))
+        digest = zlib.crc32(record(1, number, 0))
+        model.take(1, kill.Message(kill.ACKNOWLEDGED, number, 0, 1, base_offset=number, digest=digest))
+    held = list(enumerate(found))
+    if message is None:
+        kill._check_acknowledged(model, held, kill._check_records(model, held))
+        return
+    with pytest.raises(kill.Violation, match=message):
+        kill._check_acknowledged(model, held, kill._check_records(model, held))

@@ -121,6 +121,8 @@ class Capabilities:
     """Records (or chunks) after which a new segment is begun."""
     max_relative_offset: int = 2**62
     """How far an offset may lie from the segment's base."""
+    index_at_once: bool = False
+    """The format's own program goes by the index: it must not lag behind the records."""
     rolls_when_full: bool = False
     """A segment is left once it has reached its size; otherwise before it would exceed it."""
     ordered_timestamps: bool = False

@@ -202,15 +202,31 @@ class FixedSlot(Format):
                 f"value {row} has {int(lengths[row])} bytes; every value must have exactly record_size={size}"
             )
 
+    def accept_values(self, values: list[bytes]) -> None:
+        size = self._record_size()
+        for row, value in enumerate(values):
+            if len(value) != size:
+                raise UnsupportedFieldError(
+                    f"value {row} has {len(value)} bytes; every value must have exactly record_size={size}"
+                )
+
+    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
+        self.accept_values(values)
+        first = cursor.previous_offset + 1
+        return self._encode(cursor, b"".join(values), np.arange(first, first + len(values), dtype=np.int64))
+
     def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         self.accept(batch)
-        size = self._record_size()
         values, value_offsets = binary_buffers(batch.column("value"))
         offsets = offsets_to(batch, cursor.previous_offset + 1)
         first = cursor.previous_offset + 1
         if len(offsets) and (int(offsets[0]) != first or int(offsets[-1]) != first + len(offsets) - 1):
             raise UnsupportedFieldError("fixed-slot cannot leave out an offset")
         payload = memoryview(values)[int(value_offsets[0]) : int(value_offsets[-1])] if len(offsets) else b""
+        return self._encode(cursor, payload, offsets)
+
+    def _encode(self, cursor: Cursor, payload: Buffer, offsets: Int64s) -> Encoded:
+        size, first = self._record_size(), cursor.previous_offset + 1
         out = allocate(len(offsets) * (size + CRC.size))
         kernel.encode_slots(out, payload, size)
         columns = SlotColumns(offsets, offsets * (size + CRC.size))

@@ -131,6 +131,7 @@ class Osiris(Format):
         max_value_bytes=2**31 - 1 - HEADER.size - SIMPLE.size,
         max_segment_bytes=2**31,  # a batch of as much again, and the index can still point to its last chunk
         max_segment_rows=SEGMENT_MAX_CHUNKS,
+        index_at_once=True,
         rolls_when_full=True,
         lost_segments_show=True,
         extras=(CHUNK_ID,),
@@ -303,15 +304,34 @@ class Osiris(Format):
         offsets = offsets_to(batch, cursor.previous_offset + 1)
         timestamps = timestamps_to(batch, "ms", default_us)
         values, value_offsets = binary_buffers(batch.column("value"))
+        breaks = (np.diff(offsets) != 1) | (np.diff(timestamps) != 0)
+        if "chunk_id" in batch.schema.names:
+            breaks |= np.diff(batch.column("chunk_id").fill_null(-1).to_numpy(zero_copy_only=False)) != 0
+        return self._encode(cursor, offsets, timestamps, values, value_offsets, breaks)
+
+    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
+        count, first = len(values), cursor.previous_offset + 1
+        offsets = np.arange(first, first + count, dtype=np.int64)
+        timestamps = np.full(count, default_us // 1000, np.int64)
+        value_offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(np.fromiter(map(len, values), np.int32, count), out=value_offsets[1:])
+        return self._encode(
+            cursor, offsets, timestamps, b"".join(values), value_offsets, np.zeros(max(count - 1, 0), bool)
+        )
+
+    def accept_values(self, values: list[bytes]) -> None:
+        if kernel.values_bytes(values) > self.capabilities.max_value_bytes:
+            super().accept_values(values)
+
+    def _encode(
+        self, cursor: Cursor, offsets: Int64s, timestamps: Int64s, values: Any, value_offsets: Any, breaks: Any
+    ) -> Encoded:
         ends = np.empty(len(offsets) + 1, np.int64)
         ends[0] = 0
         np.cumsum(np.diff(value_offsets).astype(np.int64) + SIMPLE.size, out=ends[1:])
         if not len(offsets):
             end = ScanEnd(0, cursor.position, int(Stop.END), cursor.previous_offset)
             return Encoded(memoryview(b""), Rows(ChunkColumns.empty(0), 0, end))
-        breaks = (np.diff(offsets) != 1) | (np.diff(timestamps) != 0)
-        if "chunk_id" in batch.schema.names:
-            breaks |= np.diff(batch.column("chunk_id").fill_null(-1).to_numpy(zero_copy_only=False)) != 0
         starts = self._chunk_starts(breaks, ends)
         chunks = ChunkColumns.empty(len(starts))
         chunks.chunk_id[:] = offsets[starts]

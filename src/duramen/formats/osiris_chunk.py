@@ -89,7 +89,29 @@ def deflate(data: Any, compression: Compression) -> bytes:
     """``data`` compressed: the body of a sub-batch."""
     if compression == Compression.NONE:
         return bytes(data)
+    if compression == Compression.LZ4:
+        return _lz4_frame(data)
     return bytes(_CODECS[compression].compress(data))
+
+
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+"""Magic, independent blocks of 64 KiB at most without checksums, and the header's own checksum."""
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_STORED = 1 << 31
+
+
+def _lz4_frame(data: Any) -> bytes:
+    """An LZ4 frame of independent blocks: RabbitMQ's Java client reads no other, and the library makes linked ones."""
+    plain = memoryview(data).cast("B")
+    parts = [_LZ4_HEADER]
+    for at in range(0, len(plain), _LZ4_BLOCK_BYTES):
+        block = plain[at : at + _LZ4_BLOCK_BYTES]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += [len(packed).to_bytes(4, "little"), packed]
+        else:
+            parts += [(len(block) | _LZ4_STORED).to_bytes(4, "little"), bytes(block)]
+    return b"".join([*parts, bytes(4)])
 
 
 def inflate_into(body: Buffer, compression: int, out: Any, *, position: int, offset: int | None = None) -> None:

@@ -92,7 +92,7 @@ class ActiveSegment:
         self.index.add(encoded.rows)
         self.ends_in_doubt = self._in_doubt(encoded)
         self._index_pending_bytes += len(encoded.data)
-        if self._index_pending_bytes >= INDEX_FLUSH_BYTES:
+        if self._index_pending_bytes >= INDEX_FLUSH_BYTES or self.fmt.capabilities.index_at_once:
             self.flush_index()
 
     def _reserve(self, end: int) -> None:

@@ -38,6 +38,7 @@ class Case(StrEnum):
     UNPROVEN = "unproven tail"
     NEVER_BEGUN = "never begun"
     SEALED = "sealed"
+    CONTINUED = "continued"
     INDEX = "index"
     LEFTOVER = "leftover"
     CUT = "damage, cut on request"
@@ -68,6 +69,10 @@ TABLE: dict[Case, Rule] = {
     ),
     Case.NEVER_BEGUN: Rule(
         "the last segment has no whole file header, and no record in it was ever durable", "begin it anew"
+    ),
+    Case.CONTINUED: Rule(
+        "the last segment is sealed, all of it is there, and another program went on behind it",
+        "take it for the active one",
     ),
     Case.SEALED: Rule("the last segment is sealed", "begin a new one behind it"),
     Case.INDEX: Rule("an index is missing, short, long or wrong", "make it anew from the records"),
@@ -170,21 +175,34 @@ class Recovery:
         """Names and sizes against what is known of sealed segments. A beginning that is gone was removed on purpose."""
         there = {files.base: files for files in self._directory.segments}
         oldest = min((base for base in there if base is not None), default=None)
+        newest = max((base for base in there if base is not None), default=-1)
+        continued = None
         for base, entry in self._sealed.items():
             found = there.get(base)
             if found is None:
                 if oldest is None or base > oldest:
                     raise self._damage("a sealed segment is missing", self._fmt.segment_path(base), entry)
+            elif base == newest and self._was_continued(found, entry):
+                continued = found
             elif found.segment.size_bytes != entry.size_bytes:
                 raise self._damage(
                     f"a sealed segment has {found.segment.size_bytes} bytes instead of {entry.size_bytes}",
                     found.segment.path,
                     entry,
                 )
+        if continued is not None:
+            del self._sealed[newest]
+            self._steps.append(Step(Case.CONTINUED, continued.segment.path))
         mark = self._watermark
-        newest = max((base for base in there if base is not None), default=-1)
         if mark is not None and mark.base > newest and mark.durable_offset > mark.base:
             raise self._damage("the active segment is missing", self._fmt.segment_path(mark.base), None)
+
+    def _was_continued(self, files: SegmentFiles, entry: Sealed) -> bool:
+        """Whether another program went on behind what was sealed: all of that is still there, and more."""
+        if files.segment.size_bytes <= entry.size_bytes:
+            return False
+        data = self._disk.map(self._directory.full(files.segment.path)).data
+        return kernel.crc32c(data[: entry.size_bytes]) == entry.crc32c
 
     def _damage(self, message: str, path: str, entry: Sealed | None) -> CorruptionError:
         hint = "restore it from a copy; `duramen repair` shows what can be done without"

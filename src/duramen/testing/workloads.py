@@ -35,7 +35,7 @@ class Setup:
 
     def rolling(self) -> dict[str, Any]:
         """The options with segments so small that they roll all the time."""
-        return {**self.options, "segment_max_bytes": 1500} if self.segments else dict(self.options)
+        return {**self.options, "segment_max_bytes": 2500} if self.segments else dict(self.options)
 
 
 SETUPS: dict[str, Setup] = {
@@ -125,7 +125,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("batches", 8, {"batch": 1}, most_bytes=200),
         Workload("aligned", 14, {"append": 5, "batch": 1}, aims=1.0, blank=0.35),
         Workload("groups", 8, {"group": 5, "append": 1}, writes=0.5),
-        Workload("rolls", 10, {"append": 4, "batch": 4, "seal": 1}, rolls=True, most_bytes=700),
+        Workload("rolls", 10, {"append": 4, "batch": 4, "seal": 1}, rolls=True, most_bytes=500),
         Workload("seals", 10, {"append": 5, "seal": 4, "reopen": 1}),
         Workload("reopens", 10, {"append": 6, "batch": 2, "reopen": 3, "seal": 1}, rolls=True),
         Workload("kills", 10, {"append": 6, "batch": 2, "kill": 3}, writes=0.6),
