@@ -165,3 +165,42 @@ def test_a_last_segment_with_a_torn_header_reads_as_empty(write: Write, name: st
         assert [r.offset for r in log.scan()] == list(range(5))
         assert log.end().ending == Ending.TORN
         assert log.next_offset == 5
+
+
+def test_lz4_frames_have_independent_blocks() -> None:
+    """RabbitMQ's Java client refuses linked blocks: bit 5 of the frame's flags."""
+    import cramjam
+
+    from duramen.formats.osiris_chunk import Compression, deflate
+
+    for size in (0, 1, 1000, 65536, 65537, 300_000):
+        plain = bytes(range(256)) * (size // 256 + 1)
+        for data in (plain[:size], bytes(size)):
+            frame = deflate(data, Compression.LZ4)
+            assert frame[4] & 0x20
+            assert bytes(cramjam.lz4.decompress(frame)) == data
+
+
+def test_a_sealed_segment_that_another_program_continued(tmp_path: Path) -> None:
+    """RabbitMQ deletes an empty last segment and goes on in the one before."""
+    with duramen.open(tmp_path, "a", format="osiris", chunk_version=0) as log:
+        log.append_batch([b"one", b"two"])
+        log.seal()
+    fmt = make("osiris", chunk_version=0)
+    first, last = (tmp_path / fmt.segment_path(base) for base in (0, 2))
+    last.unlink()
+    (tmp_path / fmt.path_of(Role.INDEX, 2)).unlink()
+    with first.open("ab") as file:
+        file.write(fmt.encode_values([b"three"], Cursor(first.stat().st_size, 1)).data)
+    assert {f.code for f in duramen.verify(tmp_path).findings} >= {"sealed-continued"}
+    with duramen.open(tmp_path, "a") as log:
+        assert [r.value for r in log.scan()] == [b"one", b"two", b"three"]
+        assert log.append(b"four") == 3
+    assert duramen.verify(tmp_path).ok
+
+
+def test_the_index_of_osiris_does_not_lag(tmp_path: Path) -> None:
+    """RabbitMQ goes by the index: records of a writer that died would be gone for it."""
+    with duramen.open(tmp_path, "a", format="osiris") as log:
+        log.append(b"one")
+        assert (tmp_path / log.codec.path_of(Role.INDEX, 0)).stat().st_size == 8 + 29
