@@ -21,7 +21,7 @@ def test_paths_that_are_no_logs(call: Run, logs: Logs, tmp_path: Path, verb: str
     assert call(verb, missing).fails(3, str(missing), "no such file or directory")
     assert call(verb, empty).fails(2, str(empty), "directory" if verb == "dump" else "empty")
     assert call(verb, text).fails(2, str(text), "byte 0", "--format")
-    assert call(verb, zero).fails(2, str(zero), "empty")
+    assert call(verb, zero).fails(2, str(zero), "holds nothing")
     inside = segments(logs.copy("rustlog"))[0] / "below"
     assert call(verb, inside).fails(3, str(inside), "not a directory")
 

@@ -605,7 +605,7 @@ def test_an_empty_log(create: Open, root: Path, format_name: str) -> None:
 
 
 def filled(create: Open, name: str) -> None:
-    with create(name, segment_max_bytes=1500) if name in SEGMENTED else create(name) as log:
+    with create(name, segment_max_bytes=800) if name in SEGMENTED else create(name) as log:
         log.append_batch(values(0, 40))
         log.append_batch(values(40, 5))
 
@@ -1010,6 +1010,26 @@ def test_a_directory_that_refuses_writing(create: Open, root: Path, format_name:
     assert caught.value.path is not None
     assert snapshot(root) == before
     assert content(root) == values(0, 1)
+
+
+def test_an_index_that_cannot_be_written(root: Path) -> None:
+    """The record is in the segment by then: whoever was told that it failed must not find that others were told of
+    it."""
+    disk = FaultyDisk(PosixDisk(), "write#2+ *.idx: ENOSPC")
+    with duramen.open(root, "a", format="durable-log", disk=disk) as log:
+        log.append(b"small")
+        log.append_batch([b"large" * 1_000_000], durability="write")
+        with pytest.raises(duramen.StorageError, match=r"\.idx.*no space left"):
+            log.append_batch([b"large" * 1_000_000], durability="write")
+        with pytest.raises(duramen.PoisonedError):
+            log.append(b"next")
+        assert log.next_offset == 2
+        with duramen.open(root) as reader:
+            assert reader.next_offset == 2
+    with duramen.open(root, "a") as log:
+        assert log.append(b"next") in (2, 3), "it was neither acknowledged nor refused"
+        assert [len(record.value) for record in log.scan(0, 2)] == [5, 5_000_000]
+    assert codes(root) == []
 
 
 # --- one writer

@@ -119,6 +119,9 @@ class Disk(Protocol):
         """Lock the file at ``path`` (made if need be) and write ``note`` into it. `LockedError`, which carries the
         holder's note, where another process or another `Lock` of this one holds it."""
 
+    def is_locked(self, path: str) -> bool:
+        """Whether somebody holds the lock of the file at ``path`` at this moment."""
+
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         """Share a page of ``size_bytes`` in the file at ``path``; a writer makes it, zero-filled, if need be."""
 

@@ -263,6 +263,9 @@ class FaultyDisk(Disk):
     def lock(self, path: str, note: bytes) -> Lock:
         return self._call("lock", lambda: self.inner.lock(path, note), path)
 
+    def is_locked(self, path: str) -> bool:
+        return self.inner.is_locked(path)
+
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         page = self._call("page", lambda: self.inner.page(path, size_bytes, writable=writable), path)
         return FaultyPage(self, path, page)

@@ -28,6 +28,7 @@ from duramen.errors import StorageError
 _MODE = 0o644
 _NOTE_LIMIT_BYTES = 4096
 _NOTE_PATIENCE_S = 0.05  # for a holder that has the lock and has not written its note yet
+_PROBE_PATIENCE_S = 0.05
 _POLL_S = 0.005
 _SLEEP_S = 0.5  # the longest sleep at once: how late a waiter may notice that another thread closed its page
 _WHOLE_LOADS = 8
@@ -242,6 +243,7 @@ class PosixLock(Lock):
 
 def _take(path: str) -> int:
     """A descriptor that holds the lock of the file that ``path`` names."""
+    patience = time.monotonic() + _PROBE_PATIENCE_S
     while True:
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -255,6 +257,11 @@ def _take(path: str) -> int:
                 return descriptor
             # Somebody removed the file meanwhile: this lock would hold nothing. Try the file that is there now.
         except BlockingIOError:
+            if time.monotonic() < patience:
+                # It may be a reader that asks whether there is a writer: that takes an instant.
+                os.close(descriptor)
+                time.sleep(_POLL_S)
+                continue
             note = _note_of_holder(descriptor)
             os.close(descriptor)
             raise locked(path, note) from None
@@ -447,6 +454,23 @@ class PosixDisk(Disk):
             return PosixLock(path, note)
         except OSError as error:
             raise refused(error, path) from error
+
+    def is_locked(self, path: str) -> bool:
+        try:
+            descriptor = _open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise refused(error, path) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            raise refused(error, path) from error
+        finally:
+            os.close(descriptor)
+        return False
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         return PosixPage(path, size_bytes, writable=writable)

@@ -354,6 +354,10 @@ class SimulatedDisk(Disk):
             self._happened("lock", path)
             return lock
 
+    def is_locked(self, path: str) -> bool:
+        with self._mutex:
+            return self.kind(path) == Kind.FILE and self._file(path).number in self._locks
+
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         with self._mutex:
             node = self._file(path, make=writable)

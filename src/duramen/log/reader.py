@@ -152,9 +152,40 @@ class Log:
         directory = list_log(self._disk, self.path, self.codec)
         if watermark is None or not watermark.is_open:
             return directory
+        if not self._binds(watermark):
+            return self._without_torn_tail(directory, watermark)
         if watermark.next_offset < watermark.base:
             return self._without_unfinished_batch(directory, watermark.next_offset)
         return directory.up_to(watermark.base, watermark.position)
+
+    def _binds(self, watermark: Watermark) -> bool:
+        """Whether what lies behind the watermark is hidden. A writer that is alive has not acknowledged it. If it is
+        dead, the watermark may be older than the truth: what is whole is there, and recovery will keep it; only
+        records that do not prove themselves still need it."""
+        if not self.codec.capabilities.record_checksum:
+            return True
+        return self._disk.is_locked(posixpath.join(self.path, DIRECTORY, "lock"))
+
+    def _without_torn_tail(self, directory: Directory, watermark: Watermark) -> Directory:
+        """A writer died: what is whole stays, and what is not will be cut, perhaps while this reader has the file
+        mapped, so it never looks there."""
+        if not directory.segments:
+            return directory
+        files = directory.segments[-1]
+        path = directory.full(files.segment.path)
+        try:
+            segment = self.codec.open_segment(self._disk.map(path).data, files.base)
+        except IncompleteHeaderError:
+            return directory.up_to(files.base or 0, 0)
+        cursor = segment.start
+        if watermark.base == files.base and cursor.position <= watermark.position <= len(segment.buf):
+            cursor = Cursor(watermark.position, watermark.next_offset - 1)
+        while (rows := segment.scan(cursor)).stop == Stop.LIMIT:
+            cursor = rows.cursor
+        end = judge_rows(segment, rows, is_last=True)
+        if end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
+            return directory
+        return directory.up_to(files.base or 0, end.position)
 
     def _without_unfinished_batch(self, directory: Directory, next_offset: int) -> Directory:
         """A batch is being written over several segments: none of it is there yet."""

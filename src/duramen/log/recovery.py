@@ -234,7 +234,7 @@ class Recovery:
     def _last(self, files: SegmentFiles, base: int) -> Recovered:
         path = self._directory.full(files.segment.path)
         data = self._disk.map(path).data
-        mark = self._mark_of(base)
+        mark = self._watermark if self._watermark is not None and self._watermark.base == base else None
         before = self._directory.segments[-2] if len(self._directory.segments) > 1 else None
         if before is not None and self._watermark is None:
             # Another program's log. What it is written in shows better in a segment that cannot be torn.
@@ -249,18 +249,6 @@ class Recovery:
         if not segment.start.position and self._fmt.segment_header(base, 0):
             return self._begin_anew(files, base, data, mark, before)
         return self._scan(files, base, segment, mark)
-
-    def _mark_of(self, base: int) -> Watermark | None:
-        """What the watermark says about a segment. One that an open writer began behind the marked one holds nothing
-        that was acknowledged: the watermark is on the disk before that."""
-        mark = self._watermark
-        if mark is None or mark.base > base or (mark.base < base and not mark.is_open):
-            return None
-        if mark.base == base:
-            return mark
-        return mark._replace(
-            base=base, position=0, next_offset=base, durable_position=0, durable_offset=base, crc32c=0, durable_crc32c=0
-        )
 
     def _begin_anew(
         self, files: SegmentFiles, base: int, data: memoryview, mark: Watermark | None, before: SegmentFiles | None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import DetectionError, DuramenError, PoisonedError, StorageError, UsageError
@@ -271,11 +272,15 @@ class WritableLog(Log):
             if not records:
                 self._roll()
                 continue
+            cursor = self._active.cursor
+            if not cursor.position:
+                self._refuse_zeros(encoded)
             self._expect_unsynced(len(encoded.data))
             try:
                 self._active.write(encoded)
             except BaseException as error:
-                self._undo(error, crossed=self._active is not start)
+                # Behind another segment, or with its index alone missing: this cannot be taken back.
+                self._undo(error, is_written=self._active is not start or self._active.cursor != cursor)
                 raise
             offsets = encoded.rows.columns
             bases[done : done + records] = _offsets(offsets, records, encoded.rows.end.last_offset)
@@ -284,6 +289,16 @@ class WritableLog(Log):
             done += records
             self._is_midway = True
         return bases
+
+    def _refuse_zeros(self, encoded: Encoded) -> None:
+        """A first record of nothing but zeros (RustLog: offset 0, no value, no time) reads as space that was never
+        written, in every program: it would be acknowledged and gone."""
+        positions = encoded.rows.columns.position
+        end = int(positions[1]) if len(positions) > 1 else len(encoded.data)
+        if len(positions) and kernel.is_zero(encoded.data, 0, end):
+            raise UsageError(
+                f"the first record of a {self.format} log cannot be empty: its bytes would all be zero", path=self.path
+            )
 
     def _encode(self, batch: intake.Batch, default_us: int) -> Encoded:
         if isinstance(batch, intake.Values):
@@ -324,9 +339,9 @@ class WritableLog(Log):
             self._unsynced_bytes = 2 * (unsynced + size_bytes)
             self._mark(durable=True)
 
-    def _undo(self, error: BaseException, *, crossed: bool) -> None:
+    def _undo(self, error: BaseException, *, is_written: bool) -> None:
         """After a write that failed: as if it had not been tried, or poisoned if even that fails."""
-        if crossed or not isinstance(error, StorageError):
+        if is_written or not isinstance(error, StorageError):
             self._poison = error
             return
         try:

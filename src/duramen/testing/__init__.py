@@ -67,6 +67,15 @@ b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
 >>> disk.fired, disk.calls
 (['3 sync /state: sync#1: EIO'], 5)
 
+**Exploring.** `Explorer` does all of that to a log: it runs a workload, crashes after every operation with every
+pattern, recovers, and holds what is found against a model. ``python -m duramen.testing.torture`` hunts with it for as
+long as you like.
+
+>>> explorer = Explorer(inner_every=1000)
+>>> explorer.explore(Case("fixed-slot", "batches", seed=7, moment=30))
+>>> explorer.crashes
+26
+
 To fail every call once: run the work on a disk without faults, read ``calls``, and run it again for each
 ``Fault(call=n, error=errno.EIO)``.
 """
@@ -77,5 +86,17 @@ from duramen.disk.base import write_all
 from duramen.disk.crash import CrashPattern, patterns
 from duramen.disk.faulty import Fault, FaultyDisk, parse_faults
 from duramen.disk.simulated import SimulatedDisk
+from duramen.testing.explorer import BrokenPromiseError, Case, Explorer
 
-__all__ = ["CrashPattern", "Fault", "FaultyDisk", "SimulatedDisk", "parse_faults", "patterns", "write_all"]
+__all__ = [
+    "BrokenPromiseError",
+    "Case",
+    "CrashPattern",
+    "Explorer",
+    "Fault",
+    "FaultyDisk",
+    "SimulatedDisk",
+    "parse_faults",
+    "patterns",
+    "write_all",
+]

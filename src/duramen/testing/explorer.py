@@ -524,7 +524,8 @@ def _check_again(
     check_next(log, next_offset)
     value = bytes(range(256))[: run.setup.record_size or 21]
     offset = log.append(value.ljust(run.setup.record_size or 0, b"."))
-    if offset != next_offset:
+    rolled = run.setup.directory is not None and offset == next_offset + 1  # tracking took an offset
+    if offset != next_offset and not rolled:
         raise BrokenPromiseError(f"the append after recovery got offset {offset} instead of {next_offset}")
     after = [*records, Stored(offset, value.ljust(run.setup.record_size or 0, b"."))]
     same(after, read_all(log), "after an append")

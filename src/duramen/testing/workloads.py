@@ -99,6 +99,8 @@ class Workload:
         if size is None:
             size = self._size(chance, setup, position)
         shape = chance.random()
+        if not position:
+            return chance.randbytes(max(size, 1))  # a first record of zeros is refused where nothing else is in it
         if shape < self.blank / 2 and setup.record_size is None:
             return b""
         if shape < self.blank:
@@ -120,18 +122,18 @@ class Workload:
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
-        Workload("singles", 14, {"append": 1}, writes=0.0),
-        Workload("writes", 16, {"append": 6, "batch": 2, "sync": 1}, writes=0.85, blank=0.3),
-        Workload("batches", 8, {"batch": 1}, most_bytes=200),
-        Workload("aligned", 14, {"append": 5, "batch": 1}, aims=1.0, blank=0.35),
-        Workload("groups", 8, {"group": 5, "append": 1}, writes=0.5),
-        Workload("rolls", 10, {"append": 4, "batch": 4, "seal": 1}, rolls=True, most_bytes=500),
-        Workload("seals", 10, {"append": 5, "seal": 4, "reopen": 1}),
-        Workload("reopens", 10, {"append": 6, "batch": 2, "reopen": 3, "seal": 1}, rolls=True),
-        Workload("kills", 10, {"append": 6, "batch": 2, "kill": 3}, writes=0.6),
-        Workload("crashes", 10, {"append": 6, "batch": 3, "crash": 3, "seal": 1}, writes=0.5),
+        Workload("singles", 8, {"append": 1}, writes=0.0),
+        Workload("writes", 10, {"append": 6, "batch": 2, "sync": 1}, writes=0.85, blank=0.3),
+        Workload("batches", 5, {"batch": 1}, most_bytes=200),
+        Workload("aligned", 9, {"append": 5, "batch": 1}, aims=1.0, blank=0.35),
+        Workload("groups", 5, {"group": 5, "append": 1}, writes=0.5),
+        Workload("rolls", 6, {"append": 4, "batch": 4, "seal": 1}, rolls=True, most_bytes=500),
+        Workload("seals", 7, {"append": 5, "seal": 4, "reopen": 1}),
+        Workload("reopens", 7, {"append": 6, "batch": 2, "reopen": 3, "seal": 1}, rolls=True),
+        Workload("kills", 7, {"append": 6, "batch": 2, "kill": 3}, writes=0.6),
+        Workload("crashes", 7, {"append": 6, "batch": 3, "crash": 3, "seal": 1}, writes=0.5),
         Workload(
-            "mixed", 14,
+            "mixed", 10,
             {"append": 8, "batch": 4, "group": 2, "sync": 1, "seal": 1, "reopen": 1, "kill": 1, "crash": 1}, rolls=True,
         ),
     )
