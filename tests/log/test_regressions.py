@@ -13,7 +13,7 @@ from duramen.formats import make
 from duramen.formats.base import Cursor, Role
 from duramen.log.ending import Ending
 from duramen.model import TIMESTAMP
-from tests.log.conftest import START_US, batch, codec
+from tests.log.conftest import START_US, batch, codec, options, value
 
 Write = Callable[..., Path]
 SECTOR = 512
@@ -204,3 +204,24 @@ def test_the_index_of_osiris_does_not_lag(tmp_path: Path) -> None:
     with duramen.open(tmp_path, "a", format="osiris") as log:
         log.append(b"one")
         assert (tmp_path / log.codec.path_of(Role.INDEX, 0)).stat().st_size == 8 + 29
+
+
+@pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog", "osiris", "fixed-slot"])
+def test_a_reader_sees_what_was_durable_before_a_power_loss(name: str) -> None:
+    """The watermark on the disk was old, and readers took it for the truth until somebody opened the log for append."""
+    from duramen.log.reader import Log
+    from duramen.testing import SimulatedDisk, patterns
+
+    disk = SimulatedDisk()
+    log = duramen.open("/log", "a", format=name, disk=disk, **options(name))
+    for offset in range(30):
+        log.append(value(offset))
+    for pattern in patterns():
+        reader = Log("/log", disk=disk.crash(pattern))
+        assert [r.value for r in reader.scan()] == [value(offset) for offset in range(30)], pattern
+
+
+def test_segment_options_are_positive() -> None:
+    for bad in ({"segment_max_bytes": 0}, {"segment_max_age_ms": -1}):
+        with pytest.raises(duramen.UsageError, match="is not 1 or more"):
+            make("durable-log", **bad)

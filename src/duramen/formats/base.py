@@ -298,6 +298,9 @@ class Format(ABC):
                 self.options[name] = self.option_names[name](value)
             except (TypeError, ValueError) as error:
                 raise UsageError(f"option {name}={value!r} is not {self.option_names[name].__name__}") from error
+        for name in SEGMENT_OPTIONS.keys() & self.options.keys():
+            if self.options[name] < 1:
+                raise UsageError(f"{name}={self.options[name]} is not 1 or more")
 
     # --- names
 

@@ -284,7 +284,7 @@ class Osiris(Format):
         if segment.chunk_version not in (0, 1):
             return self
         epoch = min(max(self._epoch, segment.last_epoch()), 2**63 - 1)
-        return Osiris(**{"chunk_version": segment.chunk_version, **self.options, "epoch": epoch})
+        return Osiris(**{**self.options, "chunk_version": segment.chunk_version, "epoch": epoch})
 
     def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
         """A segment starts with a snapshot of the tracking, if there is any: the last one alone must hold it all."""
