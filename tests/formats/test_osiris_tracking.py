@@ -187,7 +187,7 @@ def test_a_new_segment_without_tracking_is_its_header(previous: str | None) -> N
 
 def test_appending_continues_in_what_is_there() -> None:
     found = segment_of(Chunk(0, 0, 5, entries=(SimpleEntry(b"a"),), version=0))
-    for fmt, version, epoch in ((F, 0, 5), (Osiris(epoch=9), 0, 9), (Osiris(chunk_version=1), 1, 5)):
+    for fmt, version, epoch in ((F, 0, 5), (Osiris(epoch=9), 0, 9), (Osiris(chunk_version=1), 0, 5)):
         encoded = fmt.continuing(found).encode(batch_of([b"b"]), Cursor(len(found.buf), 0))
         chunk, _ = parse_chunk(encoded.data)
         assert (chunk.version, chunk.epoch, chunk.chunk_id) == (version, epoch, 1)

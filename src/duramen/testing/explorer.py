@@ -171,6 +171,8 @@ class Run:
     def __init__(self, case: Case, files: Mapping[str, bytes] | None = None) -> None:
         self.setup: Setup = SETUPS[case.setup]
         self.moments: list[Moment] = []
+        self.opening = 0
+        """How many moments it took to open the log for the first time: the same for every workload and seed."""
         self._workload = WORKLOADS[case.workload]
         self._chance = random.Random(repr((case.seed, case.setup, case.workload)))
         self.options = self.setup.rolling() if self._workload.rolls else dict(self.setup.options)
@@ -188,6 +190,7 @@ class Run:
     def run(self) -> list[Moment]:
         with clocked():
             self._open(self._disk)
+            self.opening = len(self.moments)
             for step in self._workload.run(self._chance, self.setup, lambda: self._writing.cursor_position):
                 getattr(self, f"_{step.kind}")(step)
                 self._note("answered")
@@ -357,6 +360,8 @@ class Explorer:
     """One of so many recovered logs is opened again and again, appended to, and crashed once more."""
     killed_every: int = 3
     """After one of so many operations the process is killed, too."""
+    skip_opening: bool = False
+    """Leave out the crashes before the log is first open, which another case of the same format has seen already."""
     files: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     """What the directories of setups hold that begin with one."""
     states: set[bytes] = field(default_factory=set)
@@ -371,7 +376,7 @@ class Explorer:
             moments = run.run()
             examined: dict[bytes, Outcome] = {}
             for number, moment in enumerate(moments):
-                if case.moment not in (None, number):
+                if case.moment not in (None, number) or (self.skip_opening and number < run.opening):
                     continue
                 for index, pattern in self._patterns(case, number):
                     at = Case(case.setup, case.workload, case.seed, number, index)
