@@ -19,7 +19,7 @@ from duramen.log.reader import Log
 from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from duramen.testing import CrashPattern, SimulatedDisk, patterns
-from duramen.testing.explorer import ROOT, Attempt, Moment, Stored, compare, read_all
+from duramen.testing.running import ROOT, Attempt, Moment, Stored, compare, read_all
 from duramen.testing.workloads import SETUPS
 
 DURABILITIES = st.sampled_from(["write", "fsync"])

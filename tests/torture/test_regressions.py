@@ -11,7 +11,7 @@ from duramen.log.recovery import Case
 from duramen.log.sidecar import Watermark, WatermarkPage, read_config, read_watermark
 from duramen.log.writer import WritableLog
 from duramen.testing import CrashPattern, Fault, FaultyDisk, SimulatedDisk, write_all
-from duramen.testing.explorer import ROOT, read_all
+from duramen.testing.running import ROOT, read_all
 
 LOST = CrashPattern("lost", "lost")
 KEPT = CrashPattern("kept", "kept")

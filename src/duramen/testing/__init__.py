@@ -74,7 +74,7 @@ long as you like.
 >>> explorer = Explorer(inner_every=1000)
 >>> explorer.explore(Case("fixed-slot", "batches", seed=7, moment=30))
 >>> explorer.crashes
-26
+27
 
 To fail every call once: run the work on a disk without faults, read ``calls``, and run it again for each
 ``Fault(call=n, error=errno.EIO)``.
@@ -86,7 +86,8 @@ from duramen.disk.base import write_all
 from duramen.disk.crash import CrashPattern, patterns
 from duramen.disk.faulty import Fault, FaultyDisk, parse_faults
 from duramen.disk.simulated import SimulatedDisk
-from duramen.testing.explorer import BrokenPromiseError, Case, Explorer
+from duramen.testing.explorer import Case, Explorer
+from duramen.testing.running import BrokenPromiseError
 
 __all__ = [
     "BrokenPromiseError",

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from duramen.testing.explorer import BrokenPromiseError, Case, Explorer
+from duramen.testing.explorer import Case, Explorer
+from duramen.testing.running import BrokenPromiseError
 from duramen.testing.workloads import SETUPS, WORKLOADS
 
 DATA = Path("tests/data")

@@ -1,0 +1,268 @@
+"""One run of a workload, and the model of it: after every operation a clone of the disk with what the program had been
+told by then. `compare` holds what a log contains against that. Crashes nothing but where the workload says so."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest import mock
+
+from duramen.disk.base import write_all
+from duramen.disk.crash import CrashPattern, patterns
+from duramen.disk.simulated import SimulatedDisk
+from duramen.formats import make
+from duramen.log import intake, writer
+from duramen.log.commit import Request
+from duramen.log.reader import Log
+from duramen.log.sidecar import DIRECTORY
+from duramen.log.writer import WritableLog
+from duramen.testing.workloads import SETUPS, WORKLOADS, Setup, Step
+
+ROOT = "/log"
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise was broken."""
+
+
+class Stored(NamedTuple):
+    """A record as the model knows it."""
+
+    offset: int
+    value: bytes
+    key: bytes | None = None
+
+
+class Attempt(NamedTuple):
+    value: bytes
+    key: bytes | None = None
+
+
+@dataclass
+class Moment:
+    """The disk right after an operation, and what the program had been told by then."""
+
+    operation: str
+    disk: SimulatedDisk
+    attempts: Sequence[Attempt]
+    offsets: Sequence[int]
+    """Of the attempts that were acknowledged."""
+    durable: int
+    """How many of them at ``fsync``."""
+
+
+class Clock:
+    """Time that passes by a millisecond whenever it is looked at: the same in every run."""
+
+    def __init__(self) -> None:
+        self._ns = 1_700_000_000_000_000_000
+
+    def time_ns(self) -> int:
+        self._ns += 1_000_000
+        return self._ns
+
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+
+@contextlib.contextmanager
+def clocked() -> Iterator[None]:
+    """Run with a clock that tells the same times in every run."""
+    with mock.patch.object(writer, "time", Clock()):
+        yield
+
+
+def disk_of(files: Mapping[str, bytes]) -> SimulatedDisk:
+    """A disk that holds these files, synced."""
+    disk = SimulatedDisk()
+    for path, content in files.items():
+        if path.endswith("/"):
+            disk.make_directory(path)
+            continue
+        disk.make_directory(posixpath.dirname(path))
+        file = disk.create(path)
+        write_all(file, 0, content)
+        file.close()
+    return disk.crash(CrashPattern("kept", "kept"))
+
+
+def read_all(log: Log) -> list[Stored]:
+    found: list[Stored] = []
+    for batch in log.batches(columns=["offset", "value", "key"]):
+        found += map(Stored, *(column.to_pylist() for column in batch.columns))
+    return found
+
+
+# --- running the workload
+
+
+class Run:
+    """One run of a workload, which keeps a moment after every operation."""
+
+    def __init__(self, setup: str, workload: str, seed: int, files: Mapping[str, bytes] | None = None) -> None:
+        self.setup: Setup = SETUPS[setup]
+        self.moments: list[Moment] = []
+        self.opening = 0
+        """How many moments it took to open the log for the first time: the same for every workload and seed."""
+        self._workload = WORKLOADS[workload]
+        self._chance = random.Random(repr((seed, setup, workload)))
+        self.options = self.setup.rolling() if self._workload.rolls else dict(self.setup.options)
+        self._keyed = make(self.setup.format, **self.options).capabilities.key
+        self._attempts: list[Attempt] = []
+        self._offsets: list[int] = []
+        self._durable = 0
+        self._disk = disk_of({posixpath.join(ROOT, name): content for name, content in (files or {}).items()})
+        if files:
+            before = read_all(Log(ROOT, format=self.setup.format, disk=self._disk, **self.options))
+            self._adopt(before)
+        self.tracking = tracking_of(self._disk, self.setup)
+        self._log: WritableLog | None = None
+
+    def run(self) -> list[Moment]:
+        with clocked():
+            self._open(self._disk)
+            self.opening = len(self.moments)
+            for step in self._workload.run(self._chance, self.setup, lambda: self._writing.cursor_position):
+                getattr(self, f"_{step.kind}")(step)
+                self._note("answered")
+            self._reopen(Step("reopen"))
+            self._writing.close()
+            self._note("closed")
+        return self.moments
+
+    @property
+    def _writing(self) -> _Writing:
+        assert self._log is not None
+        return _Writing(self._log)
+
+    def _open(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        disk.on_operation = lambda _number, operation: self._note(operation)
+        first = self._log is None
+        options = self.options if first or not has_config(disk) else {}
+        self._log = WritableLog(ROOT, format=self.setup.format, disk=disk, **options)
+
+    def _note(self, operation: str) -> None:
+        moment = Moment(operation, self._disk.clone(), tuple(self._attempts), tuple(self._offsets), self._durable)
+        self.moments.append(moment)
+
+    def _adopt(self, records: Sequence[Stored]) -> None:
+        self._attempts = [Attempt(record.value, record.key) for record in records]
+        self._offsets = [record.offset for record in records]
+        self._durable = len(records)
+
+    # --- steps
+
+    def _append(self, step: Step) -> None:
+        for value in step.values:
+            attempt = self._attempt(value)
+            offset = self._writing.log.append(value, key=attempt.key, durability=step.durability)
+            self._answered([offset], step.durability)
+
+    def _batch(self, step: Step) -> None:
+        self._attempts += [Attempt(value) for value in step.values]
+        base, count = self._writing.log.append_batch(list(step.values), durability=step.durability)
+        self._answered(range(base, base + count), step.durability)
+
+    def _group(self, step: Step) -> None:
+        """Several appends in one group, as a leader finds them in the queue."""
+        log = self._writing.log
+        group = []
+        for number, value in enumerate(step.values):
+            attempt = self._attempt(value)
+            batch = intake.one(log.codec, value, attempt.key)
+            work = writer._Work(batch, step.durability == "fsync" and number == len(step.values) - 1)
+            group.append(Request(work, batch.nbytes, 1))
+        log._commit_group(group)
+        self._answered([request.answer().base_offset for request in group], step.durability)
+
+    def _attempt(self, value: bytes) -> Attempt:
+        keyed = self._keyed and self._chance.random() < 0.3
+        attempt = Attempt(value, self._chance.randbytes(self._chance.randint(0, 9)) if keyed else None)
+        self._attempts.append(attempt)
+        return attempt
+
+    def _answered(self, offsets: Sequence[int], durability: str) -> None:
+        self._offsets += offsets
+        if durability == "fsync":
+            self._durable = len(self._offsets)
+
+    def _sync(self, _step: Step) -> None:
+        self._writing.log.sync()
+        self._durable = len(self._offsets)
+
+    def _seal(self, _step: Step) -> None:
+        self._writing.log.seal()
+        self._durable = len(self._offsets)
+
+    def _reopen(self, _step: Step) -> None:
+        self._writing.close()
+        self._durable = len(self._offsets)
+        self._open(self._disk)
+
+    def _kill(self, _step: Step) -> None:
+        self._open(self._disk.clone())
+
+    def _crash(self, _step: Step) -> None:
+        pattern = self._chance.choice(patterns(self._chance.getrandbits(32)))
+        del self._offsets[self._durable :]
+        self._open(self._disk.crash(pattern))
+        gaps = self.setup.directory is not None
+        compare(read_all(self._writing.log), self.moments[-1], self._durable, f"after a {pattern}", gaps=gaps)
+        self._adopt(read_all(self._writing.log))
+
+
+class _Writing:
+    """The log that is being written."""
+
+    def __init__(self, log: WritableLog) -> None:
+        self.log = log
+
+    @property
+    def cursor_position(self) -> int:
+        return self.log._active.cursor.position
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def has_config(disk: SimulatedDisk) -> bool:
+    return posixpath.join(ROOT, DIRECTORY, "log.json") in disk.tree()
+
+
+def tracking_of(disk: SimulatedDisk, setup: Setup) -> Any:
+    """What the log says beside its records, for a format that carries such state from segment to segment."""
+    if setup.directory is None:
+        return None
+    fmt = make(setup.format)
+    files = {posixpath.relpath(path, ROOT): data for path, data in disk.tree().items() if path.startswith(ROOT + "/")}
+    return fmt.describe(files).get("tracking")
+
+
+def compare(found: Sequence[Stored], moment: Moment, needed: int, where: str, *, gaps: bool = False) -> None:
+    """The records that were found against the model: ``needed`` of them must be there, and nothing may be made up."""
+    if len(found) < needed:
+        missing = moment.offsets[len(found)]
+        raise BrokenPromiseError(
+            f"{where}: offset {missing} was acknowledged and is gone: {len(found)} records of {needed}"
+        )
+    if len(found) > len(moment.attempts):
+        raise BrokenPromiseError(f"{where}: {len(found)} records, and only {len(moment.attempts)} were ever attempted")
+    for number, (record, attempt) in enumerate(zip(found, moment.attempts, strict=False)):
+        if (record.value, record.key) != attempt:
+            raise BrokenPromiseError(
+                f"{where}: offset {record.offset} holds {record.value[:40]!r} (key {record.key!r}, {len(record.value)}"
+                f" bytes) instead of {attempt.value[:40]!r} (key {attempt.key!r}, {len(attempt.value)} bytes)"
+            )
+        if number < len(moment.offsets) and record.offset != moment.offsets[number]:
+            raise BrokenPromiseError(
+                f"{where}: record {number} has offset {record.offset} instead of {moment.offsets[number]}"
+            )
+        if number and (record.offset <= found[number - 1].offset):
+            raise BrokenPromiseError(f"{where}: offset {record.offset} follows {found[number - 1].offset}")
+        if number and not gaps and record.offset != found[number - 1].offset + 1:
+            raise BrokenPromiseError(f"{where}: offset {record.offset} follows {found[number - 1].offset}: a gap")
