@@ -178,11 +178,16 @@ class Log:
         except IncompleteHeaderError:
             return directory.up_to(files.base or 0, 0)
         cursor = segment.start
-        if watermark.base == files.base and cursor.position <= watermark.position <= len(segment.buf):
-            cursor = Cursor(watermark.position, watermark.next_offset - 1)
-        while (rows := segment.scan(cursor)).stop == Stop.LIMIT:
-            cursor = rows.cursor
+        if watermark.base == files.base and cursor.position <= watermark.durable_position <= len(segment.buf):
+            cursor = Cursor(watermark.durable_position, watermark.durable_offset - 1)
+        last = rows = segment.scan(cursor)
+        while rows.stop == Stop.LIMIT:
+            rows = segment.scan(rows.cursor)
+            last = rows if len(rows.columns) else last
         end = judge_rows(segment, rows, is_last=True)
+        durable = watermark.durable_position if watermark.base == files.base else 0
+        if len(last.columns) and end.stop != Stop.END and end.position > durable and segment.ends_in_doubt(last):
+            return directory.up_to(files.base or 0, int(last.columns.position[-1]))
         if end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
             return directory
         return directory.up_to(files.base or 0, end.position)
