@@ -201,10 +201,6 @@ class Columns:
     def slice(self, start: int, stop: int) -> Self:
         return type(self)(**{name: getattr(self, name)[start:stop] for name in _dtypes(cast(Any, type(self)))})
 
-    def compact(self) -> Self:
-        """A copy of its own that does not keep the larger arrays alive."""
-        return type(self)(**{f.name: getattr(self, f.name).copy() for f in fields(self)})
-
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})

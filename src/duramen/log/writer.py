@@ -102,9 +102,8 @@ class WritableLog(Log):
     def _recover(self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool) -> Recovered:
         recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage).run()
         fmt = recovered.fmt
-        self._now_ms = int(time.time() * 1000)
         config = read_config(disk, path)
-        wanted = Config(fmt.name, fmt.options, config.created_ms if config else self._now_ms)
+        wanted = Config(fmt.name, fmt.options, config.created_ms if config else int(time.time() * 1000))
         if config != wanted:
             self._sidecar.write_config(wanted)
         self.recovery: list[Step] = recovered.steps
