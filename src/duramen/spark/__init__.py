@@ -1,0 +1,1 @@
+"""Logs in Spark: a data source, a sink and jobs. The only package that imports pyspark."""
