@@ -29,6 +29,7 @@ from duramen.errors import (
 )
 from duramen.formats.detect import Detected
 from duramen.formats.registry import names as formats
+from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.directory import detect as _detect
 from duramen.log.reader import Log, SegmentInfo
 from duramen.log.report import Finding, Report
@@ -49,14 +50,14 @@ Path = str | os.PathLike[str]
 
 
 @overload
-def open(path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Any) -> Log: ...
+def open(path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Any) -> ConsumableLog: ...
 
 
 @overload
-def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options: Any) -> WritableLog: ...
+def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options: Any) -> ConsumableWritableLog: ...
 
 
-def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> Log:
+def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> ConsumableLog:
     """Open the log at ``path``.
 
     Mode ``"r"`` reads a directory or a single segment file and leaves no trace. Mode ``"a"`` appends, and makes the log
@@ -71,9 +72,9 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     b'hello'
     """
     if mode == "r":
-        return Log(os.fspath(path), format=format, **options)
+        return ConsumableLog(os.fspath(path), format=format, **options)
     if mode == "a":
-        return WritableLog(os.fspath(path), format=format, **options)
+        return ConsumableWritableLog(os.fspath(path), format=format, **options)
     raise UsageError(f"mode {mode!r} is not known", hint='it is "r" or "a"')
 
 

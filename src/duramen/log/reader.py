@@ -400,7 +400,7 @@ class Log:
 
     def wait(self, timeout_s: float = FOLLOW_WAIT_S) -> None:
         """Return when there may be more to read: at once when a writer acknowledges, else after a while."""
-        if not self._has_sidecar:
+        if self._watermark is None:  # no writer of ours has been here, though its consumers may have
             time.sleep(FOLLOW_POLL_S)
         else:
             if self._page is None:
