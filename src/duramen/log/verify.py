@@ -6,8 +6,9 @@ stays flat whatever the size of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,27 +45,55 @@ def verify(
     return Verifier(disk, path, fmt, progress or (lambda _bytes: None)).run()
 
 
-class Verifier:
-    """One pass over one log."""
+class Checked(NamedTuple):
+    """What a check of one segment, and of its derived files, found."""
 
-    def __init__(self, disk: Disk, path: str, fmt: Format, progress: Progress) -> None:
+    report: SegmentReport
+    findings: list[Finding]
+
+
+class Verifier:
+    """One pass over one log. Segments are checked independently of each other: in order, in threads, or elsewhere."""
+
+    def __init__(
+        self, disk: Disk, path: str, fmt: Format, progress: Progress, directory: Directory | None = None
+    ) -> None:
         self._disk = disk
         self._fmt = fmt
         self._progress = progress
-        self._directory: Directory = list_log(disk, path, fmt)
+        self._directory: Directory = directory if directory is not None else list_log(disk, path, fmt)
         self._evidence = Evidence(disk, path, fmt)
         self.report = Report(path, fmt.name, fmt.capabilities.checksum)
 
     def run(self) -> Report:
+        last = len(self._directory.segments) - 1
+        return self.conclude(
+            [self.check(files, is_last=number == last) for number, files in enumerate(self._directory.segments)]
+        )
+
+    def check(self, files: SegmentFiles, *, is_last: bool) -> Checked:
+        """Check one segment; changes nothing of this object, so several may run at once."""
+        part = self._part()
+        report = part._segment(files, is_last=is_last)
+        return Checked(report, part.report.findings)
+
+    def _part(self) -> Verifier:
+        """The same with findings of its own."""
+        part = copy.copy(self)
+        part.report = Report(self.report.path, self.report.format, self.report.checksum)
+        return part
+
+    def conclude(self, checked: Sequence[Checked]) -> Report:
+        """The report of the whole log from those of all its segments, in order, and what can be seen only from above:
+        how they follow each other, and the files that belong to none of them."""
         previous: SegmentReport | None = None
-        segments = self._directory.segments
-        for number, files in enumerate(segments):
-            report = self._segment(files, is_last=number == len(segments) - 1)
+        for report, findings in checked:
             self.report.segments.append(report)
+            self.report.findings += findings
             if previous is not None:
                 self._check_seam(previous, report)
             previous = report
-        if not segments:
+        if not checked:
             self._find("no-segments", Severity.DAMAGE, self.report.path, "there is no segment", "check the path")
         for orphan in self._directory.orphans:
             self._find(
