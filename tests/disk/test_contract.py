@@ -193,6 +193,27 @@ def test_replace_moves_directories(at: Place) -> None:
     assert at.disk.list(at.root, ["d", "empty"]) == [("empty/x", 1)]
 
 
+def test_directories_are_listed_in_order(at: Place) -> None:
+    for name in ("b", "a/deep", "c"):
+        at.disk.make_directory(at(name))
+    at.put("file")
+    assert at.disk.directories(at.root) == ["a", "b", "c"]
+    assert at.disk.directories(at("b")) == []
+    assert refusal(lambda: at.disk.directories(at("file"))) == (errno.ENOTDIR, at("file"))
+    assert refusal(lambda: at.disk.directories(at("none"))) == (errno.ENOENT, at("none"))
+
+
+def test_only_an_empty_directory_is_removed(at: Place) -> None:
+    at.disk.make_directory(at("d"))
+    at.put("d/x")
+    assert refusal(lambda: at.disk.remove_directory(at("d"))) == (errno.ENOTEMPTY, at("d"))
+    assert refusal(lambda: at.disk.remove_directory(at("d/x"))) == (errno.ENOTDIR, at("d/x"))
+    at.disk.remove(at("d/x"))
+    at.disk.remove_directory(at("d"))
+    assert at.disk.kind(at("d")) == Kind.MISSING
+    assert refusal(lambda: at.disk.remove_directory(at("d"))) == (errno.ENOENT, at("d"))
+
+
 def test_sync_directory(at: Place) -> None:
     at.put("a")
     at.disk.sync_directory(at.root)

@@ -87,6 +87,9 @@ class Disk(Protocol):
         """The regular files of a directory, and of those of its subdirectories that ``within`` names: relative
         path with ``/``, size in bytes, in the order of the names."""
 
+    def directories(self, path: str) -> Sequence[str]:
+        """The names of the directories in a directory, in order; what a symbolic link points to does not count."""
+
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
 
@@ -109,6 +112,9 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None:
         """Take a file's name away."""
+
+    def remove_directory(self, path: str) -> None:
+        """Take an empty directory's name away."""
 
     def sync_directory(self, path: str) -> None:
         """Return when the names of a directory are on the disk."""

@@ -235,7 +235,7 @@ class SimulatedDisk(Disk):
     def __init__(self, *, keep_history: bool = False) -> None:
         self.operations = 0
         """How many changes there were: write, truncate, sync, create, replace, remove, make_directory,
-        sync_directory, store, and lock, release and page where they change a file."""
+        remove_directory, sync_directory, store, and lock, release and page where they change a file."""
         self.on_operation: Callable[[int, str], None] | None = None
         """Called after each change with its number and a text such as ``"write /log/0.log"``; may clone the disk."""
         self.history: list[str] = []
@@ -271,6 +271,11 @@ class SimulatedDisk(Disk):
                 elif name in within:
                     found += [(f"{name}/{below}", size) for below, size in self.list(posixpath.join(path, name))]
             return found
+
+    def directories(self, path: str) -> Sequence[str]:
+        with self._mutex:
+            names = self._directory(path).names.items()
+            return sorted(name for name, number in names if isinstance(self._nodes[number], _DirectoryNode))
 
     def size(self, path: str) -> int:
         with self._mutex:
@@ -334,6 +339,14 @@ class SimulatedDisk(Disk):
                 raise refusal(errno.EISDIR, path)
             parent.change(Named(self._next_moment(), ((name, None),)))
             self._happened("remove", path)
+
+    def remove_directory(self, path: str) -> None:
+        with self._mutex:
+            parent, name = self._parent(path)
+            if self._directory(path).names:
+                raise refusal(errno.ENOTEMPTY, path)
+            parent.change(Named(self._next_moment(), ((name, None),)))
+            self._happened("remove_directory", path)
 
     def sync_directory(self, path: str) -> None:
         with self._mutex:

@@ -26,6 +26,7 @@ if PURE_PYTHON:
         gather,
         infer_slot,
         is_zero,
+        murmur2,
         scan_chunks,
         scan_entries,
         scan_frames,
@@ -56,6 +57,7 @@ else:
             seek_frame,
             values_bytes,
         )
+        from duramen.kernel._hashes import murmur2
         from duramen.kernel._slots import encode_slots, find_slot, infer_slot, scan_slots
     except ImportError as error:
         raise ImportError(
@@ -78,6 +80,7 @@ __all__ = [
     "gather",
     "infer_slot",
     "is_zero",
+    "murmur2",
     "scan_chunks",
     "scan_entries",
     "scan_frames",
