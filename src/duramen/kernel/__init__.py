@@ -26,6 +26,7 @@ if PURE_PYTHON:
         gather,
         infer_slot,
         is_zero,
+        keep_newest,
         murmur2,
         scan_chunks,
         scan_entries,
@@ -34,6 +35,7 @@ if PURE_PYTHON:
         scan_slots,
         seek_chunk,
         seek_frame,
+        siphash,
         values_bytes,
     )
 else:
@@ -58,6 +60,7 @@ else:
             values_bytes,
         )
         from duramen.kernel._hashes import murmur2
+        from duramen.kernel._keys import keep_newest, siphash
         from duramen.kernel._slots import encode_slots, find_slot, infer_slot, scan_slots
     except ImportError as error:
         raise ImportError(
@@ -80,6 +83,7 @@ __all__ = [
     "gather",
     "infer_slot",
     "is_zero",
+    "keep_newest",
     "murmur2",
     "scan_chunks",
     "scan_entries",
@@ -88,5 +92,6 @@ __all__ = [
     "scan_slots",
     "seek_chunk",
     "seek_frame",
+    "siphash",
     "values_bytes",
 ]
