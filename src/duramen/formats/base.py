@@ -129,6 +129,8 @@ class Capabilities:
     """Whether a time that goes backwards is against the format's rules."""
     lost_segments_show: bool = False
     """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
+    chunks: bool = False
+    """Records are stored together in chunks; where one ends is the writer's choice."""
     extras: tuple[pa.Field, ...] = ()
     """Columns beyond the neutral record that can be decoded and encoded, so that nothing is lost on a round trip."""
 
@@ -302,6 +304,10 @@ class Format(ABC):
             if self.options[name] < 1:
                 raise UsageError(f"{name}={self.options[name]} is not 1 or more")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its options, so that it can be sent to another process."""
+        return _remade, (type(self), self.options)
+
     # --- names
 
     @abstractmethod
@@ -438,6 +444,10 @@ class Format(ABC):
         values = batch.column("value")
         if values.null_count:
             raise UnsupportedFieldError(f"{self.name} has no place for a value that is null")
+
+
+def _remade(kind: type[Format], options: dict[str, Any]) -> Format:
+    return kind(**options)
 
 
 class SegmentSummary(NamedTuple):

@@ -134,6 +134,7 @@ class Osiris(Format):
         index_at_once=True,
         rolls_when_full=True,
         lost_segments_show=True,
+        chunks=True,
         extras=(CHUNK_ID,),
     )
     magics: ClassVar[Mapping[bytes, Role]] = {LOG_HEADER[:4]: Role.SEGMENT, INDEX_HEADER[:4]: Role.INDEX}
