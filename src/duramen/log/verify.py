@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -65,6 +65,10 @@ class Verifier:
         self._evidence = Evidence(disk, path, fmt)
         self.report = Report(path, fmt.name, fmt.capabilities.checksum)
 
+    @property
+    def format(self) -> Format:
+        return self._fmt
+
     def run(self) -> Report:
         last = len(self._directory.segments) - 1
         return self.conclude(
@@ -77,7 +81,7 @@ class Verifier:
         report = part._segment(files, is_last=is_last)
         return Checked(report, part.report.findings)
 
-    def _part(self) -> Verifier:
+    def _part(self) -> Self:
         """The same with findings of its own."""
         part = copy.copy(self)
         part.report = Report(self.report.path, self.report.format, self.report.checksum)
@@ -142,7 +146,7 @@ class Verifier:
         action = "use the program that wrote it" if code == "unknown-version" else _SALVAGE
         self._find(code, Severity.DAMAGE, report.path, error.message, action, position=error.position)
 
-    def _records(self, report: SegmentReport, segment: Segment, indexes: list[_IndexChecker], *, is_last: bool) -> None:
+    def _records(self, report: SegmentReport, segment: Segment, indexes: list[IndexChecker], *, is_last: bool) -> None:
         cursor = segment.start
         report.valid_bytes = cursor.position
         last_time: int | None = None
@@ -275,7 +279,7 @@ class Verifier:
 
     # --- derived files
 
-    def _open_indexes(self, files: SegmentFiles, segment: Segment) -> list[_IndexChecker]:
+    def _open_indexes(self, files: SegmentFiles, segment: Segment) -> list[IndexChecker]:
         checkers = []
         for role, file in files.derived.items():
             path = self._directory.full(file.path)
@@ -284,7 +288,7 @@ class Verifier:
                 self._problem(path, problem)
             index = self._fmt.open_index(role, data, segment.base_offset)
             if index is not None:
-                checkers.append(_IndexChecker(path, role, index))
+                checkers.append(IndexChecker(path, role, index))
         return checkers
 
     def _missing_index(self, files: SegmentFiles, report: SegmentReport) -> None:
@@ -348,7 +352,7 @@ def _default_action(problem: Problem) -> str:
     return _SALVAGE if problem.severity == Severity.DAMAGE else "nothing is lost: it is made anew on the next write"
 
 
-class _IndexChecker:
+class IndexChecker:
     """Holds an index against the records as they go by: every entry must name a record's offset and position."""
 
     MOST = 3
@@ -363,6 +367,15 @@ class _IndexChecker:
         self._differs: list[tuple[int, str, int, int]] = []
         self._damaged: list[tuple[int, int]] = []
         self._end_offset = -1
+
+    def begin_at(self, offset: int) -> None:
+        """Leave out the entries before ``offset``: another checker has them."""
+        self._row = int(np.searchsorted(self._index.offsets, offset))
+
+    def is_right_up_to(self, offset: int) -> bool:
+        """Whether every entry up to ``offset`` went by and was right."""
+        following = int(np.searchsorted(self._index.offsets, offset, side="right"))
+        return self._row == following and not self._wrong and not self._differs
 
     def add(self, rows: Rows, segment: Segment) -> None:
         if not len(rows.columns):
