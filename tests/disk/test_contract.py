@@ -450,3 +450,9 @@ def test_no_store_is_missed(at: Place) -> None:
         writer.store(number.to_bytes(4, "big"))
     thread.join()
     assert max(slept_s) < 4
+
+
+def test_the_room_of_a_disk_is_known(at: Place) -> None:
+    total, free = at.disk.space(at.root)
+    assert 0 < free <= total
+    assert refusal(lambda: at.disk.space(at("nowhere"))) == (errno.ENOENT, at("nowhere"))

@@ -264,6 +264,7 @@ def work(disk: Disk, root: str) -> None:
     page.close()
     disk.remove(f"{root}/d/b")
     disk.directories(root)
+    disk.space(root)
     disk.remove_directory(f"{root}/d")
     lock.release()
 

@@ -93,6 +93,9 @@ class Disk(Protocol):
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """How many bytes the file system of a path has, and how many of them are free."""
+
     def map(self, path: str) -> Mapped:
         """The bytes of a file, mapped into memory where it has any."""
 

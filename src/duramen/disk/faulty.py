@@ -35,7 +35,7 @@ from duramen.disk.refused import refusal
 from duramen.disk.simulated import SimulatedFile
 from duramen.errors import UsageError
 
-LOOKING = ("kind", "list", "directories", "size", "map", "load")
+LOOKING = ("kind", "list", "directories", "size", "space", "map", "load")
 CHANGING = (
     "make_directory",
     "create",
@@ -238,6 +238,9 @@ class FaultyDisk(Disk):
 
     def size(self, path: str) -> int:
         return self._call("size", lambda: self.inner.size(path), path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return self._call("space", lambda: self.inner.space(path), path)
 
     def map(self, path: str) -> Mapped:
         return self._call("map", lambda: self.inner.map(path), path)

@@ -417,6 +417,13 @@ class PosixDisk(Disk):
         except OSError as error:
             raise refused(error, path) from error
 
+    def space(self, path: str) -> tuple[int, int]:
+        try:
+            found = os.statvfs(path)
+        except OSError as error:
+            raise refused(error, path) from error
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
     def map(self, path: str) -> Mapped:
         return MappedFile(path)
 

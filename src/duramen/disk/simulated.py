@@ -240,6 +240,8 @@ class SimulatedDisk(Disk):
         """Called after each change with its number and a text such as ``"write /log/0.log"``; may clone the disk."""
         self.history: list[str] = []
         """Every change in short, when ``keep_history`` is on."""
+        self.capacity_bytes = 1 << 40
+        """What `space` answers as the size of the disk; nothing fails when it is exceeded."""
         self._mutex = threading.RLock()
         self._stored = threading.Condition(self._mutex)
         self._locks: dict[int, SimulatedLock] = {}
@@ -281,6 +283,12 @@ class SimulatedDisk(Disk):
         with self._mutex:
             node = self._node(path)
             return len(node.data) if isinstance(node, _FileNode) else 0
+
+    def space(self, path: str) -> tuple[int, int]:
+        with self._mutex:
+            self._node(path)
+            used = sum(len(node.data) for node in self._nodes.values() if isinstance(node, _FileNode))
+            return self.capacity_bytes, max(self.capacity_bytes - used, 0)
 
     def map(self, path: str) -> Mapped:
         with self._mutex:

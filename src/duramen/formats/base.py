@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -125,6 +126,8 @@ class Capabilities:
     """The format's own program goes by the index: it must not lag behind the records."""
     rolls_when_full: bool = False
     """A segment is left once it has reached its size; otherwise before it would exceed it."""
+    signed_timestamps: bool = False
+    """Whether a time before 1970 has a place."""
     ordered_timestamps: bool = False
     """Whether a time that goes backwards is against the format's rules."""
     lost_segments_show: bool = False
@@ -227,9 +230,28 @@ class Segment(ABC):
         """Whether the last row could as well be the first bytes of another record, of which the rest are zeros."""
         return False
 
+    def swallowed(self, rows: Rows) -> Iterator[tuple[int, int]]:
+        """Rows that take in the one behind them, because a length that no checksum covers is wrong: the number of the
+        row, and where the next one really starts."""
+        return iter(())
+
+    def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
+        """What to write where, so that the record at ``position`` has that offset; None where its place says the
+        offset, or a checksum covers it."""
+        return None
+
+    def state_rows(self, rows: Rows) -> int:
+        """How many of the rows hold something besides records: what consumers and producers stored in the log."""
+        return 0
+
     @abstractmethod
     def resync(self, cursor: Cursor) -> int:
         """The position of the next valid record behind a bad place; ``NOT_FOUND`` or ``GAVE_UP`` if there is none."""
+
+    def select(self, rows: Rows, kept: npt.NDArray[np.bool_], cursor: Cursor) -> Encoded:
+        """The records that are kept, byte for byte, as they are to be appended at ``cursor``. For formats that can be
+        compacted."""
+        raise UsageError("records of this format cannot be left out one by one")
 
 
 class IndexBuilder(ABC):
@@ -367,6 +389,13 @@ class Format(ABC):
 
     def log_files(self, segments: Sequence[SegmentSummary], created_ms: int) -> dict[str, bytes]:
         """The files that describe the whole log (a manifest), by path."""
+        return {}
+
+    def cleaned_files(
+        self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
+    ) -> dict[str, bytes]:
+        """The files in which the format's own cleaner keeps how far it came, by path, after retention or compaction up
+        to an offset. ``existing`` is what was there before."""
         return {}
 
     def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:

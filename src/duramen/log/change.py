@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
-from duramen.disk.base import Kind
+from duramen.disk.base import Kind, write_all
 from duramen.errors import CorruptionError
 from duramen.log.sidecar import DIRECTORY, replace_file
 
@@ -45,12 +46,30 @@ class Change(NamedTuple):
         return cls(str(tree["why"]), renames, tuple(map(str, tree["removals"])))
 
 
-def commit(disk: Disk, root: str, change: Change) -> None:
-    """Make the change, or leave a list of it that the next writer carries out."""
+def commit(disk: Disk, root: str, change: Change, files: Mapping[str, bytes] | None = None) -> None:
+    """Make the change, or leave a list of it that the next writer carries out. ``files`` are small ones that get a new
+    content in the same moment."""
+    staged = []
+    for number, (path, content) in enumerate((files or {}).items()):
+        name = posixpath.join(DIRECTORY, f"{NAME}.{number}")
+        _put(disk, posixpath.join(root, name), content)
+        staged.append((name, path))
+    change = change._replace(renames=(*change.renames, *staged))
     if not change.renames and not change.removals:
         return
     replace_file(disk, _journal(root), change.encode())
     _carry_out(disk, root, change)
+
+
+def _put(disk: Disk, path: str, content: bytes) -> None:
+    if disk.kind(path) != Kind.MISSING:
+        disk.remove(path)  # what an attempt left that was never decided
+    file = disk.create(path)
+    try:
+        write_all(file, 0, content)
+        file.sync()
+    finally:
+        file.close()
 
 
 def pending(disk: Disk, root: str) -> Change | None:

@@ -27,6 +27,7 @@ from duramen.formats.arrow import binary_buffers
 WHOLE = 1 << 64
 ENTRY_BYTES = 24
 SPILL_ROWS = 1 << 16
+_ONES = np.array([byte.bit_count() for byte in range(256)], np.uint8)
 
 
 class Keyed(NamedTuple):
@@ -50,6 +51,19 @@ class Survivors:
     def add(self, offsets: npt.NDArray[np.int64]) -> None:
         places = offsets - self.first
         np.bitwise_or.at(self._bits, places >> 3, np.left_shift(1, places & 7).astype(np.uint8))
+
+    def remove(self, offsets: npt.NDArray[np.int64]) -> None:
+        places = offsets - self.first
+        np.bitwise_and.at(self._bits, places >> 3, ~np.left_shift(1, places & 7).astype(np.uint8))
+
+    def count(self, first: int, last: int) -> int:
+        """How many from ``first`` to ``last`` stay."""
+        low, high = first - self.first, last - self.first + 1
+        start, stop = low >> 3, (high + 7) >> 3
+        total = int(_ONES[self._bits[start:stop]].sum(dtype=np.int64))
+        before = int(self._bits[start]) & ((1 << (low & 7)) - 1)
+        behind = int(self._bits[stop - 1]) >> (high - 8 * (stop - 1)) if stop > start else 0
+        return total - before.bit_count() - behind.bit_count()
 
     def has(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         places = offsets - self.first
@@ -130,16 +144,24 @@ class _Spill:
         self._file.close()
 
 
-def find_survivors(batches: Iterable[Keyed], survivors: Survivors, spill: str, memory_bytes: int) -> int:
-    """Mark what stays; answers how many keys there are. ``spill`` is a directory for temporary files."""
+def find_survivors(
+    batches: Iterable[Keyed], survivors: Survivors, spill: str, memory_bytes: int, *, keep_keyless: bool = True
+) -> tuple[int, int]:
+    """Mark what stays; answers how many keys there are, and how many records without one. ``spill`` is a directory for
+    temporary files."""
     table = _Table(memory_bytes)
     key0, key1 = (int.from_bytes(os.urandom(8), "little") for _ in range(2))
 
+    keyless = 0
+
     def hashed() -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
+        nonlocal keyless
         for offsets, keys in batches:
             if keys.null_count:
+                keyless += keys.null_count
                 is_keyless = keys.is_null().to_numpy(zero_copy_only=False)
-                survivors.add(offsets[is_keyless])
+                if keep_keyless:
+                    survivors.add(offsets[is_keyless])
                 offsets, keys = offsets[~is_keyless], keys.drop_null()
             data, starts = binary_buffers(keys)
             hashes = np.empty((len(keys), 2), np.uint64)
@@ -160,5 +182,5 @@ def find_survivors(batches: Iterable[Keyed], survivors: Survivors, spill: str, m
             read.close()
         if not later.rows:
             later.close()
-            return keys
+            return keys, keyless
         read, rows = later, later.read()
