@@ -40,6 +40,7 @@ __all__ = [
     "Segment",
     "SegmentSummary",
     "Severity",
+    "Stop",
     "columns_for",
     "schema_for",
 ]
@@ -132,6 +133,8 @@ class Capabilities:
     """Whether a time that goes backwards is against the format's rules."""
     lost_segments_show: bool = False
     """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
+    tracking: bool = False
+    """The log itself keeps the sequences of producers."""
     chunks: bool = False
     """Records are stored together in chunks; where one ends is the writer's choice."""
     extras: tuple[pa.Field, ...] = ()
@@ -178,6 +181,15 @@ class Encoded(NamedTuple):
 
     data: memoryview
     rows: Rows
+
+
+class SequenceRun(NamedTuple):
+    """Rows of a batch, ``start`` up to ``stop``, that a producer sent; ``sequence`` is that of the first one."""
+
+    start: int
+    stop: int
+    name: bytes
+    sequence: int
 
 
 class Segment(ABC):
@@ -445,13 +457,25 @@ class Format(ABC):
         """The format with the options that continue in the dialect of an existing segment."""
         return self
 
+    def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
+        """The producers that the last segment of a log knows: an offset near each one's last record, and its
+        sequence. For formats with ``tracking``."""
+        return {}
+
+    def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
+        """The records with their producers' sequences, where the format keeps those in the log itself."""
+        return encoded
+
     def check_creation(self) -> None:
         """Raise where an option that a new log needs is missing."""
         return
 
-    def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
+    def begin_segment(
+        self, base: int, created_ms: int, previous: Segment | None, first: Segment | None = None
+    ) -> Encoded:
         """The bytes of a new segment up to where records go, and what a scan of them would give. ``previous`` is the
-        segment before it, of which something may have to be carried over."""
+        segment before it, of which something may have to be carried over; ``first`` the first one of the log, where
+        that is known: what lies before it may be forgotten."""
         header = self.segment_header(base, created_ms)
         end = ScanEnd(0, len(header), int(Stop.END), base - 1)
         return Encoded(memoryview(header), Rows(self.no_columns(), 0, end))

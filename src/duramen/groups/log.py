@@ -7,6 +7,7 @@ Nothing is read or written for them before they are asked for.
 from __future__ import annotations
 
 from duramen.groups.cursors import Cursor, CursorState, cursors
+from duramen.groups.producers import Producer, ProducerState, producers
 from duramen.log.reader import Log
 from duramen.log.writer import WritableLog
 
@@ -24,6 +25,16 @@ class ConsumableLog(Log):
         self._check_open()
         return cursors(self)
 
+    def producers(self) -> list[ProducerState]:
+        """Every producer that this log knows, with its last sequence."""
+        self._check_open()
+        return producers(self)
+
 
 class ConsumableWritableLog(ConsumableLog, WritableLog):
     """A log opened for append, likewise."""
+
+    def producer(self, name: str) -> Producer:
+        """A sender whose appends can be repeated without being stored twice: ``append(value, sequence=n)``."""
+        self._check_open()
+        return Producer(self, name)
