@@ -10,11 +10,14 @@ import os
 import posixpath
 import re
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from duramen.disk import Disk, PosixDisk
+from duramen.disk.arrowfs import is_address, open_address
 from duramen.disk.base import Kind
-from duramen.errors import StorageError, UsageError
+from duramen.errors import StorageError
 from duramen.spark.options import ReadOptions
+from duramen.store.layout import list_partitions, list_topics
 
 _PARTITION = re.compile(r"(?:^|/)topics/([^/]+)/partitions/(\d+)$")
 
@@ -29,6 +32,10 @@ class Place(NamedTuple):
 
 def disk_of(path: str) -> tuple[Disk, str]:
     """The disk that a path or address lies on, and the path there."""
+    if path.startswith("file:"):
+        path = unquote(urlsplit(path).path)
+    elif is_address(path):
+        return open_address(path)
     return PosixDisk(), os.path.abspath(path)
 
 
@@ -38,23 +45,18 @@ def find_places(options: ReadOptions, disk: Disk, path: str) -> list[Place]:
         raise StorageError("no such file or directory", path=options.path, hint="check option path")
     if not options.is_store:
         return [_alone(path)]
-    topics = posixpath.join(path, "topics")
-    there = _directories(disk, topics)
     if options.subscribe is not None:
-        missing = [topic for topic in options.subscribe if topic not in there]
-        if missing:
-            hint = f"topics there: {', '.join(there[:8]) or 'none'}"
-            raise UsageError(f"option subscribe: there is no topic {missing[0]!r}", path=options.path, hint=hint)
-        there = sorted(options.subscribe)
-    elif options.subscribe_pattern is not None:
-        there = [topic for topic in there if re.fullmatch(options.subscribe_pattern, topic)]
-    places = []
-    for topic in there:
-        folder = posixpath.join(topics, topic, "partitions")
-        numbers = sorted(int(name) for name in _directories(disk, folder) if name.isdecimal())
-        wanted = [number for number in numbers if options.partitions is None or number in options.partitions]
-        places += [Place(topic, number, posixpath.join(folder, str(number))) for number in wanted]
-    return places
+        topics = sorted(options.subscribe)
+    else:
+        assert options.subscribe_pattern is not None
+        pattern = re.compile(options.subscribe_pattern)
+        topics = [topic for topic in list_topics(disk, path) if pattern.fullmatch(topic)]
+    found = [partition for topic in topics for partition in list_partitions(disk, path, topic)]
+    return [Place(*partition) for partition in found if _is_wanted(partition.number, options)]
+
+
+def _is_wanted(number: int, options: ReadOptions) -> bool:
+    return options.partitions is None or number in options.partitions
 
 
 def _alone(path: str) -> Place:
@@ -64,11 +66,3 @@ def _alone(path: str) -> Place:
     if found is not None:
         return Place(found[1], int(found[2]), path)
     return Place(posixpath.basename(path), 0, path)
-
-
-def _directories(disk: Disk, path: str) -> list[str]:
-    """The directories in a directory, in the order of their names."""
-    if disk.kind(path) != Kind.DIRECTORY:
-        return []
-    with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())

@@ -19,14 +19,16 @@ import pyarrow.compute as pc
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, LimitError
 from duramen.formats import make
-from duramen.formats.base import Cursor, Format, Rows, Segment
-from duramen.kernel.layout import Stop
+from duramen.formats.base import Cursor, Format, Rows, Segment, Stop
 from duramen.log.ending import Ending, judge_rows
-from duramen.spark.splits import LogSpec, Piece, Split
+from duramen.spark.splits import LogSpec, Look, Piece, Split
 
 BATCH_BYTES = 4 << 20
 BATCH_RECORDS = 1 << 16
 """Rows of a batch at most: the columns of a scan are allocated for as many."""
+PAYLOAD_COLUMNS = frozenset({"key", "value", "headers"})
+NO_PAYLOAD_BYTES = 1 << 30
+"""How far one step goes where payloads are jumped over: its batch holds few bytes of each record."""
 
 PLACE_COLUMNS = ("topic", "partition", "segment", "position")
 DAMAGE = "_damage"
@@ -60,6 +62,7 @@ class _Reading:
         self._codec = codec
         self._wanted = wanted
         self._decoded = [name for name in wanted.schema.names if name not in PLACE_COLUMNS and name != DAMAGE]
+        self._step_bytes = NO_PAYLOAD_BYTES if PAYLOAD_COLUMNS.isdisjoint(self._decoded) else BATCH_BYTES
         self._by_time = wanted.from_us is not None or wanted.to_us is not None
         for name, is_needed in (("offset", True), ("timestamp", self._by_time)):
             if is_needed and name not in self._decoded:
@@ -67,7 +70,9 @@ class _Reading:
 
     def batches(self, disk: Disk) -> Iterator[pa.RecordBatch]:
         piece = self._piece
-        self._data = disk.map(piece.path).data
+        look = Look(disk, piece.path)
+        look.fetch(0 if piece.start is None else piece.start.position, piece.end_position)
+        self._data, self._fetch = look.data, look.fetch
         if len(self._data) < piece.visible_bytes:
             raise CorruptionError(
                 f"the file has {len(self._data)} bytes and had {piece.visible_bytes} when the read was planned",
@@ -96,9 +101,16 @@ class _Reading:
                 return None
             raise
 
+    def _whole(self) -> Segment | None:
+        """The segment with what lies behind the piece, too: to judge damage, the rest of the file counts."""
+        self._fetch(0, self._piece.visible_bytes)
+        return self._open(self._piece.visible_bytes)
+
     def _scan(self, segment: Segment, cursor: Cursor) -> Iterator[pa.RecordBatch]:
         while True:
-            rows = segment.scan(cursor, max_records=BATCH_RECORDS, max_bytes=BATCH_BYTES, verify=self._wanted.verify)
+            rows = segment.scan(
+                cursor, max_records=BATCH_RECORDS, max_bytes=self._step_bytes, verify=self._wanted.verify
+            )
             yield from self._rows(segment, rows, cursor)
             if rows.count and rows.end.last_offset >= self._piece.to_offset - 1:
                 return
@@ -174,7 +186,7 @@ class _Reading:
         piece = self._piece
         if rows.stop == Stop.END:
             return None
-        whole = self._open(piece.visible_bytes)
+        whole = self._whole()
         assert whole is not None
         if piece.end_position < piece.visible_bytes:
             following = whole.scan(rows.cursor, max_records=1)
@@ -195,7 +207,7 @@ class _Reading:
         """Where records go on behind a bad place, or the end of the piece."""
         if self._wanted.on_damage == "fail":
             return self._piece.end_position
-        whole = self._open(self._piece.visible_bytes)
+        whole = self._whole()
         found = -1 if whole is None else whole.resync(cursor)
         return found if found >= 0 else self._piece.end_position
 
@@ -223,7 +235,7 @@ class _Reading:
     def _last_lost(self, end_position: int, first: int | None) -> int | None:
         """The offset before the first record behind a damaged range; None where no record follows in this file."""
         try:
-            whole = self._open(self._piece.visible_bytes)
+            whole = self._whole()
         except CorruptionError:
             return None
         if whole is None or first is None:

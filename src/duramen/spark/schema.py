@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from duramen.errors import UsageError
 from duramen.spark.options import DEFAULT_COLUMNS, ReadOptions
-from duramen.spark.reading import DAMAGE, Wanted
+from duramen.spark.reading import DAMAGE, PAYLOAD_COLUMNS, Wanted
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 DAMAGE_TYPE = StructType(
@@ -82,4 +82,4 @@ def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
 
 def reads_payload(names: Sequence[str]) -> bool:
     """Whether a column lies in the payload, so that its bytes are read and can be checked on the way."""
-    return not set(names).isdisjoint(("key", "value", "headers", DAMAGE))
+    return not PAYLOAD_COLUMNS.isdisjoint(names) or DAMAGE in names

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from duramen.spark.failing import plain, plain_rows
 from duramen.spark.options import ReadOptions, parse
 from duramen.spark.places import disk_of
 from duramen.spark.planning import plan_read
@@ -45,24 +46,29 @@ class DuramenSource(DataSource):
     def name(cls) -> str:
         return "duramen"
 
+    @plain
     def schema(self) -> StructType:
         return schema_of(parse(self.options, streaming=False))
 
+    @plain
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options, streaming=False)
         return DuramenReader(options, wanted_of(schema, options))
 
+    @plain
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from duramen.spark.stream import DuramenStreamReader
 
         options = parse(self.options, streaming=True)
         return DuramenStreamReader(options, wanted_of(schema, options))
 
+    @plain
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from duramen.spark.sink import make_writer
 
         return make_writer(self.options, schema, overwrite)
 
+    @plain
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from duramen.spark.sink import make_stream_writer
 
@@ -76,10 +82,12 @@ class DuramenReader(DataSourceReader):
         self._options = options
         self._wanted = wanted
 
+    @plain
     def partitions(self) -> list[SplitPartition]:
         return [SplitPartition(split) for split in plan_read(self._options)]
 
+    @plain
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition.value, Split):
             return iter(())  # Spark's way of planning nothing
-        return read_split(partition.value, self._wanted, disk_of(self._options.path)[0])
+        return plain_rows(read_split(partition.value, self._wanted, disk_of(self._options.path)[0]))

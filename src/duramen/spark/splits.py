@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from duramen.disk import Disk
+from duramen.disk.arrowfs import ArrowDisk
 from duramen.disk.base import Kind
 from duramen.errors import DuramenError, IncompleteHeaderError
-from duramen.formats.base import Cursor, Format, Role, Segment
+from duramen.formats.base import Cursor, Format, Role, Segment, Stop
 from duramen.formats.index import Index
-from duramen.kernel.layout import Stop
 from duramen.log.reader import Log, SegmentInfo
 from duramen.model import MAX_OFFSET
 from duramen.spark.options import MAX_PARTITION_BYTES, MIN_PARTITION_BYTES
@@ -32,13 +33,33 @@ DEFAULT_TASKS = 16
 """How many tasks a log is divided into if they can be of a sensible size: enough for a few machines."""
 
 
+HEADER_BYTES = 4096
+"""What is fetched of a remote file to see whether a record begins there."""
+FILE_HEADER_BYTES = 64 << 10
+
+
+class Look:
+    """The bytes of a file: mapped where they are local, fetched as they are needed where they are not."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.is_remote = isinstance(disk, ArrowDisk)
+        if isinstance(disk, ArrowDisk):
+            sparse = disk.sparse(path)
+            sparse.fetch(0, FILE_HEADER_BYTES)
+            self.data, self.fetch = sparse.data, sparse.fetch
+        else:
+            self.data, self.fetch = disk.map(path).data, _nothing
+
+
+def _nothing(start: int, end: int) -> None:
+    return
+
+
 class Range(NamedTuple):
-    """What is wanted of one log. ``to_offset`` and ``to_us`` are exclusive."""
+    """The offsets that are wanted of one log; ``to_offset`` is exclusive."""
 
     from_offset: int = 0
     to_offset: int = MAX_OFFSET
-    from_us: int | None = None
-    to_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +149,7 @@ def _pack(pieces: Iterable[Piece], target: int, cost: int) -> Iterator[list[Piec
 
 
 def _wanted_segments(log: Log, bounds: Range) -> list[SegmentInfo]:
-    """The segments that can hold a record of the range, by their bases and, for times, by their first records."""
+    """The segments that can hold a record of the range, by their bases."""
     segments = log.segments
     if bounds.from_offset >= bounds.to_offset:
         return []
@@ -148,15 +169,12 @@ def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, ta
     if info.size_bytes <= target and not (inside and info.size_bytes > MIN_PARTITION_BYTES // 8):
         yield whole
         return
-    try:
-        segment = log.codec.open_segment(disk.map(info.path).data[: info.size_bytes], whole.base)
-    except IncompleteHeaderError:
+    look = Look(disk, info.path)
+    segment = open_segment(log, info, look)
+    if segment is None:
         yield whole
         return
-    except DuramenError as error:
-        error.path = error.path or info.path
-        raise
-    marks = _Marks(log.codec, segment, _index(log, disk, info))
+    marks = _Marks(log.codec, segment, _index(log, disk, info), look)
     start = marks.before_offset(bounds.from_offset)
     end_position = marks.position_of(bounds.to_offset)
     while True:
@@ -167,6 +185,59 @@ def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, ta
             return
         yield replace(whole, start=start, end_position=cut.position)
         start = cut
+
+
+def open_segment(log: Log, info: SegmentInfo, look: Look) -> Segment | None:
+    """The segment as far as it is visible; None for the last one whose writer was stopped inside its header."""
+    try:
+        return log.codec.open_segment(look.data[: info.size_bytes], _base(log, info))
+    except IncompleteHeaderError:
+        if info.sealed:
+            raise
+        return None
+    except DuramenError as error:
+        error.path = error.path or info.path
+        raise
+
+
+def first_us(log: Log, disk: Disk, info: SegmentInfo) -> int | None:
+    """The time of a segment's first record, if it has one."""
+    segment = open_segment(log, info, Look(disk, info.path))
+    cursor = None if segment is None else segment.start
+    while segment is not None and cursor is not None:
+        rows = segment.scan(cursor, max_records=1, verify=False)
+        if rows.count:
+            found = segment.decode(rows, ("offset", "timestamp")).column(1).view(pa.int64())
+            return None if not len(found) else found[0].as_py()
+        cursor = rows.cursor if rows.stop == Stop.LIMIT else None
+    return None
+
+
+def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int:
+    """How far one gets from the beginning of a range with so many bytes; always one record further."""
+    for info in _wanted_segments(log, wanted):
+        look = Look(disk, info.path)
+        segment = open_segment(log, info, look)
+        if segment is None:
+            break
+        cursor = _Marks(log.codec, segment, _index(log, disk, info), look).before_offset(wanted.from_offset)
+        cursor = cursor or segment.start
+        look.fetch(cursor.position, info.size_bytes)
+        while True:
+            rows = segment.scan(cursor, max_records=1 << 16, max_bytes=1 << 30, verify=False)
+            lasts = rows.columns.last_offsets
+            skipped = int(np.searchsorted(lasts, wanted.from_offset))
+            ends = np.append(rows.columns.position[1:], rows.end.position)[skipped:]
+            used = ends - (int(rows.columns.position[skipped]) if len(ends) else 0)
+            fitting = int(np.searchsorted(used, budget_bytes, side="right"))
+            if fitting < len(used):
+                behind = int(lasts[skipped + max(fitting, 1) - 1]) + 1
+                return min(max(behind, wanted.from_offset + 1), wanted.to_offset)
+            budget_bytes = max(budget_bytes - (int(used[-1]) if len(used) else 0), 0)
+            if rows.stop != Stop.LIMIT:
+                break
+            cursor = rows.cursor
+    return wanted.to_offset
 
 
 def _base(log: Log, info: SegmentInfo) -> int | None:
@@ -191,8 +262,9 @@ class _Marks:
     """Places in a segment where a record is known to begin: from its index, by arithmetic, or by a walk along the
     headers. Each is checked against the bytes before it is used, so a wrong index costs parallelism, not records."""
 
-    def __init__(self, codec: Format, segment: Segment, index: Index | None) -> None:
+    def __init__(self, codec: Format, segment: Segment, index: Index | None, look: Look) -> None:
         self._segment = segment
+        self._look = look
         self._index = index
         self._walked: tuple[Any, Any] | None = None
         self._stride = 0
@@ -234,12 +306,15 @@ class _Marks:
         position = start.position + row * self._stride
         if row < 0 or position >= len(self._segment.buf):
             return None
+        self._look.fetch(position, position + HEADER_BYTES)
         return self._segment.cursor_at(self._segment.base_offset + row, position)
 
     def _checked(self, offsets: Any, positions: Any, row: int) -> Cursor | None:
         if not 0 <= row < len(offsets) or int(offsets[row]) >= 2**63:
             return None
-        return self._segment.cursor_at(int(offsets[row]), int(positions[row]))
+        position = int(positions[row])
+        self._look.fetch(position, position + HEADER_BYTES)
+        return self._segment.cursor_at(int(offsets[row]), position)
 
     def _table(self) -> tuple[Any, Any]:
         if self._index is not None:
@@ -252,11 +327,12 @@ class _Marks:
         """Every so many records, one mark: no checksum is computed and no payload looked at."""
         offsets, positions = [], []
         cursor = self._segment.start
-        while True:
+        while not self._look.is_remote:  # there, it would fetch the whole file
             rows = self._segment.scan(cursor, max_bytes=1 << 20, max_records=1 << 16, verify=False)
             if len(rows.columns):
                 offsets.append(int(rows.columns.first_offsets[0]))
                 positions.append(int(rows.columns.position[0]))
             if rows.stop != Stop.LIMIT:
-                return np.array(offsets, np.int64), np.array(positions, np.int64)
+                break
             cursor = rows.cursor
+        return np.array(offsets, np.int64), np.array(positions, np.int64)
