@@ -27,7 +27,7 @@ from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, write_all
 from duramen.errors import LockedError, StorageError, UsageError
 from duramen.formats import Format
-from duramen.formats.base import Cursor, Encoded, Role, Rows, Segment, SegmentSummary
+from duramen.formats.base import Cursor, Encoded, Role, Rows, SegmentSummary
 from duramen.kernel.layout import ScanEnd, Stop
 from duramen.log.active import ActiveSegment
 from duramen.log.sidecar import DIRECTORY, Config, Sealed, Sidecar, Watermark
@@ -68,7 +68,7 @@ class SegmentBuilder:
     """Writes one segment. `add` the batches, then `finish`; leave it with `close` if something goes wrong.
 
     The batches have a column ``offset``, which rises and may leave gaps where the format can; rows without a time get
-    ``default_us``. ``previous`` is the segment before, of which a format may carry something over. What lies at the
+    ``default_us``. ``begun`` is what the segment begins with, if not what the format would write. What lies at the
     names of the segment's files is replaced: it is what an earlier attempt left."""
 
     def __init__(
@@ -80,7 +80,7 @@ class SegmentBuilder:
         *,
         created_ms: int = 0,
         max_bytes: int | None = None,
-        previous: Segment | None = None,
+        begun: Encoded | None = None,
         default_us: int = 0,
     ) -> None:
         self._disk = disk
@@ -94,7 +94,8 @@ class SegmentBuilder:
         path = posixpath.join(root, fmt.segment_path(base))
         if disk.kind(path) == Kind.FILE:
             disk.remove(path)
-        begun = fmt.begin_segment(base, created_ms, previous)
+        if begun is None:
+            begun = fmt.begin_segment(base, created_ms, None)
         self._active = ActiveSegment.create(disk, root, fmt, begun, base, created_ms)
 
     @property
