@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from duramen.errors import DetectionError, DuramenError, PoisonedError, StorageE
 from duramen.formats import Format, make
 from duramen.formats.base import Encoded, SegmentSummary
 from duramen.kernel.layout import Columns
-from duramen.log import intake
+from duramen.log import intake, pending
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.directory import Directory, detect, format_at, list_log
@@ -51,6 +52,7 @@ class _Control(NamedTuple):
     """A call that takes its turn among the appends."""
 
     name: str
+    run: Callable[[], None] | None = None
 
 
 class WritableLog(Log):
@@ -82,6 +84,8 @@ class WritableLog(Log):
         self._is_midway = False
         self._closing = threading.Lock()
         self._shown: Watermark | None = None
+        self._held: Watermark | None = None
+        """In a transaction: the watermark that readers will learn of when it is committed."""
         disk = disk if disk is not None else PosixDisk()
         known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
         fmt = _prepare(disk, path, format, options)
@@ -90,7 +94,10 @@ class WritableLog(Log):
         try:
             if read_config(disk, path) != known:  # another writer made or changed the log just now
                 fmt = _prepare(disk, path, format, options)
-            recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate")
+            settled = pending.settle(disk, path, fmt, self._sidecar)
+            if settled is not None and settled.replaces:
+                fmt = _prepare(disk, path, format, options)
+            recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate", settled=settled)
             super().__init__(path, format=recovered.fmt.name, disk=disk, **recovered.fmt.options)
         except BaseException:
             self._sidecar.release()
@@ -99,8 +106,10 @@ class WritableLog(Log):
 
     # --- opening
 
-    def _recover(self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool) -> Recovered:
-        recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage).run()
+    def _recover(
+        self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool, settled: pending.Pending | None
+    ) -> Recovered:
+        recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage, settled=settled).run()
         fmt = recovered.fmt
         config = read_config(disk, path)
         wanted = Config(fmt.name, fmt.options, config.created_ms if config else int(time.time() * 1000))
@@ -162,6 +171,19 @@ class WritableLog(Log):
         self._check_usable()
         return self._commit.submit(Request(_Work(batch, sync), batch.nbytes, batch.num_rows), timeout_s)
 
+    def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
+        """Append the batches of ``data`` (each as `append_batch` takes it) all at once and exactly once, at ``fsync``:
+        readers see all rows or none, whatever happens. ``writer`` names who sends them, and ``batch`` counts up. None
+        where that batch, or a later one, is in the log already: then nothing is stored."""
+        from duramen.log.transaction import append_once
+
+        return append_once(self, data, writer, batch)
+
+    def exclusively(self, work: Callable[[], None]) -> None:
+        """Run ``work`` while no append is under way."""
+        self._check_usable()
+        self._commit.submit(Request(_Control("exclusively", work), 0, 0, alone=True))
+
     def sync(self) -> None:
         """Return when everything appended is on the disk."""
         self._control("sync")
@@ -206,7 +228,7 @@ class WritableLog(Log):
         first = group[0].work
         try:
             if isinstance(first, _Control):
-                getattr(self, f"_do_{first.name}")()
+                (first.run or getattr(self, f"_do_{first.name}"))()
                 group[0].result = True
             else:
                 self._append_group(group)
@@ -372,6 +394,9 @@ class WritableLog(Log):
         if self._is_midway:
             # A batch goes on in another segment. Recovery must know of it; readers must not see half of the batch.
             mark = mark._replace(next_offset=self._visible.next_offset)
+        if self._held is not None:
+            self._held = mark
+            return
         try:
             self._sidecar.mark(mark, durable=durable)
         except BaseException as error:
