@@ -5,6 +5,9 @@
 'duramen.spark.jobs.verify'
 """
 
+from duramen.spark.jobs.decoding import decoder
+from duramen.spark.jobs.export import Exported, export
+from duramen.spark.jobs.targets import committed_files
 from duramen.spark.jobs.verify import verify, verify_rows
 
-__all__ = ["verify", "verify_rows"]
+__all__ = ["Exported", "committed_files", "decoder", "export", "verify", "verify_rows"]

@@ -1,7 +1,7 @@
 """Values as columns: JSON or Avro, with a given schema. Runs inside tasks, one Arrow batch at a time.
 
-JSON goes through Arrow's reader, whole batches at once; only a batch with a value that does not fit is looked at value by
-value, to say which. Avro has no such reader: `fastavro` makes a Python object per record, and that is what it costs.
+JSON goes through Arrow's reader, whole batches at once; only a batch with a value that does not fit is looked at value
+by value, to say which. Avro has no such reader: `fastavro` makes a Python object per record, and that is what it costs.
 
 The decoded fields become the struct column ``value``. A value that cannot be decoded raises with its offset, or becomes
 null where that was asked for (``malformed="null"``); nothing is dropped.
@@ -112,7 +112,12 @@ def _arrow_of_ddl(text: str) -> pa.Schema:
     from pyspark.sql.types import StructType
 
     try:
-        return to_arrow_schema(StructType.fromDDL(text), timezone="UTC")
+        parsed = StructType.fromDDL(text)
+        if not isinstance(parsed, StructType):
+            raise UsageError(
+                f"the schema {text!r} is one type, not columns", hint="for example 'id bigint, name string'"
+            )
+        return to_arrow_schema(parsed, timezone="UTC")
     except PySparkException as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(

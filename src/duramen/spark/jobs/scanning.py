@@ -36,6 +36,15 @@ class Piece(NamedTuple):
     from_offset: int
     to_offset: int
 
+    @property
+    def name(self) -> str:
+        return name_of(self.place)
+
+
+def name_of(place: Place) -> str:
+    """How a log is called in what a job remembers: by its whole path, because two logs may have the same name."""
+    return place.path
+
 
 @dataclass(frozen=True)
 class Portion:
@@ -87,16 +96,16 @@ def plan_scan(
     verify: bool = True,
     max_bytes: int | None = None,
 ) -> Scan:
-    """Plan a read of ``columns``. ``begin``: from which offset on, by the name of the place, if later than asked for."""
+    """Plan a read of ``columns``. ``begin``: from which offset on, by the piece's name, if later than asked for."""
     disk, path = disk_of(options.path)
     logs: list[tuple[Place, Log, Range]] = []
     pieces = []
     for place in find_places(options, disk, path):
         log = open_log(options, disk, place)
-        wanted = range_of(options, place, log)
+        wanted = range_of(options, disk, place, log)
         last = min(wanted.to_offset, log.next_offset)
         first = max(wanted.from_offset, min(log.first_offset, last))
-        resumed = (begin or {}).get(place.name)
+        resumed = (begin or {}).get(name_of(place))
         if resumed is not None:
             _check_resumed(options, log, resumed)
             first = max(first, resumed)
