@@ -11,7 +11,9 @@ skipped, and values that the target cannot hold: those are never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import posixpath
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.disk import Disk
+from duramen.disk.base import Kind
 from duramen.errors import UnsupportedFieldError
 from duramen.formats import Format, make
 from duramen.kernel.layout import Int64s
 from duramen.log import origin
 from duramen.log.build import LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.copy import Until, check, copy_parts, copy_state, refuse_inside
-from duramen.log.origin import Boundary, Origin
+from duramen.log.origin import Boundary, ChunkList, KnownChunks, Origin
 from duramen.log.source import Skipped, Source
 from duramen.log.survey import Loss, Survey, check_allowed
 from duramen.model import TIMESTAMP
@@ -154,7 +157,7 @@ class Conversion:
             elif not self.renumbers:
                 for path, content in source.state.items():
                     builder.put_file(path, content)
-            builder.put_file(origin.PATH, origin.encode(self._remembered()))
+            self._remember(builder)
             builder.finish()
             written = sum(built.records for built in builder.segments)
             check(builder, written, check_progress)
@@ -170,8 +173,9 @@ class Conversion:
         most = self.target.options.get("segment_max_bytes", default_bytes) if self._sizes_decide else None
         filler = _Filler(builder, self._boundaries(), most)
         try:
-            for batch in self._batches(progress):
-                filler.write(batch)
+            with contextlib.closing(self._batches(builder, progress)) as batches:
+                for batch in batches:
+                    filler.write(batch)
             filler.finish()
         finally:
             filler.close()
@@ -203,30 +207,65 @@ class Conversion:
             found.append(Boundary(base, first, segment.created_ms))
         return found
 
-    def _remembered(self) -> dict[str, Origin]:
-        """What the new log keeps of the one it is made from, and of those before."""
+    def _remember(self, builder: LogBuilder) -> None:
+        """Keep what the new format has no place for: of the log that this one is made from, and of those before."""
         if self.source.fmt.name == self.target.name:
-            return self._origins
-        mine = Origin(self.source.written_as.options, self.survey.next_offset, tuple(self._own_boundaries()))
-        kept = {name: found for name, found in self._origins.items() if name != self.target.name}
-        return {**kept, self.source.fmt.name: mine}
+            kept = self._origins
+        else:
+            mine = Origin(self.source.written_as.options, self.survey.next_offset, tuple(self._own_boundaries()))
+            kept = {name: found for name, found in self._origins.items() if name != self.target.name}
+            kept[self.source.fmt.name] = mine
+        if kept:
+            builder.put_file(origin.PATH, origin.encode(kept))
+        chunks = posixpath.join(self.source.path, origin.CHUNKS_PATH)
+        is_known = self._origins and self.source.disk.kind(chunks) == Kind.FILE
+        if is_known and not (self.source.fmt.capabilities.chunks or self.target.capabilities.chunks):
+            builder.put_file(origin.CHUNKS_PATH, self.source.disk.map(chunks).data)
 
     # --- records
 
-    def _batches(self, progress: Progress) -> Iterator[pa.RecordBatch]:
+    def _batches(self, builder: LogBuilder, progress: Progress) -> Generator[pa.RecordBatch]:
         """The records with the columns that the target has a place for, and times as it can hold them."""
+        columns = self._columns()
+        is_other = self.source.fmt.name != self.target.name
+        times = _Times(self.target) if is_other and "timestamp" in columns else None
+        chunks = self._known_chunks()
+        listed = None
+        if is_other and self.source.fmt.capabilities.chunks and not self.renumbers:
+            listed = ChunkList(builder.disk, builder.root)
+            columns.append(origin.CHUNK_ID)
+        try:
+            for batch in self._decoded(columns, progress):
+                if listed is not None:
+                    listed.add(batch)
+                    batch = batch.drop_columns([origin.CHUNK_ID])
+                batch = batch if times is None else times.fit(batch)
+                yield batch if chunks is None else chunks.mark(batch)
+            if listed is not None:
+                listed.finish()
+        finally:
+            if listed is not None:
+                listed.close()
+
+    def _columns(self) -> list[str]:
         has, can = self.source.fmt.capabilities.columns, self.target.capabilities.columns
         extras = [field.name for field in self.source.fmt.capabilities.extras]
         columns = [name for name in ("offset", "timestamp", "key", "value", "headers", *extras) if name in has & can]
         if self.renumbers:
             columns.remove("offset")
-        times = _Times(self.target) if self.source.fmt.name != self.target.name else None
+        return columns
+
+    def _known_chunks(self) -> KnownChunks | None:
+        known = self._origins.get(self.target.name)
+        if known is None or not self.target.capabilities.chunks or self.source.fmt.name == self.target.name:
+            return None
+        return KnownChunks.read(self.source.disk, self.source.path, known.next_offset)
+
+    def _decoded(self, columns: Sequence[str], progress: Progress) -> Iterator[pa.RecordBatch]:
         for part in self.source.parts:
             self.source.check_digest(part)
             for segment, rows in self.source.steps(part):
                 for batch in self.source.decode(part, segment, rows, columns):
-                    if times is not None and "timestamp" in columns:
-                        batch = times.fit(batch)
                     if batch.num_rows:
                         yield batch
                 progress(rows.end.position - int(rows.columns.position[0]))

@@ -23,7 +23,7 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Encoded, Rows, Segment
 from duramen.kernel.layout import ScanEnd, Stop
-from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder
+from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.report import Report
 from duramen.log.source import Part, Source
 from duramen.log.verify import verify
@@ -67,8 +67,63 @@ class Copied:
     next_offset: int
     state: list[str]
     """The files of consumers and writers that went along."""
+    left_behind: int
+    """How many of them did not, because the copy ends earlier."""
     torn_bytes: int
     """Behind the last whole record of the source: they were not acknowledged."""
+
+
+class Copy:
+    """One copy: the source is opened when it is made, `run` carries it out."""
+
+    def __init__(
+        self,
+        src: str,
+        dst: str,
+        *,
+        until_offset: int | None = None,
+        until_time: Any = None,
+        format: str | None = None,
+        disk: Disk | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        refuse_inside(src, dst)
+        self.path = dst
+        self.source = Source(src, format=format, disk=disk, options=options)
+        refuse_taken(self.source.disk, dst)
+        self._until = self._bound(until_offset, until_time)
+
+    def _bound(self, offset: int | None, when: Any) -> Until:
+        fmt = self.source.fmt
+        if offset is not None and when is not None:
+            raise UsageError("until an offset, or until a time: not both")
+        if offset is not None and offset < 0:
+            raise UsageError(f"{offset} is no offset")
+        if when is None:
+            return Until(offset)
+        if fmt.capabilities.timestamps is None:
+            raise UsageError(f"{fmt.name} records have no time", path=self.source.path)
+        try:
+            return Until(None, to_us(when))
+        except ValueError as error:
+            raise UsageError(f"{when!r} is no time: {error}", hint="ISO 8601, or milliseconds since 1970") from error
+
+    def run(self, progress: Progress | None = None, check_progress: Progress | None = None) -> Copied:
+        """Copy; everything is at the path when this returns, and nothing if it raises."""
+        source, state = self.source, [*self.source.format_state, *self.source.state]
+        with LogBuilder(self.path, source.written_as, disk=source.disk, created_ms=source.created_ms) as builder:
+            is_cut = copy_parts(builder, source, self._until, progress or _nobody)
+            if not is_cut:
+                copy_state(builder, source)
+            builder.finish()
+            check(builder, sum(built.records for built in builder.segments), check_progress)
+            builder.publish()
+        built = builder.segments
+        return Copied(
+            builder.path, source.fmt.name, sum(segment.records for segment in built),
+            sum(segment.size_bytes for segment in built), len(built), built[0].base, built[-1].next_offset,
+            [] if is_cut else sorted(state), len(state) if is_cut else 0, source.torn_bytes,
+        )  # fmt: skip
 
 
 def copy(
@@ -79,55 +134,26 @@ def copy(
     until_time: Any = None,
     format: str | None = None,
     disk: Disk | None = None,
-    progress: Progress | None = None,
-    check_progress: Progress | None = None,
     **options: Any,
 ) -> Copied:
     """Copy the log at ``src`` to the new path ``dst``, up to and without ``until_offset``, or the first record whose
     time is ``until_time`` or later."""
-    refuse_inside(src, dst)
-    source = Source(src, format=format, disk=disk, options=options)
-    until = _until(source, until_offset, until_time)
-    with LogBuilder(dst, source.written_as, disk=source.disk, created_ms=source.created_ms) as builder:
-        copy_parts(builder, source, until, progress or _nobody)
-        state = [] if until.is_set else copy_state(builder, source)
-        builder.finish()
-        check(builder, sum(built.records for built in builder.segments), check_progress)
-        builder.publish()
-    segments = builder.segments
-    return Copied(
-        builder.path, source.fmt.name, sum(built.records for built in segments),
-        sum(built.size_bytes for built in segments), len(segments), segments[0].base, segments[-1].next_offset,
-        state, source.torn_bytes,
-    )  # fmt: skip
+    return Copy(
+        src, dst, until_offset=until_offset, until_time=until_time, format=format, disk=disk, options=options
+    ).run()
 
 
-def _until(source: Source, offset: int | None, when: Any) -> Until:
-    if offset is not None and when is not None:
-        raise UsageError("until an offset, or until a time: not both")
-    if offset is not None and offset < 0:
-        raise UsageError(f"{offset} is no offset")
-    if when is None:
-        return Until(offset)
-    if source.fmt.capabilities.timestamps is None:
-        raise UsageError(f"{source.fmt.name} records have no time", path=source.path)
-    try:
-        return Until(None, to_us(when))
-    except ValueError as error:
-        raise UsageError(f"{when!r} is no time: {error}", hint="ISO 8601, or milliseconds since 1970") from error
-
-
-def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Progress) -> None:
-    """Take over the segments as they are, up to where the copy ends."""
+def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Progress) -> bool:
+    """Take over the segments as they are, up to where the copy ends; answers whether that is before their end."""
     source.check_presence()
     previous: BuiltSegment | None = None
     for part in source.parts:
         if until.offset is not None and part.base is not None and part.base >= until.offset and previous is not None:
-            return
+            return True
         built, is_cut = _copy_part(builder, source, part, until, progress)
         if is_cut and not built.records and previous is not None:
             _discard(builder, built)  # the cut lies at the seam
-            return
+            return True
         if previous is not None and source.fmt.capabilities.lost_segments_show and built.base != previous.next_offset:
             raise CorruptionError(
                 f"{built.base - previous.next_offset} offsets before this segment are missing",
@@ -135,8 +161,9 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
             )  # fmt: skip
         builder.add(built)
         if is_cut:
-            return
+            return True
         previous = built
+    return False
 
 
 def _discard(builder: LogBuilder, built: BuiltSegment) -> None:
@@ -199,12 +226,10 @@ def _put_head(target: SegmentBuilder, source: Source, part: Part, segment: Segme
         target.add(batch.slice(first, stop - first))
 
 
-def copy_state(builder: LogBuilder, source: Source) -> list[str]:
+def copy_state(builder: LogBuilder, source: Source) -> None:
     """Take along what consumers and writers stored beside the records."""
-    files = {**source.format_state, **source.state}
-    for path, content in files.items():
+    for path, content in {**source.format_state, **source.state}.items():
         builder.put_file(path, content)
-    return sorted(files)
 
 
 def check(builder: LogBuilder, records: int, progress: Progress | None = None) -> Report:
