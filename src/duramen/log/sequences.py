@@ -352,7 +352,7 @@ class Sequences:
     def settle(self) -> None:
         """The group is written: its sequences count, and the repeats can be confirmed."""
         self.known.update(self._announced)
-        self._announced = []
+        self._announced, self._group = [], []
         for request in self._repeats:
             claim = request.work.producer
             last = self.known.get(claim.name)
@@ -362,7 +362,7 @@ class Sequences:
 
     def take_back(self) -> None:
         """The group was not written, not a byte of it: forget what was announced."""
-        self._announced = []
+        self._announced, self._group = [], []
         if self._end > self._announced_at:
             assert self._file is not None
             write_all(self._file, self._announced_at, bytes(self._end - self._announced_at))
