@@ -7,7 +7,19 @@
 
 from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import Exported, export
+from duramen.spark.jobs.profile import Profile, profile
+from duramen.spark.jobs.profile_page import page as profile_page
 from duramen.spark.jobs.targets import committed_files
 from duramen.spark.jobs.verify import verify, verify_rows
 
-__all__ = ["Exported", "committed_files", "decoder", "export", "verify", "verify_rows"]
+__all__ = [
+    "Exported",
+    "Profile",
+    "committed_files",
+    "decoder",
+    "export",
+    "profile",
+    "profile_page",
+    "verify",
+    "verify_rows",
+]
