@@ -232,7 +232,8 @@ class LogBuilder:
         self.path = posixpath.normpath(path)
         self.root = self.path + BUILDING
         """Where the files lie until the log is published."""
-        self.fmt = fmt
+        # The dialect that is written is stated, not guessed from the bytes.
+        self.fmt = fmt.continuing(fmt.open_segment(b"", 0))
         self.disk: Disk = disk if disk is not None else PosixDisk()
         self.segments: list[BuiltSegment] = []
         self._created_ms = created_ms
@@ -307,12 +308,10 @@ class LogBuilder:
             builder = self.segment(0, created_ms=self._created_ms)
             self.segments.append(builder.finish())
         last = self.segments[-1]
-        segment = self.fmt.open_segment(self.disk.map(self._full(self.fmt.segment_path(last.base))).data, last.base)
-        options = self.fmt.continuing(segment).options
         summaries = [built.summary for built in self.segments]
         for path, content in self.fmt.log_files(summaries, self._created_ms).items():
             self.put_file(path, content)
-        self._sidecar.write_config(Config(self.fmt.name, options, self._created_ms))
+        self._sidecar.write_config(Config(self.fmt.name, self.fmt.options, self._created_ms))
         for built in self.segments[:-1]:
             self._sidecar.add_sealed(built.sealed)
         crc32c = 0 if self.fmt.capabilities.record_checksum else last.crc32c
@@ -326,9 +325,6 @@ class LogBuilder:
         self.disk.replace(self.root, self.path)
         self._published = True
         self.disk.sync_directory(parent_of(self.path))
-
-    def _full(self, path: str) -> str:
-        return posixpath.join(self.root, path)
 
 
 # --- directories

@@ -82,7 +82,10 @@ class Conversion:
         check_allowed(self._allowed)
         refuse_inside(src, dst)
         self.path = dst
-        self.source = source = Source(src, format=format, disk=disk, on_damage=on_damage, options=source_options)
+        self.source = source = Source(
+            src, format=format, disk=disk, on_damage=on_damage, options=source_options,
+            hint="`duramen repair` mends the log; `--on-damage skip` leaves the damage out",
+        )  # fmt: skip
         refuse_taken(source.disk, dst)
         self._origins = origin.read(source.disk, src) if source.is_directory else {}
         inherited: dict[str, Any] = {}
