@@ -25,6 +25,7 @@ from duramen.errors import (
     PoisonedError,
     QueueTimeoutError,
     StorageError,
+    UnknownTopicError,
     UnknownVersionError,
     UnsupportedFieldError,
     UsageError,
@@ -42,6 +43,7 @@ from duramen.log.report import Finding, Report
 from duramen.log.verify import verify as _verify
 from duramen.log.writer import Appended, WritableLog
 from duramen.model import SCHEMA, Record
+from duramen.store.store import Store
 
 
 def __getattr__(name: str) -> Any:
@@ -164,6 +166,8 @@ __all__ = [
     "Report",
     "SegmentInfo",
     "StorageError",
+    "Store",
+    "UnknownTopicError",
     "UnknownVersionError",
     "UnsupportedFieldError",
     "UsageError",
