@@ -117,7 +117,7 @@ def plan(
               for segment in _wanted_segments(log, bounds)]  # fmt: skip
     total = sum(segment.size_bytes for _, _, segment, _ in wanted)
     target = max_bytes or min(MAX_PARTITION_BYTES, max(MIN_PARTITION_BYTES, total // DEFAULT_TASKS))
-    cost = OPEN_COST_BYTES
+    cost = min(OPEN_COST_BYTES, target // 16)
     if min_splits > 1:
         target, cost = min(target, max(1, total // min_splits)), 0
     pieces: list[Piece] = []
