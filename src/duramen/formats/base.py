@@ -42,6 +42,7 @@ __all__ = [
     "Severity",
     "Stop",
     "columns_for",
+    "cursor_near",
     "schema_for",
 ]
 
@@ -266,6 +267,30 @@ class Segment(ABC):
         raise UsageError("records of this format cannot be left out one by one")
 
 
+NEAR_BYTES = 1 << 20
+"""What is walked sooner than looked for."""
+
+
+def cursor_near(segment: Segment, position: int, index: Index | None) -> Cursor | None:
+    """A place at or before ``position`` where a record starts, from the index or because a checksum proves it; None
+    where it is best to walk from the beginning."""
+    if position - segment.start.position < NEAR_BYTES:
+        return None
+    if index is not None and index.positions is not None:
+        row = int(np.searchsorted(index.positions, position, side="right")) - 1
+        if row >= 0:
+            cursor = segment.cursor_at(int(index.offsets[row]), int(index.positions[row]))
+            if cursor is not None and cursor.position <= position:
+                return cursor
+    back = NEAR_BYTES // 16
+    while segment.record_checksum and position - back > segment.start.position:
+        found = segment.resync(Cursor(position - back, -1))
+        if 0 <= found <= position:
+            return Cursor(found, -1)
+        back *= 8
+    return None
+
+
 class IndexBuilder(ABC):
     """Makes the derived files of one segment from what scans or encoders answer, all at once or bit by bit."""
 
@@ -382,8 +407,11 @@ class Format(ABC):
         return {}
 
     @abstractmethod
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
-        """Every structure of a file, in file order; a damaged place as a block with a problem."""
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
+        """Every structure of a file, in file order; a damaged place as a block with a problem, and what lies behind it.
+        What ends before the byte ``begin`` may be left out; ``index`` helps to find that place in a segment."""
 
     # --- writing
 

@@ -38,6 +38,7 @@ from duramen.formats.base import (
     Segment,
     schema_for,
 )
+from duramen.formats.index import Index
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, column
 from duramen.model import SCHEMA, Record
@@ -174,9 +175,12 @@ class FixedSlot(Format):
     def no_columns(self) -> SlotColumns:
         return SlotColumns.empty(0)
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         segment = self.open_segment(buf, base)
-        position, number = 0, 0
+        number = begin // segment.slot_bytes
+        position = number * segment.slot_bytes
         while position < len(segment.buf):
             end = kernel.scan_slots(segment.buf, position, len(segment.buf), segment.record_bytes, 1)
             stop = Stop(end.stop)

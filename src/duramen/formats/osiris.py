@@ -255,7 +255,9 @@ class Osiris(Format):
         except DuramenError as error:
             return {"tracking": error.message}
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         view = memoryview(buf)
         if kernel.is_zero(view, 0, len(view)):
             yield Block("zeros", 0, [Field("zeros", 0, len(view), f"{len(view)} zero bytes", "never begun")])
@@ -268,9 +270,11 @@ class Osiris(Format):
             problem = error.message
         yield Block("header", 0, list(FILE_HEADER.fields(view, 0)), problem)
         if role == Role.INDEX:
-            yield from dump_index(view, FILE_HEADER.size, ENTRY)
+            yield from dump_index(view, FILE_HEADER.size, ENTRY, begin)
         elif problem is None:
-            yield from dump_chunks(self.open_segment(view, base))
+            yield from dump_chunks(self.open_segment(view, base), begin, index)
+        elif len(view) > FILE_HEADER.size:
+            yield from dump_chunks(OsirisSegment(view, 0, FILE_HEADER.size, self._max_uncompressed_bytes), begin, index)
 
     # --- writing
 

@@ -38,6 +38,10 @@ WITHOUT_TRACE = frozenset({"segment_max_bytes", "segment_max_age_ms", "index_str
 """Options that a segment's own bytes do not depend on."""
 
 
+OF_THE_BYTES = frozenset({"lost_slots"})
+"""Options that say something about bytes that are there, and nothing about those that are written anew."""
+
+
 class LossError(UnsupportedFieldError):
     """The target has no place for something that the log holds. ``losses`` lists all of it."""
 
@@ -99,6 +103,8 @@ class Conversion:
         self.survey = Survey(source, self.target).run()
         self.as_is = self._is_as_is()
         if not self.as_is:
+            rewritten = {name: value for name, value in self.target.options.items() if name not in OF_THE_BYTES}
+            self.target = make(to, **rewritten)
             self._fit_values()
         self.losses = self.survey.losses(as_is=self.as_is)
 

@@ -188,7 +188,7 @@ def _copy_part(
                 _put_head(target, source, part, segment, rows, end)
                 is_cut = True
                 break
-            position = int(rows.columns.position[0])
+            position = target.cursor.position  # what no row holds goes along, too
             target.put(Encoded(segment.buf[position : rows.end.position], rows))
             progress(rows.end.position - position)
         return target.finish(), is_cut
@@ -210,7 +210,7 @@ def _put_head(target: SegmentBuilder, source: Source, part: Part, segment: Segme
     columns = rows.columns
     whole = int(np.searchsorted(columns.last_offsets, end))
     if whole:
-        start, stop = int(columns.position[0]), int(columns.position[whole])
+        start, stop = target.cursor.position, int(columns.position[whole])
         last = int(columns.last_offsets[whole - 1])
         head = Rows(columns.head(whole), 0, ScanEnd(whole, stop, int(Stop.END), last))
         head.count = segment.decode(head, ("offset",)).num_rows
