@@ -27,7 +27,7 @@ from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, Usa
 from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
-from duramen.log import pending
+from duramen.log import change, pending
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.report import Report
@@ -151,6 +151,9 @@ class Log:
             self._has_sidecar = self._disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
         self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
         directory = list_log(self._disk, self.path, self.codec)
+        removed = change.pending_removals(self._disk, self.path) if self._has_sidecar else ()
+        if removed:
+            directory = directory.without(removed)
         uncommitted = pending.visible(self._disk, self.path, self.codec, directory) if self._has_sidecar else None
         if uncommitted is not None:
             self._watermark, directory = uncommitted

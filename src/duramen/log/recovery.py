@@ -24,6 +24,7 @@ from duramen.log.active import ActiveSegment
 from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
 from duramen.log.pending import Pending
+from duramen.log.journal import refuse_unfinished
 from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
 
 UNSYNCED_BYTES = 8 << 20
@@ -42,6 +43,7 @@ class Case(StrEnum):
     CONTINUED = "continued"
     INDEX = "index"
     LEFTOVER = "leftover"
+    CHANGE = "unfinished change"
     UNCOMMITTED = "uncommitted transaction"
     COMMITTED = "committed transaction"
     CUT = "damage, cut on request"
@@ -80,6 +82,7 @@ TABLE: dict[Case, Rule] = {
     Case.SEALED: Rule("the last segment is sealed", "begin a new one behind it"),
     Case.INDEX: Rule("an index is missing, short, long or wrong", "make it anew from the records"),
     Case.LEFTOVER: Rule("a temporary file of work that did not finish", "remove it"),
+    Case.CHANGE: Rule("retention or compaction decided on a change and did not finish it", "finish it"),
     Case.UNCOMMITTED: Rule(
         "a transaction was under way, and its ledger does not know it",
         "take back everything behind its beginning; no copy: nobody was told that it was stored",
@@ -158,6 +161,7 @@ class Recovery:
         self._watermark = sidecar.watermark()
 
     def run(self) -> Recovered:
+        refuse_unfinished(self._disk, self._root)
         self._settle()
         self._sweep()
         self._check_sealed()

@@ -14,7 +14,6 @@ Refuses formats whose records cannot be left out one by one.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,24 +23,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from duramen.disk import Disk
-from duramen.disk.base import Kind
 from duramen.errors import UsageError
 from duramen.formats.base import Cursor, Rows, Segment
 from duramen.kernel.layout import FrameColumns, Stop
 from duramen.log.build import BuiltSegment, SegmentBuilder, remove_tree
 from duramen.log.compaction.keys import KeyOf, extractor
+from duramen.log.compaction.state import State, read_state
 from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
-from duramen.log.maintenance import compacted_until, sealed_directory, swap_segment
+from duramen.log.maintenance import sealed_directory, swap_segment, write_state
 from duramen.log.retention import newest_us
 from duramen.log.sidecar import DIRECTORY
 
 if TYPE_CHECKING:
     from duramen.log.writer import WritableLog
 
-STATE = posixpath.join(DIRECTORY, "compaction.json")
 STAGING = posixpath.join(DIRECTORY, "compacting")
 DEFAULT_MEMORY_BYTES = 128 << 20
 DAY_MS = 86_400_000
@@ -149,13 +146,17 @@ class Compactor:
         if dirty < self._how.min_dirty_ratio:
             report.note = f"{dirty:.0%} of the bytes are new, less than {self._how.min_dirty_ratio:.0%}"
             return report
+        until = found[-1].next_base
+        if not dry_run:  # the gaps that it leaves have a reason before there is one
+            compacting = State(read_state(self._log._disk, self._log.path).cleaned_until, until, self._now_us)
+            write_state(self._log, compacting)
         with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
             self._compact(directory, found, spill, dry_run)
+        remove_tree(self._log._disk, posixpath.join(self._log.path, STAGING))
         if not report.changed:
             report.note = "every key is there once: nothing to remove"
         if not dry_run:
-            until = found[-1].next_base
-            compacted_until(self._log, until, {STATE: self._state(until)}, self._now_us)
+            write_state(self._log, State(until, until, self._now_us))
         return report
 
     # --- what may be compacted
@@ -174,13 +175,10 @@ class Compactor:
         return found
 
     def _dirty_ratio(self, found: list[_Found]) -> float:
-        cleaned_until = read_cleaned_until(self._log._disk, self._log.path)
+        cleaned_until = read_state(self._log._disk, self._log.path).cleaned_until
         total = sum(each.files.segment.size_bytes for each in found)
         dirty = sum(each.files.segment.size_bytes for each in found if each.next_base > cleaned_until)
         return dirty / total if total else 0.0
-
-    def _state(self, cleaned_until: int) -> bytes:
-        return json.dumps({"cleaned_until": cleaned_until, "at_us": self._now_us}).encode() + b"\n"
 
     # --- the two passes
 
@@ -244,6 +242,7 @@ class Compactor:
     def _kept_bytes(self, directory: Directory, each: _Found, survivors: Survivors) -> int:
         total = 0
         for segment, rows in self._scan(directory, each.files):
+            total = total or segment.start.position
             kept = survivors.has(rows.columns.first_offsets)
             total += len(segment.select(rows, kept, Cursor(0, -1)).data)
         return total
@@ -287,14 +286,3 @@ def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:
     frames = rows.columns
     assert isinstance(frames, FrameColumns)
     return frames.value_length == 0
-
-
-def read_cleaned_until(disk: Disk, root: str) -> int:
-    """The offset up to which the log was compacted last; 0 where that is not known."""
-    path = posixpath.join(root, STATE)
-    if disk.kind(path) != Kind.FILE:
-        return 0
-    try:
-        return int(json.loads(bytes(disk.map(path).data))["cleaned_until"])
-    except (ValueError, KeyError, TypeError):
-        return 0
