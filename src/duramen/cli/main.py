@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import append, cat, convert, copy, demo, dump, info, verify
+from duramen.cli import append, cat, convert, copy, demo, dump, info, repair, topic, verify
 from duramen.cli.output import safe
 from duramen.errors import DuramenError
 
@@ -45,9 +45,12 @@ for _name, _command in (
     ("cat", cat.command),
     ("dump", dump.command),
     ("verify", verify.command),
+    ("repair", repair.command),
+    ("reindex", repair.reindex_command),
     ("seal", append.seal_command),
     ("convert", convert.command),
     ("copy", copy.command),
+    ("topic", topic.command),
     ("demo", demo.command),
 ):
     app.command(_name)(_command)

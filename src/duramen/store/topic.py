@@ -330,7 +330,7 @@ def split(batch: pa.RecordBatch, partitions: Numbers) -> dict[int, pa.RecordBatc
 def _routed(error: UnsupportedFieldError) -> UnsupportedFieldError:
     if "'key'" not in error.message:
         return error
-    hint = "routing_key= sends records by a key that is not stored; or choose a format that carries keys"
+    hint = "routing_key= (--routing) sends records by a key that is not stored; or choose a format that carries keys"
     return UnsupportedFieldError(error.message, path=error.path, hint=hint)
 
 
