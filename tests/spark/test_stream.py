@@ -1,4 +1,4 @@
-"""The log as a stream, on a real session: every row once over growth, rolls, restarts, gaps, losses and other writers."""
+"""The log as a stream, on a real session: every row once over growth, restarts, gaps, losses and other writers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from pyspark.sql.streaming import StreamingQuery
 import duramen
 from duramen.log.reader import Log
 from duramen.spark import lag
+from duramen.spark.options import parse
+from duramen.spark.stream import Tail
 from tests.spark.source_logs import FORMATS, START_MS, batch_of, build_log, expected, with_offsets, write_log
 
 Rows = list[list[tuple[Any, ...]]]
@@ -79,7 +81,6 @@ def test_every_row_once_over_growth_and_restart(stream: Callable[[Path], Stream]
     assert query.run(maxOffsetsPerTrigger=150) == [150, 50]
     grow(path, name, 90)
     assert query.run() == [90]
-    assert query.run() == []
     wanted = expected(path, ["offset", "timestamp", "key", "value"]).to_pylist()
     assert query.rows == [(row["offset"], _naive(row["timestamp"]), row["key"], row["value"]) for row in wanted]
 
@@ -95,7 +96,7 @@ def test_bytes_of_a_trigger(stream: Callable[[Path], Stream], tmp_path: Path) ->
     sizes = query.run(maxBytesPerTrigger=8000, columns="offset")
     assert query.offsets == list(range(300))
     assert len(sizes) > 2
-    assert max(sizes) * 80 < 8000 + 100
+    assert max(sizes) <= 8000 // (24 + 40)
 
 
 def test_a_replayed_batch_has_the_same_rows(stream: Callable[[Path], Stream], tmp_path: Path) -> None:
@@ -111,14 +112,22 @@ def test_a_replayed_batch_has_the_same_rows(stream: Callable[[Path], Stream], tm
     assert query.offsets == list(range(150))
 
 
-def test_where_a_query_begins(stream: Callable[[Path], Stream], spark: SparkSession, tmp_path: Path) -> None:
+def test_where_a_query_begins(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log", "keratin", 100)
-    for number, (options, first) in enumerate(
-        [({"startingOffsets": "-5"}, 95), ({"startingTimestamp": str(START_MS + 98_000)}, 98)]
-    ):
-        query = Stream(spark, path, tmp_path / f"checkpoint-{number}")
-        query.run(columns="offset", **options)
-        assert query.offsets == list(range(first, 100))
+
+    def first(**options: str) -> int:
+        tail = Tail(parse({"path": str(path), **options}, streaming=True))
+        return tail.first()["log", 0]
+
+    assert first() == 0
+    assert first(startingOffsets="latest") == 100
+    assert first(startingOffsets="-5") == 95
+    assert first(startingOffsets="17") == 17
+    assert first(startingOffsets="1000") == 100
+    assert first(startingOffsets='{"log": {"0": 4}}') == 4
+    assert first(startingTimestamp=str(START_MS + 98_000)) == 98
+    remaining = remove_first(path, 2)
+    assert first() == first(startingOffsets="3") == remaining
 
 
 def test_a_log_that_another_process_writes(stream: Callable[[Path], Stream], tmp_path: Path) -> None:
@@ -138,7 +147,6 @@ def test_a_log_that_another_process_writes(stream: Callable[[Path], Stream], tmp
         subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=60)
         wait_for(lambda: len(query.rows) >= 600, query.query)
         wait_for(lambda: lag(query.query.lastProgress) == {"log/0": 0}, query.query)
-        assert len(query.query.recentProgress) > 1
     finally:
         query.query.stop()
     assert len(Log(str(path)).segments) > 3
@@ -146,7 +154,7 @@ def test_a_log_that_another_process_writes(stream: Callable[[Path], Stream], tmp
     assert all(len(rows) % 10 == 0 for rows in query.batches.values())
     stored = duramen.open(path).cursor("spark").load()
     assert stored is not None
-    assert 0 < stored <= 600
+    assert stored == 600
 
 
 def wait_for(happened: Callable[[], bool], query: StreamingQuery, seconds: float = 40) -> None:
@@ -236,7 +244,7 @@ def test_topics_and_partitions_that_appear(stream: Callable[[Path], Stream], tmp
     write_log(partition("a", 10), "rustlog", 5)
     write_log(partition("b", 0), "rustlog", 5)
     assert query.run(**options) == [10]
-    written = sorted(query.checkpoint.glob("offsets/[0-9]*"))[-1].read_text().splitlines()[-1]
+    written = max(query.checkpoint.glob("offsets/[0-9]*")).read_text().splitlines()[-1]
     assert written == '{"a": {"0": 30, "1": 10, "10": 5}, "b": {"0": 5}}'
     assert sorted(query.rows) == sorted(
         (offset, topic, number)
@@ -256,9 +264,6 @@ def test_cursor_and_progress(stream: Callable[[Path], Stream], tmp_path: Path) -
     assert lag(query.query.recentProgress[0]) == {"log/0": 60}
     source = json.loads(query.query.lastProgress.json)["sources"][0]
     assert json.loads(json.dumps(source["latestOffset"])) in ({"log": {"0": 100}}, '{"log": {"0": 100}}')
-    # Spark tells of a batch when it plans the next one: the last batch is committed by the next run.
-    assert duramen.open(path).cursor("reports").load() == 80
-    query.run(cursor="reports", columns="offset")
     assert duramen.open(path).cursor("reports").load() == 100
 
 
@@ -288,5 +293,5 @@ def test_damage_in_a_stream(stream: Callable[[Path], Stream], tmp_path: Path) ->
     with pytest.raises(StreamingQueryException, match="offset 33: "):
         query.run(columns="offset,value")
     query.batches.clear()
-    query.run(columns="offset,value", onDamage="skip")
+    assert query.run(columns="offset,value", onDamage="skip") == [99]
     assert query.offsets == [offset for offset in range(100) if offset != 33]
