@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import append, cat, convert, copy, demo, dump, info, repair, topic, verify
+from duramen.cli import append, cat, compact, convert, copy, demo, dump, info, repair, retain, serve, top, topic, verify
 from duramen.cli.output import safe
 from duramen.errors import DuramenError
 
@@ -51,6 +51,10 @@ for _name, _command in (
     ("convert", convert.command),
     ("copy", copy.command),
     ("topic", topic.command),
+    ("retain", retain.command),
+    ("compact", compact.command),
+    ("top", top.command),
+    ("serve", serve.command),
     ("demo", demo.command),
 ):
     app.command(_name)(_command)

@@ -12,7 +12,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -50,6 +50,16 @@ class SegmentInfo(NamedTuple):
     path: str
     size_bytes: int
     sealed: bool
+
+
+class Located(NamedTuple):
+    """The place of a record, with the bytes of the segment around it and its indexes."""
+
+    path: str
+    position: int
+    base_offset: int
+    buf: memoryview
+    indexes: Mapping[Role, Index]
 
 
 class _OpenSegment:
@@ -391,6 +401,21 @@ class Log:
             if rows.count:
                 return _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
         return None
+
+    def locate(self, offset: int) -> Located:
+        """Where the record with that offset lies: its file, and the byte at which it (or its chunk) starts."""
+        self._check_open()
+        self._before_read()
+        number = self._number_of(offset)
+        if number is None:
+            raise self._no_such(offset)
+        opened = self._segment(number)
+        for rows in self._steps(opened, opened.cursor_before(offset), verify=False):
+            row = int(np.searchsorted(rows.columns.first_offsets, offset, side="right")) - 1
+            if 0 <= row < len(rows.columns) and int(rows.columns.last_offsets[row]) >= offset:
+                base = opened.segment.base_offset
+                return Located(opened.path, int(rows.columns.position[row]), base, opened.segment.buf, opened.indexes)
+        raise self._no_such(offset)
 
     def verify(self) -> Report:
         """Check every byte of the log, as `duramen.verify` does."""

@@ -12,12 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.errors import OffsetError, UsageError
+from duramen.errors import UsageError
+from duramen.formats.base import Role
 from duramen.log.reader import Log, records_of
 from duramen.model import Record
 
 PREVIEW_BYTES = 160
 DETAIL_BYTES = 64 << 10
+FIELD_BYTES = 256
+MAX_FIELDS = 500
 PAGE_RECORDS = 200
 PAGE_BYTES = 8 << 20
 SEARCH_BYTES = 256 << 20
@@ -85,21 +88,23 @@ def one(log: Log, offset: int) -> dict[str, Any]:
     shown["value_hex"] = record.value[:DETAIL_BYTES].hex()
     shown["value_text"] = printable(record.value[:DETAIL_BYTES])
     shown["is_cut"] = len(record.value) > DETAIL_BYTES
-    shown["headers"] = [[printable(name.encode()), printable(value)] for name, value in record.headers or []]
+    shown["headers"] = [
+        [printable(name.encode()), "–" if value is None else printable(value)] for name, value in record.headers or []
+    ]
     place = log.locate(offset)
-    if place is None:
-        raise OffsetError("no such record", path=log.path, offset=offset)
     shown["path"], shown["position"] = place.path, place.position
+    blocks = log.codec.dump(Role.SEGMENT, place.buf, place.base_offset, place.position, place.indexes.get(Role.INDEX))
+    block = next((block for block in blocks if block.position >= place.position), None)
     shown["fields"] = [
         {
             "name": field.name,
             "position": field.position,
             "length": field.length,
-            "value": printable(field.value) if isinstance(field.value, bytes) else str(field.value),
+            "value": printable(field.value[:FIELD_BYTES]) if isinstance(field.value, bytes) else str(field.value),
             "note": field.note,
-            "hex": place.bytes_at(field.position, min(field.length, 256)).hex(),
+            "hex": bytes(place.buf[field.position : field.position + min(field.length, FIELD_BYTES)]).hex(),
         }
-        for field in place.fields()
+        for field in (block.fields[:MAX_FIELDS] if block is not None else [])
     ]
     return shown
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from duramen.disk import Disk
 from duramen.disk.base import Kind
 from duramen.errors import DuramenError
-from duramen.groups.lag import Lag, lags
 from duramen.groups.log import ConsumableLog
+from duramen.groups.overview import Standing, standings
 from duramen.log.published import Published, read_published
 from duramen.log.sidecar import DIRECTORY
 from duramen.metrics import Histogram, Sample
@@ -44,7 +44,7 @@ class Observation:
     size_bytes: int = 0
     free_ratio: float | None = None
     is_written: bool = False
-    lags: list[Lag] = field(default_factory=list)
+    standings: list[Standing] = field(default_factory=list)
     published: Published | None = None
     problem: str | None = None
 
@@ -100,7 +100,7 @@ class Observer:
         seen.size_bytes = sum(self.sizes)
         seen.first_offset, seen.next_offset = log.first_offset, log.next_offset
         seen.durable_offset = log.durable_offset
-        seen.lags = lags(log)
+        seen.standings = standings(log)
         lock = posixpath.join(self.place.path, DIRECTORY, "lock")
         seen.is_written = self._disk.kind(lock) == Kind.FILE and self._disk.is_locked(lock)
         seen.published = read_published(self._disk, self.place.path)
@@ -137,8 +137,8 @@ class Observer:
             ):
                 if value is not None:
                     yield Sample(name, value, labels)
-            for lag in seen.lags:
-                yield from _lag_samples(lag, self.place.name)
+            for standing in seen.standings:
+                yield from _standing_samples(standing, self.place.name)
             if seen.published is not None:
                 yield from seen.published.samples(self.place.name)
 
@@ -170,20 +170,20 @@ def rates_of(seen: list[Observation]) -> Rates:
     return Rates(records, size, between.count / seconds, between.quantile(0.5), between.quantile(0.99))
 
 
-def _lag_samples(lag: Lag, log: str) -> Iterator[Sample]:
-    if lag.records is None:
+def _standing_samples(standing: Standing, log: str) -> Iterator[Sample]:
+    if standing.lag is None:
         return
-    if lag.kind == "cursor":
-        yield Sample("duramen_cursor_lag_records", lag.records, (("log", log), ("cursor", lag.name)))
+    if standing.kind == "cursor":
+        yield Sample("duramen_cursor_lag_records", standing.lag, (("log", log), ("cursor", standing.name)))
     else:
-        labels = (("log", log), ("group", lag.name))
-        yield Sample("duramen_group_lag_records", lag.records, labels)
-        yield Sample("duramen_group_in_flight", lag.in_flight or 0, labels)
+        labels = (("log", log), ("group", standing.name))
+        yield Sample("duramen_group_lag_records", standing.lag, labels)
+        yield Sample("duramen_group_in_flight", standing.in_flight, labels)
 
 
 def as_json(seen: Observation) -> dict[str, Any]:
     """An observation for the page."""
-    tree: dict[str, Any] = {key: value for key, value in vars(seen).items() if key not in ("lags", "published")}
-    tree["lags"] = [lag._asdict() for lag in seen.lags]
+    tree: dict[str, Any] = {key: value for key, value in vars(seen).items() if key not in ("standings", "published")}
+    tree["standings"] = [standing._asdict() for standing in seen.standings]
     tree["published"] = None if seen.published is None else json.loads(seen.published.encode())
     return tree

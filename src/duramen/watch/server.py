@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 from duramen import metrics
 from duramen.disk import Disk, PosixDisk
 from duramen.errors import DuramenError, StorageError, UsageError
+from duramen.log.reader import Log
 from duramen.log.verify import verify
 from duramen.metrics.exposition import CONTENT_TYPE
 from duramen.watch import browsing
@@ -127,6 +128,8 @@ class Check:
 
     def _run(self, disk: Disk, place: Place) -> None:
         try:
+            with Log(place.path, disk=disk) as log:
+                self.total_bytes = sum(segment.size_bytes for segment in log.segments)
             report = verify(place.path, disk=disk, progress=self._progress)
             self.findings = [
                 {
@@ -146,8 +149,8 @@ class Check:
         finally:
             self.running = False
 
-    def _progress(self, done_bytes: int, total_bytes: int) -> None:
-        self.done_bytes, self.total_bytes = done_bytes, total_bytes
+    def _progress(self, checked_bytes: int) -> None:
+        self.done_bytes += checked_bytes
 
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -324,7 +327,7 @@ def _log(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
         "now": as_json(history[-1]),
         "rates": observer.rates()._asdict(),
         "history": [[seen.at, seen.next_offset, seen.size_bytes] for seen in history if seen.problem is None],
-        "lag_history": [[seen.at, max((lag.records or 0 for lag in seen.lags), default=0)] for seen in history],
+        "lag_history": [[seen.at, max((one.lag or 0 for one in seen.standings), default=0)] for seen in history],
     }
 
 

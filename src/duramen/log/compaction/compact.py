@@ -32,6 +32,7 @@ from duramen.log.compaction.state import State, read_state
 from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
+from duramen.log.holds import Need, read_holds
 from duramen.log.maintenance import sealed_directory, swap_segment, write_state
 from duramen.log.retention import newest_us
 from duramen.log.sidecar import DIRECTORY
@@ -43,8 +44,8 @@ STAGING = posixpath.join(DIRECTORY, "compacting")
 DEFAULT_MEMORY_BYTES = 128 << 20
 DAY_MS = 86_400_000
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes to do."""
+Progress = Callable[[int], None]
+"""Called with the bytes that were read since the last call; each sealed byte is read twice."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class CompactionReport:
     tombstones_removed: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    held_by: list[Need] = field(default_factory=list)
+    """Who has not read a segment yet, so that it was left alone, and all behind it."""
     note: str = ""
     """Why nothing was done, where that is so."""
 
@@ -129,8 +132,7 @@ class Compactor:
         self._how = how
         self._now_us = now_us
         self._columns, self._keys_of = extractor(self._fmt, how.key)
-        self._progress = progress or (lambda done, total: None)
-        self._done_bytes = self._total_bytes = 0
+        self._progress = progress or (lambda read_bytes: None)
         self._report = CompactionReport()
 
     def run(self, *, dry_run: bool = False) -> CompactionReport:
@@ -140,7 +142,8 @@ class Compactor:
         report.segments = len(found)
         report.bytes_before = report.bytes_after = sum(each.files.segment.size_bytes for each in found)
         if not found:
-            report.note = "there is no sealed segment to compact"
+            holder = f": {report.held_by[0]}" if report.held_by else ""
+            report.note = f"there is no sealed segment to compact{holder}"
             return report
         dirty = self._dirty_ratio(found)
         if dirty < self._how.min_dirty_ratio:
@@ -162,10 +165,15 @@ class Compactor:
     # --- what may be compacted
 
     def _cleanable(self, directory: Directory) -> list[_Found]:
+        """The oldest sealed segments, up to the first that is too young or that somebody has not read yet."""
         segments = directory.segments
         bases = [files.base or 0 for files in segments[1:]] + [self._log._active.base]
-        found = []
+        needs = [*self._log._needs(), *read_holds(self._log._disk, self._log.path, self._now_us)]
+        found: list[_Found] = []
         for files, next_base in zip(segments, bases, strict=True):
+            self._report.held_by = [need for need in needs if need.offset < next_base]
+            if self._report.held_by:
+                break
             if self._how.min_lag_ms and self._fmt.capabilities.timestamps is not None:
                 youngest_us = self._now_us - self._how.min_lag_ms * 1000
                 newest = newest_us(self._log._disk, self._fmt, directory, files, youngest_us)
@@ -186,7 +194,6 @@ class Compactor:
         report, how = self._report, self._how
         first, last = found[0].files.base or 0, found[-1].next_base - 1
         survivors = Survivors(first, last, spill, how.memory_bytes)
-        self._total_bytes = 2 * report.bytes_before
         keyed = self._keyed(directory, found)
         report.keys, report.keyless = find_survivors(
             keyed, survivors, spill, how.memory_bytes, keep_keyless=how.keyless == "keep"
@@ -201,7 +208,7 @@ class Compactor:
             report.records_after += kept
             size = each.files.segment.size_bytes
             if kept < each.records and dry_run:
-                report.bytes_after -= size - self._kept_bytes(directory, each, survivors)
+                report.bytes_after -= size - (self._kept_bytes(directory, each, survivors) if kept else 0)
             elif kept < each.records:
                 self._replace(directory, each, survivors, kept, staging)
             self._advance(size)
@@ -278,8 +285,7 @@ class Compactor:
                 builder.close()
 
     def _advance(self, size_bytes: int) -> None:
-        self._done_bytes += size_bytes
-        self._progress(self._done_bytes, self._total_bytes)
+        self._progress(size_bytes)
 
 
 def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -113,14 +113,14 @@ async function refresh() {
   draw($("chart-lag"), found.lag_history, count);
   const rows = $("lags").tBodies[0];
   rows.replaceChildren();
-  for (const lag of now.lags) {
+  for (const lag of now.standings) {
     const row = make("tr");
     row.append(make("td", lag.kind), make("td", lag.name), make("td", count(lag.offset), "number"),
-      make("td", count(lag.records), "number"), make("td", count(lag.in_flight), "number"));
+      make("td", count(lag.lag), "number"), make("td", count(lag.in_flight), "number"));
     rows.append(row);
   }
-  $("lags").hidden = !now.lags.length;
-  $("lags").previousElementSibling.hidden = !now.lags.length;
+  $("lags").hidden = !now.standings.length;
+  $("lags").previousElementSibling.hidden = !now.standings.length;
   $("state").textContent = "seen " + new Date(now.at * 1000).toLocaleTimeString();
 }
 
