@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,11 +161,12 @@ class Source:
 
     @cached_property
     def created_ms(self) -> int:
-        """When the log was made, as far as anything says so."""
+        """When the log was made; now, where nothing says so."""
         if self.config is not None:
             return self.config.created_ms
         manifest = self.fmt.describe(self.files(Role.MANIFEST)).get("manifest")
-        return int(manifest.get("created_ts_ms", 0)) if isinstance(manifest, dict) else 0
+        told = int(manifest.get("created_ts_ms", 0)) if isinstance(manifest, dict) else 0
+        return told or time.time_ns() // 1_000_000
 
     @cached_property
     def written_as(self) -> Format:
