@@ -7,6 +7,7 @@ before it was handed out.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import threading
 import time
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 
 from duramen.disk import Disk, Mapped, PosixDisk
 from duramen.disk.base import Kind, Page
-from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, UsageError
+from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
 from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
@@ -79,9 +80,13 @@ class _OpenSegment:
             raise
         self.indexes: dict[Role, Index] = {}
         for role, file in files.derived.items():
-            index = log.codec.open_index(
-                role, self._map(log._disk, log._directory.full(file.path)), self.segment.base_offset
-            )
+            try:
+                data = self._map(log._disk, log._directory.full(file.path))
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                continue  # it goes before its segment does
+            index = log.codec.open_index(role, data, self.segment.base_offset)
             if index is not None:
                 self.indexes[role] = index
 
@@ -579,7 +584,14 @@ class _Window:
         for number in range(first, len(log._bases)):
             if self._done():
                 return
-            opened = log._segment(number)
+            try:
+                opened = log._segment(number)
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                self._check_not_removed(error)
+                yield from self._pass(needed, verify, follow)
+                return
             cursor = self._start(opened, number == first)
             rows = None
             for rows in log._steps(opened, cursor, verify=verify):
@@ -596,6 +608,22 @@ class _Window:
             verdict = judge_rows(opened.segment, rows, is_last=opened.is_last)
             if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
                 raise verdict.error(opened.path)
+
+    def _check_not_removed(self, error: StorageError) -> None:
+        """A segment went before its turn came. If compaction emptied it, what follows is there; if retention took it,
+        records are missing, and whoever reads has to know."""
+        log = self._log
+        gone = error.path
+        log.refresh()
+        if any(log._directory.full(files.segment.path) == gone for files in log._directory.segments):
+            raise error
+        if log._bases and log._bases[0] > self._next:
+            raise OffsetError(
+                f"this record was removed before its turn to be read came; the log begins at {log._bases[0]} now",
+                path=log.path,
+                offset=self._next,
+                hint=f"continue at offset {log._bases[0]}, and let a cursor hold what has to stay",
+            ) from error
 
     def _start(self, opened: _OpenSegment, is_first: bool) -> Cursor:
         if self._resume is not None and self._resume[0] == opened.segment.base_offset:
