@@ -516,27 +516,27 @@ def test_a_torn_delta_is_left_behind(tmp_path: Path, clock: Clock) -> None:
         assert log.group("g", clock=clock).acked_until == 5
 
 
-def test_a_damaged_delta_is_refused_and_can_be_mended(tmp_path: Path, clock: Clock) -> None:
+def test_a_bad_place_in_the_delta_costs_what_was_there(tmp_path: Path, clock: Clock) -> None:
+    """A finding, not a refusal: a power loss may leave that. The events behind it count."""
     root = _consumed(tmp_path, clock)
     raw = _damaged_group(root, "delta", lambda raw: _flip(raw, 60 + 14))
     with duramen.open(root) as log:
-        with pytest.raises(CorruptionError, match="whole events follow") as caught:
-            log.group("g", clock=clock).fetch(1)
-        assert caught.value.position == 60
-        assert caught.value.hint
-        assert caught.value.path
-        assert caught.value.path.endswith(".delta")
-        assert len(standings(log)) == 1
-    assert next((root / "groups").glob("*.delta")).read_bytes() == raw, "nothing is changed by a refusal"
-    with duramen.open(root) as log:
-        group = log.group("g", clock=clock, on_damage="redeliver")
+        problem = standings(log)[0].problem
+        assert problem
+        assert "byte 60: checksum mismatch; whole events follow from byte 84 on" in problem
+        assert next((root / "groups").glob("*.delta")).read_bytes() == raw, "looking changes nothing"
+        assert not duramen.verify(root).ok
+        group = log.group("g", clock=clock)
         status = group.status()
+        assert status.warnings == (problem,)
         assert (status.acked_until, status.acked_ahead) == (2, 1), "6 is known, 2 and 3 are delivered again"
         clock.now_ms += 2_000_000
-        assert [d.offset for d in group.fetch(100)] == [2, 3, 4, 5, 7, 8, 9]
-    assert [p.read_bytes() for p in (root / ".duramen" / "quarantine").iterdir()] == [raw]
+        assert sorted(d.offset for d in group.fetch(100)) == [2, 3, 4, 5, 7, 8, 9]
+    assert [p.read_bytes() for p in (root / ".duramen" / "quarantine").iterdir()] == [raw[60:]]
+    assert duramen.verify(root).ok
     with duramen.open(root) as log:
         assert log.group("g", clock=clock).status().acked_until == 2
+        assert standings(log)[0].problem is None
 
 
 def test_a_damaged_snapshot_is_refused_and_delivers_again(tmp_path: Path, clock: Clock) -> None:

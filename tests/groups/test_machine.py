@@ -261,12 +261,15 @@ class GroupModel(RuleBasedStateMachine):
     def time_passes(self, step: int) -> None:
         self.now += step
 
-    @rule()
-    def reopen(self) -> None:
-        """Another process reads the files: it knows all but what is absent."""
+    @rule(twice=st.booleans())
+    def reopen(self, twice: bool) -> None:
+        """Another process reads the files: it knows all but what is absent. Perhaps it finds a new snapshot and the
+        old delta, so that everything in flight is marked twice."""
         again = Machine()
         again.load(decode_snapshot(encode_snapshot(*self.machine.snapshot(), created_ts_ms=1)))
         again.replay(decode_events(memoryview(encode_runs(self.machine.leftover())), 0))
+        if twice:
+            again.replay(decode_events(memoryview(encode_runs(self.machine.snapshot()[1])), 0))
         self.machine = again
 
     @rule(offset=st.integers(0, RECORDS))

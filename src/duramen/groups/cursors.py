@@ -24,11 +24,12 @@ from typing import NamedTuple
 from duramen.disk import Disk
 from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, StorageError, UsageError
+from duramen.groups.directories import ensure_directory, sidecar_of
 from duramen.groups.lines import decode_line, encode_line
 from duramen.groups.locking import held
 from duramen.log.names import check_name, decode_name, encode_name
 from duramen.log.reader import Log
-from duramen.log.sidecar import DIRECTORY, replace_file
+from duramen.log.sidecar import replace_file
 from duramen.model import MAX_OFFSET
 
 SUBDIRECTORY = "cursors"
@@ -76,7 +77,7 @@ class Cursor:
         if not 0 <= offset <= MAX_OFFSET:
             raise UsageError(f"a cursor holds an offset from 0 to {MAX_OFFSET}, not {offset!r}", path=self.path)
         line = encode_line({"name": self.name, "offset": offset, "stored_ms": time.time_ns() // 1_000_000})
-        self._make_directory()
+        ensure_directory(self._log, self._directory)
         with held(self._disk, self._lock_path):
             replace_file(self._disk, self.path, line)
 
@@ -94,9 +95,6 @@ class Cursor:
     @property
     def _lock_path(self) -> str:
         return posixpath.join(self._directory, "lock")
-
-    def _make_directory(self) -> None:
-        make_sidecar_directory(self._disk, self._log.path, SUBDIRECTORY)
 
     def __repr__(self) -> str:
         return f"<duramen.Cursor {self.name!r} of {self._log.path!r}>"
@@ -145,21 +143,3 @@ def _read(disk: Disk, path: str, name: str) -> CursorState | None:
 
 def _directory(log: Log) -> str:
     return posixpath.join(sidecar_of(log), SUBDIRECTORY)
-
-
-def sidecar_of(log: Log) -> str:
-    """The sidecar of a log, whether it is there or not."""
-    if not log._is_directory:
-        raise UsageError("a single segment file has no cursors and no groups", path=log.path, hint="open its directory")
-    return posixpath.join(log.path, DIRECTORY)
-
-
-def make_sidecar_directory(disk: Disk, root: str, name: str) -> str:
-    """Make a directory of the sidecar, with the sidecar if need be; both names are on the disk when this returns."""
-    sidecar = posixpath.join(root, DIRECTORY)
-    path = posixpath.join(sidecar, name)
-    if disk.kind(path) != Kind.DIRECTORY:
-        disk.make_directory(path)
-        disk.sync_directory(root)
-        disk.sync_directory(sidecar)
-    return path

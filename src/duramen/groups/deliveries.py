@@ -52,6 +52,8 @@ class DeliveryBatch:
     records: pa.RecordBatch
     epochs: Int64s
     deadline_ms: int
+    claims: tuple[Claim, ...]
+    """The same in short, for giving it back."""
 
     def __len__(self) -> int:
         return int(self.records.num_rows)
@@ -80,7 +82,7 @@ def claims_of(handed: Handed, epoch: Any = None) -> list[Claim]:
     if isinstance(handed, Delivery):
         return [Claim(handed.record.offset, handed.record.offset + 1, handed.epoch)]
     if isinstance(handed, DeliveryBatch):
-        return _runs(handed.offsets, handed.epochs)
+        return list(handed.claims)
     if isinstance(handed, int | np.integer):
         offset = int(handed)
         return [Claim(offset, offset + 1, None if epoch is None else int(epoch))]

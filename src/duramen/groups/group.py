@@ -64,6 +64,15 @@ class GroupStatus(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+class Part(NamedTuple):
+    """Records that go out together: all for the same time."""
+
+    batch: pa.RecordBatch
+    epoch: int
+    runs: list[tuple[int, int]]
+    """Their offsets."""
+
+
 class Group:
     """A consumer group of a log. Made by ``log.group(name)``.
 
@@ -115,9 +124,8 @@ class Group:
         self._window = window
         self._clock = clock or _now_ms
         self._journal = Journal(
-            log._disk, log.path, place, on_damage=on_damage,
-            compact_bytes=compact_bytes, compact_in_flight=compact_in_flight,
-        )  # fmt: skip
+            log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
+        )
         self._ahead = ReadAhead(log)
         self._turns = GroupCommit(self._take_turn, GroupLimits())
         self._syncs = GroupCommit(self._sync_together, GroupLimits())
@@ -147,7 +155,7 @@ class Group:
 
     def _fetch(self, most: int, lease_ms: int, now_ms: int) -> tuple[DeliveryBatch, int | None]:
         self._begin(now_ms)
-        parts: list[tuple[pa.RecordBatch, Int64s]] = []
+        parts: list[Part] = []
         deadline_ms = now_ms + lease_ms
         taken = self._fetch_expired(most, deadline_ms, now_ms, parts)
         try:
@@ -155,7 +163,7 @@ class Group:
                 fresh = self._fetch_fresh(most - taken, deadline_ms, now_ms)
                 if fresh is None:
                     break
-                taken += len(fresh[1])
+                taken += fresh.batch.num_rows
                 parts.append(fresh)
         except Exception:
             if not parts:  # what came before the damage goes out first
@@ -171,9 +179,7 @@ class Group:
         elif first > self._journal.machine.acked_until:
             self._journal.write([Bumped(first)], now_ms)
 
-    def _fetch_expired(
-        self, most: int, deadline_ms: int, now_ms: int, parts: list[tuple[pa.RecordBatch, Int64s]]
-    ) -> int:
+    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> int:
         """Records that are delivered again; those that were delivered often enough are moved away."""
         machine = self._journal.machine
         expired = machine.take_expired(most, now_ms, deadline_ms)
@@ -184,14 +190,14 @@ class Group:
                 if self._max_attempts is not None and run.epoch > self._max_attempts:
                     self._move(rows, run.epoch - 1, f"not acknowledged in {run.epoch - 1} deliveries", now_ms)
                     continue
-                marks: list[Run] = [Marked(*span, run.deadline_ms, run.epoch) for _, o in rows for span in runs_of(o)]
+                found = [Part(batch, run.epoch, runs_of(offsets)) for batch, offsets in rows]
+                marks: list[Run] = [Marked(*span, deadline_ms, run.epoch) for part in found for span in part.runs]
                 self._journal.write(marks, now_ms)
             except BaseException:
                 machine.give_back(expired[number:])
                 raise
-            for batch, offsets in rows:
-                parts.append((batch, np.full(len(offsets), run.epoch, np.int64)))
-                taken += len(offsets)
+            parts += found
+            taken += sum(part.batch.num_rows for part in found)
         return taken
 
     def _rows_of(self, run: Marked) -> list[tuple[pa.RecordBatch, Int64s]]:
@@ -211,7 +217,7 @@ class Group:
                     rows += more
         return rows
 
-    def _fetch_fresh(self, most: int, deadline_ms: int, now_ms: int) -> tuple[pa.RecordBatch, Int64s] | None:
+    def _fetch_fresh(self, most: int, deadline_ms: int, now_ms: int) -> Part | None:
         """Records that go out for the first time, as many as lie together; None when there are none."""
         machine = self._journal.machine
         while True:
@@ -234,16 +240,19 @@ class Group:
                 machine.skip(start, run_start)
             start = run_end
         self._journal.write(machine.deliver(runs, deadline_ms), now_ms)
-        return batch.slice(0, count), np.ones(count, np.int64)
+        return Part(batch.slice(0, count), 1, runs)
 
-    def _batch(self, parts: list[tuple[pa.RecordBatch, Int64s]], deadline_ms: int) -> DeliveryBatch:
+    def _batch(self, parts: list[Part], deadline_ms: int) -> DeliveryBatch:
         if len(parts) == 1:
-            return DeliveryBatch(*parts[0], deadline_ms)
-        if not parts:
+            batch = parts[0].batch
+        elif parts:
+            batch = pa.Table.from_batches([part.batch for part in parts]).combine_chunks().to_batches()[0]
+        else:
             schema = schema_for(self._log.codec, columns_for(self._log.codec, None))
-            return DeliveryBatch(pa.RecordBatch.from_pylist([], schema), np.empty(0, np.int64), deadline_ms)
-        table = pa.Table.from_batches([batch for batch, _ in parts]).combine_chunks()
-        return DeliveryBatch(table.to_batches()[0], np.concatenate([epochs for _, epochs in parts]), deadline_ms)
+            batch = pa.RecordBatch.from_pylist([], schema)
+        epochs = np.repeat([part.epoch for part in parts], [part.batch.num_rows for part in parts]).astype(np.int64)
+        claims = tuple(Claim(*span, part.epoch) for part in parts for span in part.runs)
+        return DeliveryBatch(batch, epochs, deadline_ms, claims)
 
     # --- giving back
 
@@ -354,12 +363,12 @@ class Group:
         if (to is None) == (time is None):
             raise UsageError("a group is reset to an offset or to a time: one of them")
         offset = self._log.offset_at(time) if time is not None else self._where(to if to is not None else 0)
-        ticket = self._turn(partial(self._reset, offset))
-        self._syncs.submit(Request(ticket, 0, 0))
-        return offset
+        return self._turn(partial(self._reset, offset))
 
-    def _reset(self, offset: int, now_ms: int) -> Ticket:
-        return self._journal.write(self._journal.machine.reset(offset, now_ms), now_ms)
+    def _reset(self, offset: int, now_ms: int) -> int:
+        self._journal.write(self._journal.machine.reset(offset, now_ms), now_ms)
+        self._journal.rewrite(now_ms)
+        return offset
 
     def _where(self, where: str | int) -> int:
         first, following = self._log.first_offset, self._log.next_offset
@@ -413,6 +422,15 @@ class Group:
     @property
     def is_usable(self) -> bool:
         return not self._closed and self._poison is None
+
+    @property
+    def is_poisoned(self) -> bool:
+        """A sync failed: nobody knows what of the delta is on the disk."""
+        return self._poison is not None
+
+    def distrust(self) -> None:
+        """Write both files anew before anything is added to them: what they hold may never reach the disk."""
+        self._journal.must_rewrite = True
 
     def __repr__(self) -> str:
         return f"<duramen.Group {self.name!r} of {self._log.path!r}>"

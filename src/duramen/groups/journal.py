@@ -8,9 +8,15 @@ file, sync, rename, sync of the directory; then the delta, likewise. A crash in 
 old delta, and replaying that changes nothing. The new delta has a later time in its header than the old one: that is
 how others notice.
 
-**What is wrong.** A torn tail of the delta (a process was killed while it wrote) is copied aside and left behind by
-rewriting; a file is never shortened, because somebody may have it mapped. Damage raises `CorruptionError`, unless
-``on_damage="redeliver"``: then what can be read counts, and what cannot is delivered again.
+**What is wrong.** Events that were not synced when the power went may be missing anywhere behind the last sync, so a
+bad place in the delta is no surprise: the whole events before and behind it count (an ack that is whole is a fact),
+what is missing is delivered again, and the bytes are copied aside and left behind by rewriting. It is the same for
+damage in older bytes, and shows as a warning. A reset is never left to the delta alone: it rewrites at once. A file is
+never shortened, because somebody may have it mapped.
+
+A snapshot has its name only after it was synced. So a bad one is damage, and so is a bad header of a delta: these raise
+`CorruptionError`, unless ``on_damage="redeliver"``: then what the other file says counts. A version or an event that
+nobody here knows always raises.
 """
 
 from __future__ import annotations
@@ -33,13 +39,14 @@ from duramen.formats.stroma_bulk import (
     encode_runs,
     encode_snapshot,
 )
-from duramen.groups.cursors import make_sidecar_directory
+from duramen.groups.directories import ensure_directory
 from duramen.groups.locking import held
 from duramen.groups.machine import Machine
-from duramen.groups.places import SUBDIRECTORY, Place
-from duramen.log.sidecar import Sidecar, replace_file
+from duramen.groups.places import Place
+from duramen.log.reader import Log
+from duramen.log.sidecar import Sidecar
 
-COMPACT_BYTES = 1 << 20
+COMPACT_BYTES = 4 << 20
 COMPACT_IN_FLIGHT = 50_000
 
 _HINT = "`duramen group PATH NAME repair` keeps what can be read and delivers the rest again"
@@ -52,9 +59,11 @@ class Loaded:
     machine: Machine = field(default_factory=Machine)
     created_ms: int | None = None
     """Of the delta; None where there is none."""
+    header: bytes = b""
     end: int = 0
     """Where the next event of the delta goes."""
     torn: bytes = b""
+    """What of the delta is to be copied aside and left behind."""
     damage: list[CorruptionError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     exists: bool = False
@@ -116,6 +125,7 @@ def _load_delta(disk: Disk, place: Place, loaded: Loaded) -> None:
         if start is None:
             return
         loaded.created_ms, loaded.end = start.created_ts_ms, start.length
+        loaded.header = bytes(view[: start.length])
         _load_events(view, loaded, place.delta)
     except IncompleteHeaderError:
         loaded.torn = bytes(view)
@@ -124,16 +134,19 @@ def _load_delta(disk: Disk, place: Place, loaded: Loaded) -> None:
 
 
 def _load_events(view: memoryview, loaded: Loaded, path: str) -> None:
-    """Replay the events from ``loaded.end`` on; behind a damaged place, too: an ack that is whole is a fact."""
+    """Replay the whole events from ``loaded.end`` on, also those behind a bad place."""
     while True:
         events = decode_events(view, loaded.end)
         loaded.machine.replay(events)
+        if not events.stop.clean and not loaded.torn:
+            loaded.torn = bytes(view[events.end :])
         loaded.end = events.end
         if not events.is_damaged:
-            loaded.torn = bytes(view[events.end :]) if events.is_torn else b""
             return
-        what = f"{events.stop.meaning}; whole events follow from byte {events.resumes_at} on"
-        _refuse(CorruptionError(f"the delta is damaged: {what}", position=events.end), path, loaded)
+        loaded.warnings.append(
+            f"{path}: byte {events.end}: {events.stop.meaning}; whole events follow from byte {events.resumes_at} on, "
+            "and what was between them is delivered again"
+        )
         loaded.end = events.resumes_at
 
 
@@ -158,8 +171,7 @@ class Journal:
 
     def __init__(
         self,
-        disk: Disk,
-        root: str,
+        log: Log,
         place: Place,
         *,
         on_damage: str,
@@ -170,36 +182,37 @@ class Journal:
         self.machine = Machine()
         self.exists = False
         self.warnings: list[str] = []
-        self._disk = disk
-        self._root = root
+        self._log = log
+        self._disk = log._disk
+        self._root = log.path
         self._on_damage = on_damage
         self._compact_bytes = compact_bytes
         self._compact_in_flight = compact_in_flight
         self._created_ms: int | None = None
+        self._header = b""
+        """Of the delta: with another one, it is another delta."""
         self._end = 0
         self._start_bytes = 0
         """How large the delta was when it began: acks that a snapshot has no place for."""
         self._file: File | None = None
         self._torn = b""
-        self._must_rewrite = False
+        self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
 
     # --- sharing
 
     def lock(self) -> AbstractContextManager[None]:
-        if self._disk.kind(self.place.sidecar) != Kind.DIRECTORY:
-            make_sidecar_directory(self._disk, self._root, SUBDIRECTORY)
+        ensure_directory(self._log, self.place.sidecar)
         return held(self._disk, self.place.lock)
 
     def refresh(self) -> None:
         """See what others have done. Under the lock."""
         view = _bytes(self._disk, self.place.delta)
-        if self._created_ms is not None and len(view) >= self._end and not self._torn:
-            start = delta_start(view)
-            if start is not None and start.created_ts_ms == self._created_ms:
-                if len(view) > self._end:
-                    self._take_in(view)
-                return
+        known = self._header
+        if known and not self._torn and len(view) >= self._end and view[: len(known)] == known:
+            if len(view) > self._end:
+                self._take_in(view)
+            return
         self._reload()
 
     def _take_in(self, view: memoryview) -> None:
@@ -216,12 +229,13 @@ class Journal:
         if loaded.damage and self._on_damage == "raise":
             raise loaded.damage[0]
         self.machine, self.exists, self.warnings = loaded.machine, loaded.exists, loaded.warnings
-        self._created_ms, self._end, self._torn = loaded.created_ms, loaded.end, loaded.torn
+        self._created_ms, self._header = loaded.created_ms, loaded.header
+        self._end, self._torn = loaded.end, loaded.torn
         self._start_bytes = 0
         self._file = None
         if loaded.damage:
             self._set_aside(loaded.damage)
-            self._must_rewrite = True
+            self.must_rewrite = True
 
     def _set_aside(self, damage: list[CorruptionError]) -> None:
         for path in {error.path for error in damage if error.path is not None}:
@@ -231,14 +245,14 @@ class Journal:
 
     def write(self, runs: Sequence[Run], now_ms: int) -> Ticket:
         """Append the events and apply them. Under the lock, after `refresh`; answers what to sync."""
-        if self._created_ms is None or self._torn or self._must_rewrite:
+        if self._created_ms is None or self._torn or self.must_rewrite:
             self.rewrite(now_ms)
         if runs:
             data = encode_runs(runs)
             try:
                 write_all(self._opened(), self._end, data)
             except BaseException:
-                self._must_rewrite = True  # what was written of it must not be followed by more
+                self.must_rewrite = True  # what was written of it must not be followed by more
                 raise
             self._end += len(data)
             self.machine.apply(runs)
@@ -264,23 +278,37 @@ class Journal:
         disk, place = self._disk, self.place
         if self._torn:
             Sidecar(disk, self._root).quarantine(posixpath.basename(place.delta), self._torn)
-        if disk.kind(place.directory) != Kind.DIRECTORY:
-            disk.make_directory(place.directory)
-            disk.sync_directory(posixpath.dirname(place.directory))
+        ensure_directory(self._log, place.directory)
         created_ms = now_ms if self._created_ms is None else max(now_ms, self._created_ms + 1)
         acked_until, inflight = self.machine.snapshot()
         snapshot = encode_snapshot(
             acked_until, inflight, created_ts_ms=created_ms,
             tp_hash=place.name.tp_hash, group_hash=place.name.group_hash,
         )  # fmt: skip
-        delta = delta_header(created_ms) + encode_runs(self.machine.leftover())
-        self._must_rewrite = True
-        replace_file(disk, place.snap, snapshot, temporary=place.temporary("snap"))
-        replace_file(disk, place.delta, delta, temporary=place.temporary("delta"))
-        self._must_rewrite, self._torn, self._file = False, b"", None
+        header = delta_header(created_ms)
+        delta = header + encode_runs(self.machine.leftover())
+        self.must_rewrite = True
+        self._replace("snap", place.snap, snapshot)
+        self._replace("delta", place.delta, delta)
+        self._header = header
+        self.must_rewrite, self._torn, self._file = False, b"", None
         self._created_ms, self._end, self._start_bytes = created_ms, len(delta), len(delta)
         self._synced = Ticket(created_ms, len(delta), None)
         self.exists = True
+
+    def _replace(self, suffix: str, path: str, content: bytes) -> None:
+        """As `replace_file` does, but for the directory that the file leaves: a name that stays there does no harm."""
+        temporary = self.place.temporary(suffix)
+        if self._disk.kind(temporary) != Kind.MISSING:
+            self._disk.remove(temporary)
+        file = self._disk.create(temporary)
+        try:
+            write_all(file, 0, content)
+            file.sync()
+        finally:
+            file.close()
+        self._disk.replace(temporary, path)
+        self._disk.sync_directory(posixpath.dirname(path))
 
     def sync(self, ticket: Ticket) -> None:
         """Return when the events before the ticket are on the disk. Without the lock."""
@@ -302,4 +330,5 @@ class Journal:
         if there:
             self._disk.sync_directory(self.place.directory)
         self.machine, self.exists, self._created_ms, self._end, self._file = Machine(), False, None, 0, None
+        self._header = b""
         return bool(there)

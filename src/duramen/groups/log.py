@@ -13,8 +13,10 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.groups.cursors import Cursor, CursorState, cursors
 from duramen.groups.group import Group
 from duramen.groups.journal import load
+from duramen.groups.overview import needed_from
 from duramen.groups.places import places
 from duramen.groups.producers import Producer, ProducerState, producers
+from duramen.log.holds import Need
 from duramen.log.reader import Log
 from duramen.log.writer import WritableLog
 
@@ -42,10 +44,11 @@ class ConsumableLog(Log):
             if self._groups is None:
                 self._groups = {}
             known = self._groups.get(name)
-            if known is not None and not known[0].is_usable:
-                known = None
-            if known is None:
-                self._groups[name] = known = (Group(self, name, **options), options)
+            if known is None or not known[0].is_usable:
+                group = Group(self, name, **options)
+                if known is not None and known[0].is_poisoned:
+                    group.distrust()
+                self._groups[name] = known = (group, options)
             elif options and options != known[1]:
                 raise UsageError(f"the group {name!r} is in use with other options: {known[1]}", path=self.path)
             return known[0]
@@ -81,6 +84,9 @@ class ConsumableWritableLog(ConsumableLog, WritableLog):
                     Group(self, place.name.group).rewind()
             except (CorruptionError, UsageError):
                 continue  # whoever uses that group is told; the log itself is whole
+
+    def _needs(self) -> list[Need]:
+        return needed_from(self)
 
     def producer(self, name: str) -> Producer:
         """A sender whose appends can be repeated without being stored twice: ``append(value, sequence=n)``."""

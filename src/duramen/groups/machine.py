@@ -20,7 +20,7 @@ a reset forgets everything. So replaying an old delta over a newer snapshot chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -157,18 +157,20 @@ class Machine:
         """Up to so many offsets whose deadline has passed, those first whose deadline is the oldest."""
         taken: list[Marked] = []
         back: list[tuple[int, int, int, int]] = []
+        seen: Spans[None] = Spans()  # a run that was put in flight twice in the same way is due twice
         while most > 0 and self._due and self._due[0][0] <= now_ms:
-            due = heappop(self._due)
-            old_deadline_ms, start, end, epoch = due
+            old_deadline_ms, start, end, epoch = heappop(self._due)
             for span in self.leases.within(start, end):
                 if span.value != (old_deadline_ms, epoch):
                     continue
-                cut = min(span.end, span.start + most)
-                if cut > span.start:
-                    taken.append(Marked(span.start, cut, deadline_ms, min(epoch + 1, MAX_EPOCH)))
-                    most -= cut - span.start
-                if cut < span.end:
-                    back.append((old_deadline_ms, cut, span.end, epoch))
+                for free_start, free_end in _uncovered(seen, span.start, span.end):
+                    cut = min(free_end, free_start + most)
+                    if cut > free_start:
+                        taken.append(Marked(free_start, cut, deadline_ms, min(epoch + 1, MAX_EPOCH)))
+                        most -= cut - free_start
+                    if cut < free_end:
+                        back.append((old_deadline_ms, cut, free_end, epoch))
+                seen.put(span.start, span.end, None)
         for due in back:
             heappush(self._due, due)
         return taken
@@ -284,7 +286,7 @@ class Machine:
 
     def _mark(self, run: Marked) -> None:
         lease = Lease(run.deadline_ms, run.epoch)
-        for start, end in list(self._undone(run.start, run.end)):
+        for start, end in self._undone(run.start, run.end):
             newer = [span for span in self.leases.within(start, end) if span.value.epoch > run.epoch]
             for span in newer:
                 self._put(start, span.start, lease)
@@ -300,15 +302,9 @@ class Machine:
                 self._due = [(span.value.deadline_ms, span.start, span.end, span.value.epoch) for span in self.leases]
                 heapify(self._due)
 
-    def _undone(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def _undone(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts that are not acknowledged."""
-        start = max(start, self.acked_until)
-        for span in self.acked.within(start, end):
-            if start < span.start:
-                yield start, span.start
-            start = span.end
-        if start < end:
-            yield start, end
+        return _uncovered(self.acked, max(start, self.acked_until), end)
 
     def _ack(self, start: int, end: int) -> None:
         start = max(start, self.acked_until)
@@ -392,6 +388,18 @@ class Machine:
         return not (self.acked_until or self.acked or self.leases)
 
 
+def _uncovered(spans: Spans[None], start: int, end: int) -> list[tuple[int, int]]:
+    """What of ``start`` to before ``end`` the runs leave free."""
+    free = []
+    for span in spans.within(start, end):
+        if start < span.start:
+            free.append((start, span.start))
+        start = span.end
+    if start < end:
+        free.append((start, end))
+    return free
+
+
 def _offsets(held: Iterable[tuple[int, int, Lease]]) -> int:
     return sum(end - start for start, end, _ in held)
 
@@ -410,7 +418,7 @@ def runs_of(offsets: Int64s) -> list[tuple[int, int]]:
     """Where offsets follow one another: (start, end) each. In the order given, whatever that is."""
     if not len(offsets):
         return []
-    breaks = np.flatnonzero(np.diff(offsets) != 1)
+    breaks = np.flatnonzero(offsets[1:] - offsets[:-1] != 1)
     if not len(breaks):
         return [(int(offsets[0]), int(offsets[-1]) + 1)]
     starts = offsets[np.append(0, breaks + 1)]

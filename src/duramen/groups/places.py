@@ -18,7 +18,7 @@ from typing import NamedTuple
 from duramen.disk.base import Kind
 from duramen.errors import UsageError
 from duramen.formats.stroma import GroupName
-from duramen.groups.cursors import sidecar_of
+from duramen.groups.directories import sidecar_of
 from duramen.log.names import check_name, decode_name, encode_name
 from duramen.log.reader import Log
 
