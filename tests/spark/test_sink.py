@@ -195,7 +195,7 @@ def test_refused_on_the_driver(
     ("format", "query", "words"),
     [
         ("fixed-slot", "binary(repeat('a', 24)) as value, 'k' as key", "fixed-slot has no place for the field 'key'"),
-        ("osiris", "binary('a') as value, array(named_struct('key', 'h', 'value', binary('v'))) as headers", "'headers'"),
+        ("osiris", "binary('a') as value, array(named_struct('key', 'h', 'value', binary('v'))) as headers", "headers"),
         ("fixed-slot", "binary(repeat('a', 25)) as value", "has 25 bytes"),
         ("keratin", "binary(null) as value", "keratin has no place for a value that is null"),
     ],

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.disk import PosixDisk
+from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, UnsupportedFieldError, UsageError
+from duramen.errors import DetectionError, StorageError, UnsupportedFieldError, UsageError
 from duramen.formats import Format, make
 from duramen.log.directory import format_at
 from duramen.log.transaction import Part
@@ -27,9 +27,11 @@ from duramen.model import COLUMNS as NEUTRAL
 from duramen.model import schema_of
 from duramen.spark.staging import StagedFile, StagedWriter, Staging
 from duramen.spark.write_options import WriteOptions
-from duramen.store.layout import PARTITIONS, TOPICS, list_partitions
+from duramen.store.layout import PARTITIONS, TOPICS, list_partitions, settings_path, topic_path
 from duramen.store.names import check_topic
 from duramen.store.partitioner import Sticky, assign
+from duramen.store.settings import read_settings
+from duramen.store.store import Store
 
 Place = tuple[str | None, int]
 """Topic and partition; None and 0 for a log by itself."""
@@ -78,7 +80,8 @@ def plan_target(options: WriteOptions, columns: Sequence[str], *, overwrite: boo
     given = options.log_options(is_new=True)
     there = kind == Kind.DIRECTORY and bool(disk.list(options.path, ("segments", ".duramen")))
     if is_store:
-        make(given.get("format", DEFAULT_FORMAT), **options.format_options).check_creation()
+        if options.topic is None or disk.kind(topic_path(options.path, options.topic)) == Kind.MISSING:
+            make(given.get("format", DEFAULT_FORMAT), **options.format_options).check_creation()
     else:
         if kind == Kind.DIRECTORY and disk.kind(posixpath.join(options.path, TOPICS)) == Kind.DIRECTORY:
             raise UsageError("topics lie here", path=options.path, hint="name one with the option topic")
@@ -112,9 +115,34 @@ def log_path(place: Place) -> str:
 def partitions_of(root: str, topic: str, otherwise: int) -> int:
     """How many partitions a topic has, or will have."""
     disk = PosixDisk()
-    if disk.kind(posixpath.join(root, TOPICS, topic)) != Kind.DIRECTORY:
+    if disk.kind(topic_path(root, topic)) != Kind.DIRECTORY:
         return otherwise
-    return max((found.number + 1 for found in list_partitions(disk, root, topic)), default=otherwise)
+    settings = read_settings(disk, settings_path(root, topic))
+    there = max((found.number + 1 for found in list_partitions(disk, root, topic)), default=1)
+    return there if settings is None else max(there, settings.partitions)
+
+
+def make_topics(disk: Disk, target: Target, files: Iterable[StagedFile]) -> None:
+    """Make the topics that are missing, each as a whole, and check that partitions are what the tasks took them for."""
+    counts = {file.topic: file.partitions for file in files if file.topic is not None}
+    if target.topic is not None:
+        counts.setdefault(target.topic, target.partitions)
+    options = dict(target.options)
+    format = options.pop("format", None)
+    with Store(target.path, disk=disk) as store:
+        for topic, count in counts.items():
+            if disk.kind(topic_path(target.path, topic)) == Kind.MISSING:
+                try:
+                    store.create(topic, count, format, **options)
+                except UsageError:
+                    if disk.kind(topic_path(target.path, topic)) == Kind.MISSING:
+                        raise  # otherwise another job was faster
+    for file in files:
+        if file.topic is not None and partitions_of(target.path, file.topic, 0) != file.partitions:
+            raise StorageError(
+                f"the number of partitions of topic {file.topic!r} has changed meanwhile", path=target.path,
+                hint="run it again",
+            )  # fmt: skip
 
 
 def part_of(target: Target, place: Place, rows: Callable[[], Iterable[pa.RecordBatch]]) -> Part:
@@ -205,7 +233,8 @@ class Router:
         if writer is None:
             topic, number = place
             name = self._name if topic is None else f"{self._name}-{topic}-{number}"
-            writer = self._writers[place] = StagedWriter(self._staging, f"{name}.arrow", self._schema, place)
+            where = (topic, number, self._counts.get(topic or "", 1))
+            writer = self._writers[place] = StagedWriter(self._staging, f"{name}.arrow", self._schema, where)
         writer.write(rows)
 
     def close(self) -> tuple[StagedFile, ...]:

@@ -26,7 +26,7 @@ from duramen.errors import UsageError
 from duramen.log.ledger import JOBS, Key
 from duramen.log.transaction import Part, commit_batch, new_attempt
 from duramen.spark.failing import plain, plainly
-from duramen.spark.routing import Router, Target, part_of, plan_target
+from duramen.spark.routing import Router, Target, make_topics, part_of, plan_target
 from duramen.spark.staging import StagedFile, Staging
 from duramen.spark.write_options import WriteOptions, check_columns, parse
 
@@ -79,6 +79,9 @@ def publish(options: WriteOptions, target: Target, staging: Staging, key: Key, m
     disk = PosixDisk()
     if disk.kind(target.path) == Kind.DIRECTORY:
         disk.sync_directory(target.path)  # tasks made directories in it, whose names nobody has synced
+
+    if target.is_store:
+        make_topics(disk, target, [file for files in places.values() for file in files])
 
     def rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
         for file in files:

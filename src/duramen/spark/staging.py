@@ -45,6 +45,8 @@ class StagedFile:
     crc32c: int
     topic: str | None = None
     partition: int = 0
+    partitions: int = 1
+    """How many the topic had when the task decided about partitions."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Staging:
 class StagedWriter:
     """A file that a task writes, batch by batch."""
 
-    def __init__(self, staging: Staging, name: str, schema: pa.Schema, place: tuple[str | None, int]) -> None:
+    def __init__(self, staging: Staging, name: str, schema: pa.Schema, place: tuple[str | None, int, int]) -> None:
         self._path = staging.directory / name
         self._place = place
         self._rows = 0
