@@ -18,7 +18,23 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import append, cat, compact, convert, copy, demo, dump, info, repair, retain, serve, top, topic, verify
+from duramen.cli import (
+    append,
+    cat,
+    compact,
+    convert,
+    copy,
+    demo,
+    dump,
+    info,
+    pipeline,
+    repair,
+    retain,
+    serve,
+    top,
+    topic,
+    verify,
+)
 from duramen.cli.output import safe
 from duramen.errors import DuramenError
 
@@ -58,6 +74,7 @@ for _name, _command in (
     ("demo", demo.command),
 ):
     app.command(_name)(_command)
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _version(wanted: bool) -> None:

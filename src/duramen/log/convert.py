@@ -100,13 +100,24 @@ class Conversion:
         self.target = make(to, **{**inherited, **options})
         self._resized = "segment_max_bytes" in options
         source.check_presence()
-        self.survey = Survey(source, self.target).run()
+        self.survey = self._surveyed()
         self.as_is = self._is_as_is()
         if not self.as_is:
             rewritten = {name: value for name, value in self.target.options.items() if name not in OF_THE_BYTES}
             self.target = make(to, **rewritten)
             self._fit_values()
         self.losses = self.survey.losses(as_is=self.as_is)
+
+    # What a conversion on several machines does in another way.
+
+    def _surveyed(self) -> Survey:
+        return Survey(self.source, self.target).run()
+
+    def _times(self) -> _Times:
+        return _Times(self.target)
+
+    def _check(self, builder: LogBuilder, records: int, progress: Progress | None) -> None:
+        check(builder, records, progress)
 
     def _is_as_is(self) -> bool:
         """Whether the segments' bytes can be taken over."""
@@ -169,7 +180,7 @@ class Conversion:
             self._remember(builder)
             builder.finish()
             written = sum(built.records for built in builder.segments)
-            check(builder, written, check_progress)
+            self._check(builder, written, check_progress)
             builder.publish()
         segments = builder.segments
         return Converted(
@@ -237,7 +248,7 @@ class Conversion:
         """The records with the columns that the target has a place for, and times as it can hold them."""
         columns = self._columns()
         is_other = self.source.fmt.name != self.target.name
-        times = _Times(self.target) if is_other and "timestamp" in columns else None
+        times = self._times() if is_other and "timestamp" in columns else None
         chunks = self._known_chunks()
         listed = None
         if is_other and self.source.fmt.capabilities.chunks and not self.renumbers:
@@ -283,10 +294,10 @@ class Conversion:
 class _Times:
     """Makes times such that the target can hold them: not before 1970, not going back, none that is missing."""
 
-    def __init__(self, target: Format) -> None:
+    def __init__(self, target: Format, last_us: int = 0) -> None:
         self._signed = target.capabilities.signed_timestamps
         self._ordered = target.capabilities.ordered_timestamps
-        self._last_us = 0
+        self._last_us = last_us
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         row = batch.schema.get_field_index("timestamp")

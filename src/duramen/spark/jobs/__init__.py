@@ -6,6 +6,7 @@
 """
 
 from duramen.spark.jobs.compact import compact
+from duramen.spark.jobs.convert import convert
 from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import Exported, export
 from duramen.spark.jobs.moving import Into, Moved, ingest, replay
@@ -21,6 +22,7 @@ __all__ = [
     "Profile",
     "committed_files",
     "compact",
+    "convert",
     "decoder",
     "export",
     "ingest",
