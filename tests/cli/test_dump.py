@@ -168,7 +168,7 @@ def test_a_long_unreadable_range(call: Run, logs: Logs) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("with_index", [True, False])
-def test_far_into_a_long_segment(cli: Run, tmp_path: Path, format: str, with_index: bool) -> None:
+def test_far_into_a_long_segment(call: Run, tmp_path: Path, format: str, with_index: bool) -> None:
     """The place is found, and what is shown there is what a dump from the start shows; damage before it is not met."""
     options = {"record_size": 4000} if format == "fixed-slot" else {}
     with duramen.open(tmp_path / "log", "a", format=format, **options) as log:
@@ -189,7 +189,7 @@ def test_far_into_a_long_segment(cli: Run, tmp_path: Path, format: str, with_ind
     wanted = [b.fields for b, end in zip(blocks, ends, strict=True) if end > begin and b.position < begin + 9000]
     flip(segment, 1500)  # nobody looks there
     words = [word for name, value in options.items() for word in ("--option", f"{name}={value}")]
-    result = cli("dump", segment, "--from", str(begin), "--to", str(begin + 9000), "--json", *words)
+    result = call("dump", segment, "--from", str(begin), "--to", str(begin + 9000), "--json", *words)
     assert (result.code, result.err) == (0, "")
     found = [[(f["name"], f["position"], f["length"]) for f in block["fields"]] for block in result.json_lines]
     assert found == [[(f.name, f.position, f.length) for f in fields] for fields in wanted]

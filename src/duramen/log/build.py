@@ -13,6 +13,7 @@ What is written depends on the records alone, never on how they were batched.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import pyarrow as pa
 from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, write_all
-from duramen.errors import LockedError, StorageError, UsageError
+from duramen.errors import DuramenError, LockedError, StorageError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, Encoded, Role, Rows, SegmentSummary
 from duramen.kernel.layout import ScanEnd, Stop
@@ -34,6 +35,7 @@ from duramen.log.sidecar import DIRECTORY, Config, Sealed, Sidecar, Watermark
 
 BUILDING = ".duramen-building"
 """Behind the path of a log that is being built."""
+_LOCK = posixpath.join(DIRECTORY, "lock")
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def build_segment(
 
 
 class LogBuilder:
-    """A new log in the making. As a context: what was not published is gone when it ends.
+    """A new log in the making. Only as a context: what was not published is gone when it ends.
 
     >>> import tempfile, pyarrow as pa
     >>> from duramen.formats import make
@@ -240,20 +242,26 @@ class LogBuilder:
         self._sidecar = Sidecar(self.disk, self.root)
         self._published = False
         refuse_taken(self.disk, self.path)
+
+    def __enter__(self) -> Self:
         try:
             self._sidecar.lock()
+            empty(self.disk, self.root, but=_LOCK)
         except LockedError as error:
             raise LockedError(
                 "a log is being built here by another process", note=error.note, path=self.path, hint="wait for it"
             ) from None
-        try:
-            empty(self.disk, self.root, but=posixpath.join(DIRECTORY, "lock"))
         except BaseException:
-            self._sidecar.release()
+            self._give_up()
             raise
-
-    def __enter__(self) -> Self:
         return self
+
+    def _give_up(self) -> None:
+        """Stopped between making the directory and locking it, or later: what is there may go if it is ours."""
+        with contextlib.suppress(DuramenError):
+            self._sidecar.release()
+            self._sidecar.lock()
+            self.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -264,7 +272,7 @@ class LogBuilder:
         """Let go; a log that was not published leaves nothing behind."""
         try:
             if not self._published and self.disk.kind(self.root) == Kind.DIRECTORY:
-                empty(self.disk, self.root, but=posixpath.join(DIRECTORY, "lock"))
+                empty(self.disk, self.root, but=_LOCK)
         finally:
             self._sidecar.release()
         if not self._published:
