@@ -205,6 +205,8 @@ class Segment(ABC):
     dialect: str
     header_bytes: int
     """What a record (or a chunk, or a slot) begins with, at the least."""
+    trailer_bytes: int = 0
+    """What every record ends with, behind its payload."""
     version_at: int = 0
     """Where the last byte of the version lies in it."""
     record_checksum: bool = True
@@ -493,6 +495,14 @@ class Format(ABC):
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The records with their producers' sequences, where the format keeps those in the log itself."""
         return encoded
+
+    def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
+        """The positions of consumers that the last segment of a log knows. For formats with ``tracking``."""
+        return {}
+
+    def encode_consumer_offsets(self, offsets: Mapping[bytes, int], cursor: Cursor, now_us: int) -> Encoded:
+        """Positions of consumers, as the format keeps them in the log itself. For formats with ``tracking``."""
+        raise UsageError(f"{self.name} has no place for the positions of consumers")
 
     def check_creation(self) -> None:
         """Raise where an option that a new log needs is missing."""
