@@ -12,7 +12,7 @@ from pathlib import Path
 import rich.table
 from rich.console import Console
 
-from bench import appending, limits, opening, preallocation, reading, syncing
+from bench import appending, converting, limits, opening, preallocation, reading, syncing
 from bench.report import Subject, Table, machine
 
 SUBJECTS: dict[str, Subject] = {
@@ -29,6 +29,7 @@ SUBJECTS: dict[str, Subject] = {
     "limits": limits.limits,
     "opening": opening.opening,
     "preallocation": preallocation.preallocation,
+    "convert": converting.converting,
 }
 
 
