@@ -113,7 +113,7 @@ def bit_flips(base: Base) -> Iterator[Damage]:
                 kind = f"bit flip: {'file header' if what == 'file header' else _group(name)}"
                 label = f"{path} {what} {name} byte {at} bit {bit}"
                 affected = _touched(base, path, at, at + 1)
-                extra = (number + nth) % 2 == 1
+                extra = (number + nth + len(what)) % 2 == 1
                 yield Damage(kind, _which(base, path), label, _flip(path, at, bit), affected, extra=extra)
     for path in base.files:
         role = base.role(path)

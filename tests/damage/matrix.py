@@ -15,7 +15,7 @@ from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from duramen.testing.running import clocked, disk_of
 from tests.damage.damages import Damage, all_damages
-from tests.damage.logs import FORMATS, OPTIONS, RECORD_SIZE, ROOT, Base, base_log, options_for, read, tree
+from tests.damage.logs import RECORD_SIZE, ROOT, Base, base_log, options_for, read, tree
 
 NEW = b"appended after the repair".ljust(RECORD_SIZE, b".")[:RECORD_SIZE]
 
@@ -126,16 +126,9 @@ def _verify(disk: SimulatedDisk, base: Base) -> Report:
     return verify(ROOT, format=base.format, disk=disk, **options_for(disk, base.format))
 
 
-def rows(name: str, sidecar: bool) -> Iterator[Row]:
+def rows(name: str, sidecar: bool, everything: bool = False) -> Iterator[Row]:
+    """The rows of one format; ``everything``: also those that are much like another one."""
     base = base_log(name, sidecar)
     for damage in all_damages(base):
-        yield run(base, damage)
-
-
-def all_rows() -> Iterator[Row]:
-    for name in FORMATS:
-        for sidecar in (False, True):
-            yield from rows(name, sidecar)
-
-
-__all__ = ["OPTIONS", "Row", "all_rows", "rows", "run"]
+        if everything or not damage.extra:
+            yield run(base, damage)

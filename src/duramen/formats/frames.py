@@ -83,6 +83,7 @@ class FrameSegment(Segment):
         self.start = Cursor(start, base_offset - 1)
         self.dialect = dialect.name
         self.header_bytes = dialect.layout.header_bytes
+        self.trailer_bytes = dialect.layout.trailer_bytes
         versions = [const for const in dialect.layout.consts if const.stop == Stop.BAD_VERSION]
         self.version_at = max((const.position + const.width - 1 for const in versions), default=0)
         self.record_checksum = dialect.layout.checksum != Checksum.NONE

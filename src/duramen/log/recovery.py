@@ -23,8 +23,8 @@ from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
 from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
-from duramen.log.pending import Pending
 from duramen.log.journal import refuse_unfinished
+from duramen.log.pending import Pending
 from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
 
 UNSYNCED_BYTES = 8 << 20

@@ -375,11 +375,13 @@ class Verifier:
         return checkers
 
     def _missing_index(self, files: SegmentFiles, report: SegmentReport) -> None:
-        if not self._fmt.capabilities.index or files.base is None or Role.INDEX in files.derived:
-            return
-        if self.report.path == report.path:
-            return  # a single file was asked for
-        self._find("missing-index", Severity.WARNING, report.path, "the segment has no index", _REINDEX)
+        """The index has to be there; one by time helps only with look-ups by time, and other programs may leave it."""
+        if not self._fmt.capabilities.index or files.base is None or self.report.path == report.path:
+            return  # also where a single file was asked for
+        if Role.INDEX not in files.derived:
+            self._find("missing-index", Severity.WARNING, report.path, "the segment has no index", _REINDEX)
+        elif set(self._fmt.index_builder(files.base, 0).headers()) - files.derived.keys():
+            self._find("missing-index", Severity.NOTE, report.path, "the segment has no time index", _REINDEX)
 
     def _other(self, file: LogFile) -> None:
         path = self._directory.full(file.path)
@@ -403,6 +405,10 @@ class Verifier:
             for file in self._directory.others
             if file.name.role in (Role.MANIFEST, Role.CHECKPOINT)
         }
+        if self._disk.kind(self.report.path) == Kind.DIRECTORY:
+            for name in self._fmt.log_files([], 0).keys() - files.keys():
+                message, path = "the file that describes the log is missing", self._directory.full(name)
+                self._find("missing-manifest", Severity.WARNING, path, message, _REINDEX)
         for name, problem in self._fmt.check_log(files, [s.summary for s in self.report.segments]):
             self._problem(self._directory.full(name), problem)
 

@@ -195,7 +195,8 @@ class _Application:
     def _rebuild_index(self, step: Step) -> None:
         assert step.base is not None
         data = self._disk.map(self._full(self._fmt.segment_path(step.base))).data
-        for role, content in build_indexes(self._fmt, data, step.base).items():
+        fmt = as_described(self._fmt, self._evidence.manifest)
+        for role, content in build_indexes(fmt, data, step.base).items():
             self._put(self._fmt.path_of(role, step.base), [content])
 
     def _rebuild_manifest(self) -> None:
@@ -269,6 +270,12 @@ class _Application:
         return log_files(self._disk, self._root, self._fmt, {entry.path for entry in self._journal.entries})
 
 
+def as_described(fmt: Format, facts: Mapping[str, Any]) -> Format:
+    """The format with the settings that the log's own description holds, unless they are given."""
+    kept = {name: facts[name] for name in fmt.option_names if name in facts}
+    return make(fmt.name, **{**kept, **fmt.options}) if kept else fmt
+
+
 def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]:
     """The derived files of a segment, made from its records."""
     segment = fmt.open_segment(data, base)
@@ -285,7 +292,6 @@ def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]
 def manifest_files(disk: Disk, root: str, fmt: Format, segments: Iterable[tuple[int, int]]) -> Mapping[str, bytes]:
     """The files that describe the whole log, as it is now, with the settings of the ones that are there."""
     facts = Evidence(disk, root, fmt).manifest
-    kept = {name: facts[name] for name in fmt.option_names if name in facts}
     config = read_config(disk, root)
     created_ms = int(facts.get("created_ts_ms", config.created_ms if config is not None else 0))
     summaries = []
@@ -294,7 +300,7 @@ def manifest_files(disk: Disk, root: str, fmt: Format, segments: Iterable[tuple[
         index_bytes = disk.size(index) if disk.kind(index) == Kind.FILE else 0
         size = disk.size(posixpath.join(root, fmt.segment_path(base)))
         summaries.append(SegmentSummary(base, last, size, index_bytes))
-    return make(fmt.name, **{**kept, **fmt.options}).log_files(summaries, created_ms)
+    return as_described(fmt, facts).log_files(summaries, created_ms)
 
 
 def log_files(disk: Disk, root: str, fmt: Format, exactly: Iterable[str]) -> Iterable[tuple[str, list[int]]]:

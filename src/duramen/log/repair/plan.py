@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from duramen.formats.base import Severity
 from duramen.log.report import Finding, Report
 
 
@@ -134,10 +135,10 @@ class Plan:
 
     @property
     def ok(self) -> bool:
-        """Whether the log is sound: nothing is to be done, or it was done and nothing is damaged any more."""
+        """Whether the log is sound: nothing is damaged, or not any more. A torn tail alone is no damage."""
         if self.applied and self.report is not None:
             return self.report.ok
-        return not self.steps and not self.refused
+        return not self.refused and all(finding.severity != Severity.DAMAGE for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         return {

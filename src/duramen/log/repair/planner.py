@@ -29,7 +29,7 @@ from duramen.log.losses import covered, read_losses
 from duramen.log.repair.apply import in_order
 from duramen.log.repair.plan import Action, Loss, Piece, Plan, Removed, Step, Strategy
 from duramen.log.repair.salvage import Bad, Salvaged, put_in_order, walk
-from duramen.log.repair.slots import bad_slots, filled
+from duramen.log.repair.slots import bad_slots, filled, mended_slots
 from duramen.log.report import Finding, Report, SegmentReport
 from duramen.log.verify import Progress, check_log
 
@@ -125,6 +125,9 @@ class Planner:
         ]
         self.plan.steps = in_order(self.plan.steps)
         self.plan.kept_records = sum(held.records for held in self._held if held.dropped is None)
+        if not self._fmt.capabilities.segments and self._held:
+            lost = parse_slots(self.plan.lost_slots or self._fmt.options.get("lost_slots", ""))
+            self.plan.kept_records = self.plan.next_offset - sum(slot < self.plan.next_offset for slot in lost)
         return self.plan
 
     def _full(self, path: str) -> str:
@@ -375,7 +378,7 @@ class Planner:
             return
         first = following if kept else self._evidence.first_known_offset
         if first < promised:
-            self._lose(first, promised - 1, "they were stored, and no whole record holds them")
+            self._lose(first, promised - 1, "stored once, and in no whole record now")
         if kept and kept[-1].base >= promised:
             return
         previous = kept[-1].segment if kept else None
@@ -402,32 +405,40 @@ class Planner:
             segment = self._fmt.open_segment(held.data, 0)
             assert isinstance(segment, SlotSegment)
             bad, good = bad_slots(segment)
+            mended = mended_slots(segment, bad)
+            bad = [slot for slot in bad if slot not in mended]
             promised = max(self._evidence.promised_offset or 0, good)
             lost = sorted({*bad, *range(good, promised)})
             self.plan.next_offset = promised
             if self._strategy == Strategy.TRUNCATE and bad:
                 lost, promised, good = [], bad[0], bad[0]
                 self.plan.next_offset = good
-            pieces, removed = filled(segment, held.path, lost, promised)
+            tail = mended_slots(segment, range(good, promised))
+            mended |= tail
+            lost = [slot for slot in lost if slot not in tail]
+            pieces, removed = filled(segment, held.path, lost, promised, mended)
             zeros = kernel.is_zero(held.data, good * segment.slot_bytes, len(held.data))
-            if not lost and zeros and good * segment.slot_bytes <= len(held.data) and promised == good and not removed:
-                continue
-            if not lost and zeros and self._strategy == Strategy.SALVAGE:
+            if not lost and not mended and zeros and self._strategy == Strategy.SALVAGE:
                 continue
             why = "damaged slots are filled, so that no other record moves" if lost else "the last write did not finish"
+            if mended and not lost:
+                why = "a record is put right" if len(mended) == 1 else f"{len(mended)} records are put right"
             if self._strategy == Strategy.TRUNCATE and bad:
                 why = "cut at the first bad slot, as the format's document says"
                 self._lose(bad[0], max(self._evidence.promised_offset or 0, held.last + 1) - 1, why)
-            self._slot_step(held, pieces, removed, lost, promised * segment.slot_bytes, why)
+            self._slot_step(held, pieces, removed, lost, promised * segment.slot_bytes, why, mended)
 
     def _slot_step(
-        self, held: _Held, pieces: list[Piece], removed: list[Removed], lost: list[int], size: int, why: str
-    ) -> None:
-        if not lost:
+        self, held: _Held, pieces: list[Piece], removed: list[Removed], lost: list[int], size: int, why: str,
+        mended: dict[int, bytes],
+    ) -> None:  # fmt: skip
+        if not lost and not mended:
             step = Step(Action.CUT, held.path, why, len(held.data), size, removed=tuple(removed))
         else:
+            lines = tuple(f"offset {slot}: a flipped bit of its checksum is put right" for slot in sorted(mended))
             step = Step(
-                Action.REWRITE, held.path, why, len(held.data), removed=tuple(removed), pieces=tuple(pieces)
+                Action.REWRITE, held.path, why, len(held.data),
+                removed=tuple(removed), pieces=tuple(pieces), mended=lines,
             )  # fmt: skip
             for slot in lost:
                 self._lose(slot, slot, "the slot is damaged")
@@ -574,13 +585,16 @@ def _summary(held: _Held, removed: list[Removed]) -> str:
     if held.header is not None:
         parts.append("its file header is put right")
     if held.found is not None and held.found.mended:
-        parts.append(f"{len(held.found.mended)} records are put right")
+        count = len(held.found.mended)
+        parts.append("a record is put right" if count == 1 else f"{count} records are put right")
     if removed and held.found is not None and held.found.ended_badly and len(removed) == 1:
-        parts.append("the last write did not finish" if _torn(held) else "what is behind its last whole record goes")
+        parts.append(f"what is behind its last whole record goes{': the last write did not finish' * _torn(held)}")
     elif removed:
         parts.append("what is no record goes, everything else stays")
     return "; ".join(parts) or "its records are put in order"
 
 
 def _torn(held: _Held) -> bool:
-    return held.report.ending == Ending.TORN
+    """Whether nothing speaks against a write that did not finish."""
+    damaged = any(finding.severity == Severity.DAMAGE for finding in held.findings)
+    return held.report.ending == Ending.TORN and not damaged

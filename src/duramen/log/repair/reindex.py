@@ -17,8 +17,9 @@ from duramen.formats import Format
 from duramen.formats.base import Cursor
 from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles, format_at, kind_of, list_log
+from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
-from duramen.log.repair.apply import manifest_files
+from duramen.log.repair.apply import as_described, manifest_files
 from duramen.log.sidecar import Sidecar, replace_file
 
 
@@ -69,7 +70,7 @@ class _Reindexing:
     def __init__(self, disk: Disk, path: str, fmt: Format, *, dry_run: bool) -> None:
         self._disk = disk
         self._root = path
-        self._fmt = fmt
+        self._fmt = as_described(fmt, Evidence(disk, path, fmt).manifest)
         self._dry_run = dry_run
         self._directory: Directory = list_log(disk, path, fmt)
         self.result = Reindexed(path, fmt.name, applied=not dry_run)

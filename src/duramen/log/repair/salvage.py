@@ -307,9 +307,9 @@ class _Walk:
 
 
 def _header_places(segment: Segment, length: int) -> Iterator[int]:
-    """The bytes of a record that its header and its checksum take up."""
+    """The bytes of a record that are not payload: its header, and the checksum behind it where there is one."""
     yield from range(min(segment.header_bytes, length))
-    yield from range(max(length - 4, segment.header_bytes), length)
+    yield from range(max(length - segment.trailer_bytes, segment.header_bytes), length)
 
 
 def _is_whole(segment: Segment, rows: Rows, length: int) -> bool:

@@ -8,10 +8,11 @@ filling is all there is to see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from duramen import kernel
 from duramen.formats.base import Cursor
-from duramen.formats.fixed_slot import CRC, SlotSegment, filler, parse_slots, print_slots
+from duramen.formats.fixed_slot import CRC, SlotSegment, filler
 from duramen.kernel.layout import Stop
 from duramen.log.repair.plan import Piece, Removed
 
@@ -36,16 +37,34 @@ def bad_slots(segment: SlotSegment) -> tuple[list[int], int]:
         cursor = Cursor(found, found // segment.slot_bytes - 1)
 
 
-def filled(segment: SlotSegment, path: str, lost: Iterable[int], count: int) -> tuple[list[Piece], list[Removed]]:
-    """The file with ``count`` slots, of which the lost ones are filled; and what goes."""
+def mended_slots(segment: SlotSegment, slots: Iterable[int]) -> dict[int, bytes]:
+    """The slots whose checksum differs from that of their payload in a single bit: the checksum is what is damaged."""
+    found = {}
+    for slot in slots:
+        raw = bytes(segment.buf[slot * segment.slot_bytes : (slot + 1) * segment.slot_bytes])
+        if len(raw) == segment.slot_bytes:
+            right = kernel.crc32c(raw[CRC.size :])
+            if (right ^ int(CRC.unpack(raw)["crc32c"])).bit_count() == 1:
+                found[slot] = CRC.pack(crc32c=right)
+    return found
+
+
+def filled(
+    segment: SlotSegment, path: str, lost: Iterable[int], count: int, mended: Mapping[int, bytes]
+) -> tuple[list[Piece], list[Removed]]:
+    """The file with ``count`` slots, of which the lost ones are filled, and some get a checksum; and what goes."""
     pieces: list[Piece] = []
     removed: list[Removed] = []
     filling = filler(segment.record_bytes)
     size, slot_bytes, at = len(segment.buf), segment.slot_bytes, 0
-    for slot in sorted(lost):
+    for slot in sorted({*lost, *mended}):
         start, end = slot * slot_bytes, min((slot + 1) * slot_bytes, size)
         if at < start:
             pieces.append(Piece(path, at, start))
+        if slot in mended:
+            pieces.append(Piece(data=mended[slot]))
+            at = start + len(mended[slot])
+            continue
         pieces.append(Piece(data=filling))
         if start < end:
             removed.append(Removed(start, end, "the slot is damaged: filled with zeros, so that all others stay put"))
@@ -56,6 +75,3 @@ def filled(segment: SlotSegment, path: str, lost: Iterable[int], count: int) -> 
     if at < size:
         removed.append(Removed(at, size, "behind the last whole slot"))
     return pieces, removed
-
-
-__all__ = ["CRC", "bad_slots", "filled", "parse_slots", "print_slots"]

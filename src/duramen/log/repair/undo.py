@@ -16,6 +16,7 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.log.journal import Entry, Journal, State, Was, read_journal, write_journal
 from duramen.log.repair.apply import log_files
+from duramen.log.sidecar import DIRECTORY
 
 
 @dataclass
@@ -121,6 +122,9 @@ def put_back(disk: Disk, root: str, journal: Journal) -> None:
     write_journal(disk, root, journal)
     for entry in reversed(journal.entries):
         _put_back(disk, root, entry)
+        leftover = posixpath.join(root, entry.path + ".new")
+        if posixpath.dirname(entry.path) == DIRECTORY and disk.kind(leftover) == Kind.FILE:
+            disk.remove(leftover)
     directories = {posixpath.dirname(posixpath.join(root, entry.path)) for entry in journal.entries}
     directories |= {posixpath.join(root, journal.directory)}
     for directory in sorted(directories):
