@@ -111,7 +111,7 @@ class DumpedFile(NamedTuple):
         unit = codec.capabilities.timestamps
         return cls(target.path, data, f"{name.role} of {codec.name}", found.why, unit, dump)
 
-    def blocks(self, begin: int) -> Iterator[Block]:
+    def blocks(self, begin: int = 0) -> Iterator[Block]:
         try:
             yield from self.dump(begin)
         except DuramenError as error:
