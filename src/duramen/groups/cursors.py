@@ -10,7 +10,7 @@ A cursor is one number, and what it means is its owner's choice. Where Duramen h
 next offset to read; who stores the last one that was read has a lag of one too many, and loses nothing.
 
 Osiris keeps such positions in the log itself. There a log that is open for append stores a cursor as RabbitMQ does:
-in a tracking chunk, which takes one offset, and which RabbitMQ's consumers find. A log that is open for reading cannot do
+in a tracking chunk, which takes one offset, and which RabbitMQ's consumers find. A log open for reading cannot do
 that, perhaps because RabbitMQ or another process writes it: its cursors are files, too. Such a file remembers what the
 log said when it was stored; once the log says something else, the log is the newer one. Tracking cannot be taken out of
 a log: `delete` leaves a file that says that it is gone.
