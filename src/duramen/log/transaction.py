@@ -39,6 +39,7 @@ from duramen.log.sidecar import DIRECTORY, Sidecar, read_config, read_watermark,
 from duramen.log.writer import Appended, WritableLog, _make_directory, _Work
 
 LOCK_TIMEOUT_S = 60.0
+STEP_BYTES = 1 << 20
 INTENT = "transaction.json"
 """In the directory above several logs: which of them a transaction is about, so that all of them get ended."""
 
@@ -213,8 +214,8 @@ class _Appending:
         base, count = None, 0
         for data in batches:
             batch = intake.many(log.codec, data) if not isinstance(data, intake.Values) else data
-            if batch.num_rows:
-                appended = self._append(batch)
+            for piece in _pieces(batch):
+                appended = self._append(piece)
                 base, count = appended.base_offset if base is None else base, count + appended.count
         log._sync()
         log._unsynced_bytes = unsynced_bytes
@@ -246,6 +247,13 @@ class _Appending:
             log = self._log
             log.close()
             WritableLog(log.path, disk=log._disk).close()
+
+
+def _pieces(batch: intake.Batch) -> Iterator[intake.Batch]:
+    """The batch in slices that a processor's cache holds together with their encoding."""
+    rows = max(1, batch.num_rows * STEP_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, min(rows, batch.num_rows - start))
 
 
 class _Replacing:

@@ -1,0 +1,73 @@
+"""The sink against `append_batch` in this process: the same rows, on the same disk, taking turns.
+
+The rows lie in Spark's memory, so that no source is measured. In-process, batches of 1000 rows are appended at
+``fsync``, from Arrow batches that are there already. The sink's time is that of the whole job: tasks, staged files,
+one transaction, all of it synced at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+import duramen
+from bench.measure import take_turns
+
+BAR = 0.5
+TOTAL_BYTES = 400 << 20
+BATCH_ROWS = 1000
+ROUNDS = 3
+
+
+def measure(
+    spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: int = TOTAL_BYTES, rounds: int = ROUNDS
+) -> list[tuple[str, float, float | None]]:
+    """Name, value and bar (None: shown for comparison) of each figure. Ratios above 1 mean faster than in-process."""
+    rows = total_bytes // row_bytes
+    df = _in_memory(spark, rows, row_bytes)
+    value = bytes(range(256)) * (row_bytes // 256 + 1)
+    batch = pa.RecordBatch.from_arrays([pa.array([value[:row_bytes]] * BATCH_ROWS, pa.binary())], names=["value"])
+    try:
+        times = take_turns(
+            {
+                "sink": lambda: _afresh(scratch / "sink", lambda path: _sink(df, path)),
+                "append_batch": lambda: _afresh(scratch / "append", lambda path: _append(batch, rows, path)),
+            },
+            rounds,
+        )
+    finally:
+        df.unpersist()
+    sink, append = times["sink"].median, times["append_batch"].median
+    return [
+        (f"sink, {row_bytes} B, × append_batch (fsync)", append / sink, BAR),
+        (f"sink, {row_bytes} B, MB/s", total_bytes / sink / 1e6, None),
+        (f"append_batch, {row_bytes} B, MB/s", total_bytes / append / 1e6, None),
+    ]
+
+
+def _in_memory(spark: SparkSession, rows: int, row_bytes: int) -> DataFrame:
+    # Constant values: a dictionary in Spark's cache, so that making them costs next to nothing.
+    df = spark.range(0, rows, 1, 4).selectExpr(f"binary(repeat('x', {row_bytes})) as value")
+    df = df.persist(StorageLevel.MEMORY_ONLY)
+    df.count()
+    return df
+
+
+def _sink(df: DataFrame, path: Path) -> None:
+    df.write.format("duramen").mode("append").option("logFormat", "keratin").save(str(path))
+
+
+def _append(batch: pa.RecordBatch, rows: int, path: Path) -> None:
+    with duramen.open(path, "a", format="keratin") as log:
+        for _ in range(rows // batch.num_rows):
+            log.append_batch(batch)
+
+
+def _afresh(path: Path, work: Callable[[Path], None]) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    work(path)
