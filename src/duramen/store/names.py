@@ -53,10 +53,11 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Address:
         topic, slash, partition = text.partition("/")
+        check_topic(topic)
         number = parse_partition(partition)
         if slash and number is None:
             raise UsageError(f"{partition!r} is no partition number", hint="write TOPIC or TOPIC/NUMBER")
-        return cls(check_topic(topic), number)
+        return cls(topic, number)
 
     def __str__(self) -> str:
         return self.topic if self.partition is None else f"{self.topic}/{self.partition}"
