@@ -167,7 +167,7 @@ class Compactor:
     def _cleanable(self, directory: Directory) -> list[_Found]:
         """The oldest sealed segments, up to the first that is too young or that somebody has not read yet."""
         segments = directory.segments
-        bases = [files.base or 0 for files in segments[1:]] + [self._log._active.base]
+        bases = [files.base or 0 for files in segments[1:]] + [self._log._active.base] if segments else []
         needs = [*self._log._needs(), *read_holds(self._log._disk, self._log.path, self._now_us)]
         found: list[_Found] = []
         for files, next_base in zip(segments, bases, strict=True):

@@ -12,6 +12,7 @@ own where that is more than ``memory_bytes``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -169,18 +170,16 @@ def find_survivors(
             yield hashes, offsets
 
     rows: Iterable[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]] = hashed()
-    keys, read = 0, None
-    while True:
-        later = _Spill(spill)
-        for hashes, offsets in rows:
-            table.put(hashes, offsets, later)
-        newest = table.offsets()
-        keys += len(newest)
-        survivors.add(newest)
-        table.go_on()
-        if read is not None:
-            read.close()
-        if not later.rows:
-            later.close()
-            return keys, keyless
-        read, rows = later, later.read()
+    keys = 0
+    with contextlib.ExitStack() as spills:
+        while True:
+            later = spills.enter_context(contextlib.closing(_Spill(spill)))
+            for hashes, offsets in rows:
+                table.put(hashes, offsets, later)
+            newest = table.offsets()
+            keys += len(newest)
+            survivors.add(newest)
+            table.go_on()
+            if not later.rows:
+                return keys, keyless
+            rows = later.read()
