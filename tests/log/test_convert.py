@@ -315,6 +315,28 @@ def test_tracking_and_groups_stay_in_their_format(osiris: Path, tmp_path: Path, 
     assert (tmp_path / "g2" / "groups" / "t-0_g.snap").read_bytes() == snap.read_bytes()
 
 
+@pytest.mark.parametrize("scenario", ["tracked", "dedup", "retention"])
+def test_tracking_survives_other_options(osiris: Path, tmp_path: Path, scenario: str) -> None:
+    """Chunks with tracking are written anew one by one: the same records, the same state, in every segment."""
+    source = osiris / scenario
+    done = duramen.convert(source, tmp_path / "b", "osiris", chunk_version=1, compression="zstd")
+    assert (done.losses, done.copied_as_is) == ([], False)
+    report = duramen.verify(tmp_path / "b")
+    assert (report.ok, report.findings) == (True, [])
+    with duramen.open(source) as log, duramen.open(tmp_path / "b") as copied:
+        assert copied.next_offset == log.next_offset
+        assert all(a == b for a, b in zip(log, copied, strict=True))
+        before = [log.codec.open_segment(Path(s.path).read_bytes(), s.base_offset) for s in log.segments]
+        after = [copied.codec.open_segment(Path(s.path).read_bytes(), s.base_offset) for s in copied.segments]
+    assert [s.base_offset for s in after] == [s.base_offset for s in before]
+    assert [s.tracking() for s in after] == [s.tracking() for s in before]
+    assert {s.dialect for s in after} == {"chunk version 1"}
+    back = duramen.convert(tmp_path / "b", tmp_path / "c", "osiris", chunk_version=0, compression="none")
+    assert back.losses == []
+    with pytest.raises(LossError, match="tracking"):  # each new segment would need a snapshot
+        duramen.convert(osiris / "tracked", tmp_path / "d", "osiris", segment_max_bytes=1000)
+
+
 @pytest.mark.parametrize("scenario", ["plain", "subbatch", "crash", "retention"])
 @pytest.mark.parametrize("target", [name for name in FORMATS if name not in ("osiris", "fixed-slot")])
 def test_streams_of_a_real_broker(osiris: Path, tmp_path: Path, scenario: str, target: str) -> None:

@@ -255,9 +255,9 @@ class Segment(ABC):
         offset, or a checksum covers it."""
         return None
 
-    def state_rows(self, rows: Rows) -> int:
-        """How many of the rows hold something besides records: what consumers and producers stored in the log."""
-        return 0
+    def state_rows(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which of the rows hold something besides records: what consumers and producers stored in the log."""
+        return np.zeros(len(rows.columns), np.bool_)
 
     @abstractmethod
     def resync(self, cursor: Cursor) -> int:
@@ -425,6 +425,10 @@ class Format(ABC):
     def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         """The records as bytes that go to ``cursor``. Refuses what the format cannot carry. A row without a time gets
         ``default_us``, where the format has times."""
+
+    def recode(self, segment: Segment, rows: Rows, cursor: Cursor) -> Encoded:
+        """One row of a segment of this format that holds more than records, as this object writes it at ``cursor``."""
+        raise UsageError(f"{self.name} holds nothing but records")
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
         return NoIndex()

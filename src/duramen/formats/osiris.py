@@ -69,6 +69,7 @@ from duramen.formats.osiris_chunk import (
     snapshot_chunk,
 )
 from duramen.formats.osiris_dump import dump_chunks
+from duramen.formats.osiris_recode import recode_chunk
 from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
 from duramen.formats.osiris_tracking import Tracking, delta_blocks
 from duramen.formats.osiris_trailers import last_sequences, with_trailers
@@ -353,6 +354,10 @@ class Osiris(Format):
         if "chunk_id" in batch.schema.names:
             breaks |= np.diff(batch.column("chunk_id").fill_null(-1).to_numpy(zero_copy_only=False)) != 0
         return self._encode(cursor, offsets, timestamps, values, value_offsets, breaks)
+
+    def recode(self, segment: Segment, rows: Rows, cursor: Cursor) -> Encoded:
+        assert isinstance(segment, OsirisSegment)
+        return recode_chunk(self, segment, rows, cursor, self._chunk_version)
 
     def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
         count, first = len(values), cursor.previous_offset + 1

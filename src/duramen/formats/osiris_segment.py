@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import kernel
@@ -226,9 +227,9 @@ class OsirisSegment(Segment):
         start = min(cursor.position + 1, len(self.buf))
         return kernel.find_chunk(self.buf, start, len(self.buf), cursor.previous_offset)
 
-    def state_rows(self, rows: Rows) -> int:
+    def state_rows(self, rows: Rows) -> npt.NDArray[np.bool_]:
         chunks = chunks_of(rows)
-        return int(((chunks.tracking != 0) | (chunks.chunk_type != ChunkType.USER)).sum())
+        return (chunks.tracking != 0) | (chunks.chunk_type != ChunkType.USER)
 
     def tracking(self) -> Tracking:
         """The tracking state that the chunks of this segment add up to, as far as they are whole."""

@@ -15,6 +15,8 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from duramen.disk import Disk
 from duramen.disk.base import Kind
 from duramen.errors import UnsupportedFieldError
 from duramen.formats import Format, make
-from duramen.kernel.layout import Int64s
+from duramen.formats.base import Cursor, Encoded, Rows, Segment
+from duramen.kernel.layout import Int64s, ScanEnd, Stop
 from duramen.log import origin
 from duramen.log.build import LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.copy import Until, check, copy_parts, copy_state, refuse_inside
@@ -106,7 +109,7 @@ class Conversion:
             rewritten = {name: value for name, value in self.target.options.items() if name not in OF_THE_BYTES}
             self.target = make(to, **rewritten)
             self._fit_values()
-        self.losses = self.survey.losses(as_is=self.as_is)
+        self.losses = self.survey.losses(as_is=self.as_is, with_tracking=self._keeps_tracking)
 
     # What a conversion on several machines does in another way.
 
@@ -126,6 +129,12 @@ class Conversion:
             return False
         names = (held.options.keys() | wanted.options.keys()) - WITHOUT_TRACE
         return all(held.options.get(name) == wanted.options.get(name) for name in names)
+
+    @property
+    def _keeps_tracking(self) -> bool:
+        """Whether chunks with tracking are written anew one by one. Where segments are cut elsewhere it cannot be kept:
+        each would have to begin with a snapshot, which takes an offset."""
+        return self.source.fmt.name == self.target.name and self.target.capabilities.chunks and not self._resized
 
     def _fit_values(self) -> None:
         if "record_size" in self.target.option_names and "record_size" not in self.target.options:
@@ -193,12 +202,28 @@ class Conversion:
         most = self.target.options.get("segment_max_bytes", default_bytes) if self._sizes_decide else None
         filler = _Filler(builder, self._boundaries(), most)
         try:
-            with contextlib.closing(self._batches(builder, progress)) as batches:
-                for batch in batches:
-                    filler.write(batch)
+            if self._keeps_tracking:
+                self._fill_with_tracking(filler, progress)
+            else:
+                with contextlib.closing(self._batches(builder, progress)) as batches:
+                    for batch in batches:
+                        filler.write(batch)
             filler.finish()
         finally:
             filler.close()
+
+    def _fill_with_tracking(self, filler: _Filler, progress: Progress) -> None:
+        columns = self._columns()
+        for part in self.source.parts:
+            self.source.check_digest(part)
+            for segment, rows in self.source.steps(part):
+                for is_state, run in _runs(segment, rows):
+                    if is_state:
+                        filler.put(int(run.columns.first_offsets[0]), partial(self.target.recode, segment, run))
+                        continue
+                    for batch in self.source.decode(part, segment, run, columns):
+                        filler.write(batch)
+                progress(rows.end.position - int(rows.columns.position[0]))
 
     @property
     def _sizes_decide(self) -> bool:
@@ -222,7 +247,8 @@ class Conversion:
             if segment is None or (first is None and not part.is_last):
                 continue
             base = segment.base_offset
-            if not self.source.fmt.capabilities.compaction:  # what lies before the first record is no record
+            # What lies before the first record is no record, unless it comes along.
+            if not (self.source.fmt.capabilities.compaction or self._keeps_tracking):
                 base = self.survey.next_offset if first is None else first
             found.append(Boundary(base, first, segment.created_ms))
         return found
@@ -291,6 +317,18 @@ class Conversion:
                 progress(rows.end.position - int(rows.columns.position[0]))
 
 
+def _runs(segment: Segment, rows: Rows) -> Iterator[tuple[bool, Rows]]:
+    """The rows in order: those with tracking one by one, the others as many at a time as lie together."""
+    columns, state = rows.columns, segment.state_rows(rows)
+    bounds = [0, *(np.flatnonzero(state[1:] | state[:-1]) + 1).tolist(), len(columns)]
+    ends = np.append(columns.position[1:], rows.end.position)
+    for first, last in pairwise(bounds):
+        part = columns.slice(first, last)
+        count = int((part.last_offsets - part.first_offsets + 1).sum())
+        end = ScanEnd(last - first, int(ends[last - 1]), int(Stop.LIMIT), int(part.last_offsets[-1]))
+        yield bool(state[first]), Rows(part, count, end)
+
+
 class _Times:
     """Makes times such that the target can hold them: not before 1970, not going back, none that is missing."""
 
@@ -337,7 +375,17 @@ class _Filler:
             self._last_offset = int(offsets[stop - 1])
             done = stop
 
-    def _begin_if_due(self, rows: pa.RecordBatch, first: int) -> None:
+    def put(self, first: int, encode: Callable[[Cursor], Encoded]) -> None:
+        """Append something that is no batch of records; ``first`` is its offset."""
+        self._begin_if_due(None, first)
+        if self._segment is None:
+            self._begin(first, 0)
+            assert self._segment is not None
+        encoded = encode(self._segment.cursor)
+        self._segment.put(encoded)
+        self._last_offset = encoded.rows.end.last_offset
+
+    def _begin_if_due(self, rows: pa.RecordBatch | None, first: int) -> None:
         """Begin a segment where a boundary lies at or before ``first``: at the last of those that do."""
         due = None
         while self._ahead and self._ahead[0].base <= first:
@@ -384,9 +432,9 @@ class _Filler:
             self._segment.close()
 
 
-def _ms(rows: pa.RecordBatch) -> int:
+def _ms(rows: pa.RecordBatch | None) -> int:
     """When a segment was made of which nothing says so: the time of its first record."""
-    if "timestamp" not in rows.schema.names or not rows.num_rows:
+    if rows is None or "timestamp" not in rows.schema.names or not rows.num_rows:
         return 0
     us = rows.column("timestamp").view(pa.int64())[0].as_py()
     return max((us or 0) // 1000, 0)

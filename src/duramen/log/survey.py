@@ -104,7 +104,7 @@ class Survey:
         return columns
 
     def _rows(self, part: Part, segment: Segment, rows: Rows, columns: list[str]) -> None:
-        self.counts["tracking"].count += segment.state_rows(rows)
+        self.counts["tracking"].count += int(segment.state_rows(rows).sum())
         for batch in self.source.decode(part, segment, rows, columns):
             if batch.num_rows:
                 self._batch(batch)
@@ -151,11 +151,13 @@ class Survey:
 
     # --- what came of it
 
-    def losses(self, *, as_is: bool) -> list[Loss]:
+    def losses(self, *, as_is: bool, with_tracking: bool = False) -> list[Loss]:
         """What the target cannot carry. ``as_is``: the bytes of the segments are taken over, so they carry all."""
         found = []
         for name, counted in self.counts.items():
             if as_is or not counted.count or (name == "offset" and self.target.capabilities.explicit_offsets):
+                continue
+            if name == "tracking" and with_tracking:
                 continue
             if name == "timestamp-order" and self.source.fmt.name == self.target.name:
                 continue  # the log is as it is
