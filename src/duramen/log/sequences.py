@@ -101,7 +101,7 @@ class _Entry(NamedTuple):
     name: bytes
     sequence: int
     offset: int
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]
     values_crc: int = 0
     first_crc: int = 0
 
