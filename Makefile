@@ -14,7 +14,7 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench fuzz torture kill kill-spark interop sanitize clean
+.PHONY: help build lint test demo bench bench-spark fuzz torture kill kill-spark interop sanitize clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ demo: build ## the whole story on a scratch log
 
 bench: build $(VENV)/.bench ## measure speed, as ratios inside one run
 	$(BIN)/python -m bench
+
+bench-spark: build ## the same for Spark, on two cores (python -m bench.spark --scale 0.1 1 8: how work grows)
+	$(BIN)/python -m bench.spark
 
 fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
 	$(BIN)/python -m fuzz --seconds $(SECONDS)

@@ -84,8 +84,8 @@ def test_times_that_go_back_across_segments(spark: SparkSession, tmp_path: Path)
     for name, content in fmt.build(batches):
         (tmp_path / "log" / name).write_bytes(content)
     allow = ("timestamp-order", "timestamp-precision")
-    expected = in_process(str(tmp_path / "log"), str(tmp_path / "expected"), "osiris", allow_loss=allow)
-    found = jobs.convert(spark, str(tmp_path / "log"), str(tmp_path / "found"), "osiris", allow_loss=allow)
+    expected = in_process(str(tmp_path / "log"), str(tmp_path / "expected"), "keratin", allow_loss=allow)
+    found = jobs.convert(spark, str(tmp_path / "log"), str(tmp_path / "found"), "keratin", allow_loss=allow)
     assert found.losses == expected.losses
     assert {loss.field for loss in found.losses} >= {"timestamp-order"}
     assert files(tmp_path / "found") == files(tmp_path / "expected")

@@ -129,6 +129,14 @@ def test_damage_with_a_sidecar(spark: SparkSession, damaged: Path) -> None:
     assert jobs.verify(spark, str(damaged), piece_bytes=5000) == expected
 
 
+def test_a_relative_path_is_told_as_it_was_given(
+    spark: SparkSession, damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors run in another directory than whoever asks."""
+    monkeypatch.chdir(damaged.parent)
+    assert jobs.verify(spark, "events") == duramen.verify("events")
+
+
 def test_rows(spark: SparkSession, damaged: Path) -> None:
     rows = jobs.verify_rows(spark, str(damaged)).collect()
     expected = duramen.verify(damaged)

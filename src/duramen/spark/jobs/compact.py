@@ -122,6 +122,7 @@ def compact(
     if not has_pandas():
         raise DuramenError("compact needs pandas, which Spark asks for", hint="`pip install pandas`")
     how = Compaction(key=key, keyless=keyless, tombstone_delay_ms=tombstone_delay_ms)
+    src, dst = os.path.abspath(src), os.path.abspath(dst)  # executors run elsewhere
     source = Source(src, format=format, options=options)
     _check_format(source, how)
     report = CompactionReport(segments=max(len(source.parts) - 1, 0), bytes_before=source.size_bytes)

@@ -11,6 +11,7 @@ skipped, offsets missing between segments where the target would read that as a 
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -324,8 +325,9 @@ def convert(
     **options: Any,
 ) -> Converted:
     """Convert the log at ``src`` to the format ``to``, at the new path ``dst``."""
+    whole = os.path.abspath(src), os.path.abspath(dst)  # executors run elsewhere
     conversion = SparkConversion(
-        spark, src, dst, to, allow_loss=allow_loss, on_damage=on_damage, format=format,
+        spark, *whole, to, allow_loss=allow_loss, on_damage=on_damage, format=format,
         source_options=source_options, **options,
     )  # fmt: skip
     if dry_run:

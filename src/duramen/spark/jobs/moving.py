@@ -7,6 +7,7 @@ columns as JSON.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,11 +54,17 @@ class Into:
     def __post_init__(self) -> None:
         if self.mode not in ("append", "overwrite"):
             raise UsageError(f"mode {self.mode!r} is not known", hint="it is append or overwrite")
+        object.__setattr__(self, "path", absolute(self.path))
 
     def texts(self) -> dict[str, str]:
         told = {"logFormat": self.format, "topic": self.topic}
         given = {name: value for name, value in told.items() if value is not None}
         return {**given, **{name: str(value) for name, value in (self.options or {}).items()}}
+
+
+def absolute(path: str) -> str:
+    """A local path as executors and Spark's own processes understand it, too: they run in other directories."""
+    return path if "://" in path or path.startswith("file:") else os.path.abspath(path)
 
 
 def ingest(
@@ -96,7 +103,7 @@ def ingest(
 
 def _read(reader: Any, path: str | None) -> DataFrame:
     with plain_errors():
-        frame = reader.load() if path is None else reader.load(path)
+        frame = reader.load() if path is None else reader.load(absolute(path))
         frame.columns  # noqa: B018  a wrong source shows itself here, and not in a task
         return frame
 
@@ -169,6 +176,7 @@ def replay(
     """A stretch of a log, or of topics, once more: into another log or topic, with new offsets and its own times.
 
     ``options`` are the data source's, by their names there: ``startingOffsets``, ``endingTimestamp``, ``subscribe``."""
+    path = absolute(path)
     _refuse_itself(path, into)
     capable = _capable(path, format, options)
     columns = [name for name in FIELDS if name in capable]

@@ -41,7 +41,7 @@ from duramen.spark.jobs.compact import compact
 from duramen.spark.jobs.convert import convert
 from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import export
-from duramen.spark.jobs.moving import Into, stream, write
+from duramen.spark.jobs.moving import Into, absolute, stream, write
 from duramen.spark.jobs.profile import profile
 from duramen.spark.jobs.profile_page import page
 from duramen.spark.jobs.tasks import plain_errors
@@ -248,7 +248,7 @@ def _load(spark: SparkSession, plan: Pipeline) -> DataFrame:
     if "schema" in source:
         reader = reader.schema(source["schema"])
     with _naming("source"), plain_errors():
-        frame: DataFrame = reader.load(source["path"]) if "path" in source else reader.load()
+        frame: DataFrame = reader.load(absolute(source["path"])) if "path" in source else reader.load()
         frame.columns  # noqa: B018  a wrong source shows itself here
         return frame
 
@@ -274,12 +274,12 @@ def _store(frame: DataFrame, plan: Pipeline, done: Done) -> None:
                 _stream_elsewhere(frame, plan)
                 done.lines.append(("sink", f"{sink['format']} {sink['path']}"))
                 return
-            moved = stream(frame, into, plan.checkpoint, plan.every)
+            moved = stream(frame, into, absolute(plan.checkpoint), plan.every)
         elif is_log:
             moved = write(frame, into)
         else:
             writer = frame.write.format(sink["format"]).mode(sink.get("mode", "append"))
-            writer.options(**_texts(sink.get("options", {}))).save(sink["path"])
+            writer.options(**_texts(sink.get("options", {}))).save(absolute(sink["path"]))
             done.lines.append(("sink", f"{sink['format']} {sink['path']}"))
             return
     done.rows = moved.rows
@@ -289,9 +289,11 @@ def _store(frame: DataFrame, plan: Pipeline, done: Done) -> None:
 def _stream_elsewhere(frame: DataFrame, plan: Pipeline) -> None:
     assert plan.sink is not None
     writer = frame.writeStream.format(plan.sink["format"]).options(**_texts(plan.sink.get("options", {})))
-    writer = writer.option("checkpointLocation", plan.checkpoint or "").outputMode(plan.sink.get("mode", "append"))
+    writer = writer.option("checkpointLocation", absolute(plan.checkpoint or "")).outputMode(
+        plan.sink.get("mode", "append")
+    )
     writer = writer.trigger(processingTime=plan.every) if plan.every else writer.trigger(availableNow=True)
-    query = writer.start(plan.sink["path"])
+    query = writer.start(absolute(plan.sink["path"]))
     try:
         query.awaitTermination()
     except KeyboardInterrupt:

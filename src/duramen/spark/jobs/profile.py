@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.model import from_us
+from duramen.spark.jobs.moving import absolute
 from duramen.spark.jobs.scanning import Portion, Scan, plan_scan, read_options
 from duramen.spark.jobs.sketches import Distinct, Heavy, Order, Rates, Sizes
 from duramen.spark.jobs.tasks import distribute
@@ -153,7 +154,7 @@ def count_duplicates(spark: SparkSession, path: str, format: str | None, options
         reader = reader.option("logFormat", format)
     for name, value in options.items():
         reader = reader.option(_source_name(name), _source_text(value))
-    hashes = reader.load(path).select(fn.xxhash64("key", "value").alias("hash"))
+    hashes = reader.load(absolute(path)).select(fn.xxhash64("key", "value").alias("hash"))
     repeated = hashes.groupBy("hash").count().where("count > 1").agg(fn.sum(fn.col("count") - 1)).collect()
     return int(repeated[0][0] or 0)
 

@@ -7,8 +7,9 @@ anything, its segment is checked again in one go, so that the findings are those
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from duramen.disk import PosixDisk
@@ -64,6 +65,29 @@ def verify(
     spark: SparkSession, path: str, *, format: str | None = None, piece_bytes: int | None = None, **options: Any
 ) -> Report:
     """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores)."""
+    whole = os.path.abspath(path)  # executors run elsewhere
+    return _named(_verify(spark, whole, format, piece_bytes, options), whole, path)
+
+
+def _named(report: Report, whole: str, path: str) -> Report:
+    """The report with paths as the caller wrote them."""
+    if whole == path:
+        return report
+
+    def told(full: str) -> str:
+        return path + full.removeprefix(whole) if full == whole or full.startswith(whole + "/") else full
+
+    segments = [replace(segment, path=told(segment.path)) for segment in report.segments]
+    findings = [
+        replace(finding, path=told(finding.path), action=finding.action.replace(whole, path))
+        for finding in report.findings
+    ]
+    return replace(report, path=path, segments=segments, findings=findings)
+
+
+def _verify(
+    spark: SparkSession, path: str, format: str | None, piece_bytes: int | None, options: dict[str, Any]
+) -> Report:
     disk = PosixDisk()
     fmt = format_at(disk, path, format, options)
     directory = list_log(disk, path, fmt)

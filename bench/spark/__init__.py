@@ -1,0 +1,1 @@
+"""Speed on Spark, as ratios inside one run. `python -m bench.spark` runs all of it."""

@@ -1,0 +1,59 @@
+"""Parquet by `export` against ``df.write.parquet`` of the same rows: the same columns, codec and session.
+
+The JVM's contestant reads its rows with ``spark.read.format("duramen")`` and, so that no reading is measured, once more
+from Spark's cache.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+
+from bench import logs
+from bench.measure import take_turns
+from duramen.spark import jobs
+
+BAR = 5.0
+FORMAT = "keratin"
+
+
+def measure(
+    spark: SparkSession, scratch: Path, payload_bytes: int, total_bytes: int, rounds: int = 3
+) -> list[tuple[str, float, float | None]]:
+    path = scratch / f"export-{payload_bytes}"
+    if not path.exists():
+        logs.write(path, FORMAT, payload_bytes, total_bytes // 4, 4)
+    frame = spark.read.format("duramen").load(str(path))
+    cached = spark.read.format("duramen").load(str(path)).persist(StorageLevel.MEMORY_ONLY)
+    cached.count()
+    ours, theirs, memory = scratch / "ours", scratch / "theirs", scratch / "memory"
+
+    def export() -> None:
+        shutil.rmtree(ours, ignore_errors=True)
+        jobs.export(spark, str(path), str(ours), max_bytes_per_partition=64 << 20)
+
+    try:
+        export()
+        times = take_turns(
+            {
+                "ours": export,
+                "theirs": lambda: frame.write.mode("overwrite").parquet(str(theirs)),
+                "memory": lambda: cached.write.mode("overwrite").parquet(str(memory)),
+            },
+            rounds,
+        )
+    finally:
+        cached.unpersist()
+        for left in (ours, theirs, memory):
+            shutil.rmtree(left, ignore_errors=True)
+    mine, jvm, from_memory = times["ours"].median, times["theirs"].median, times["memory"].median
+    label = f"export, {payload_bytes} B"
+    return [
+        (f"{label}, × df.write.parquet", jvm / mine, BAR),
+        (f"{label}, × df.write.parquet from Spark's cache", from_memory / mine, None),
+        (f"{label}, MB/s", total_bytes / mine / 1e6, None),
+        (f"df.write.parquet, {payload_bytes} B, MB/s", total_bytes / jvm / 1e6, None),
+    ]

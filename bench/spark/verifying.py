@@ -1,0 +1,61 @@
+"""Verify on Spark against the kernel on one core times the number of cores: what distributing the work costs.
+
+The kernel's speed is that of `duramen.verify` in this process, pinned to one core, on the same log. Both take turns.
+Start-up is left out: the session is warm, and what a job with as many tasks that do nothing takes is measured beside it
+and subtracted. The figure with it is shown, too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import duramen
+from bench import logs
+from bench.measure import one_core, take_turns
+from duramen.spark import jobs
+from duramen.spark.jobs.tasks import distribute
+
+BAR = 0.8
+FORMAT = "keratin"
+
+
+def measure(
+    spark: SparkSession, scratch: Path, payload_bytes: int, total_bytes: int, rounds: int = 5
+) -> list[tuple[str, float, float | None]]:
+    """A log of eight segments, and the same bytes in one: that one has to be cut along its index."""
+    figures: list[tuple[str, float, float | None]] = []
+    for segments, name in ((8, "8 segments"), (1, "1 segment")):
+        path = scratch / f"verify-{payload_bytes}-{segments}"
+        logs.write(path, FORMAT, payload_bytes, total_bytes // segments, segments)
+        figures += _measure(spark, path, f"verify, {payload_bytes} B, {name}", rounds)
+        shutil.rmtree(path)
+    return figures
+
+
+def _measure(spark: SparkSession, path: Path, label: str, rounds: int) -> list[tuple[str, float, float | None]]:
+    cores = spark.sparkContext.defaultParallelism
+    size = sum(file.stat().st_size for file in path.rglob("*.log"))
+    contestants = {
+        "kernel": lambda: _alone(path),
+        "spark": lambda: jobs.verify(spark, str(path)),
+        "nothing": lambda: distribute(spark, abs, list(range(2 * cores))),
+    }
+    for run in contestants.values():
+        run()
+    times = take_turns(contestants, rounds)
+    kernel, whole, nothing = (times[name].median for name in ("kernel", "spark", "nothing"))
+    return [
+        (f"{label}, × kernel on {cores} cores", kernel / cores / max(whole - nothing, 1e-9), BAR),
+        (f"{label}, with the job's start", kernel / cores / whole, None),
+        (f"{label}, GB/s with the job's start", size / whole / 1e9, None),
+        (f"{label}, kernel on one core, GB/s", size / kernel / 1e9, None),
+        (f"{label}, a job that does nothing, s", nothing, None),
+    ]
+
+
+def _alone(path: Path) -> None:
+    with one_core():
+        assert duramen.verify(path).ok
