@@ -20,7 +20,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_SPARK = "<!-- runs on Spark -->"
+"""In a page whose blocks use the name ``spark``: tests/spark runs it, in its one session."""
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in ALL_PAGES if ON_SPARK not in page.read_text(encoding="utf-8")]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RUN_BY_HAND = ("make test", "make demo", "make bench", "make fuzz", "make sanitize")
 
@@ -54,7 +57,10 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks(page: Path, scratch: Path) -> None:
-    names: dict[str, object] = {"__name__": "__main__"}
+    run_page(page, {"__name__": "__main__"})
+
+
+def run_page(page: Path, names: dict[str, object]) -> None:
     for block in blocks(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.language == "python":

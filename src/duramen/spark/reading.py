@@ -7,6 +7,7 @@ option ``onDamage`` says; a file that is not there always raises.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.disk import Disk
-from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, LimitError
+from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, LimitError, StorageError
 from duramen.formats import make
 from duramen.formats.base import Cursor, Format, Rows, Segment, Stop
 from duramen.log.ending import Ending, judge_rows
@@ -43,6 +44,8 @@ class Wanted:
     on_damage: str = "fail"
     from_us: int | None = None
     to_us: int | None = None
+    skip_missing: bool = False
+    """Whether a file that was removed since the read was planned counts as empty."""
 
 
 def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
@@ -70,7 +73,12 @@ class _Reading:
 
     def batches(self, disk: Disk) -> Iterator[pa.RecordBatch]:
         piece = self._piece
-        look = Look(disk, piece.path)
+        try:
+            look = Look(disk, piece.path)
+        except StorageError as error:
+            if self._wanted.skip_missing and error.errno == errno.ENOENT:
+                return
+            raise
         look.fetch(0 if piece.start is None else piece.start.position, piece.end_position)
         self._data, self._fetch = look.data, look.fetch
         if len(self._data) < piece.visible_bytes:

@@ -76,8 +76,9 @@ def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
     if verify is None:
         verify = reads_payload([field.name for field in schema.fields])
     return Wanted(
-        to_arrow_schema(schema, timezone="UTC"), verify, options.on_damage, options.starting_us, options.ending_us
-    )
+        to_arrow_schema(schema, timezone="UTC"), verify, options.on_damage, options.starting_us, options.ending_us,
+        not options.fail_on_data_loss,
+    )  # fmt: skip
 
 
 def reads_payload(names: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ acknowledged when the split was planned lies in exactly one piece: the plan is t
 from __future__ import annotations
 
 import posixpath
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import pyarrow as pa
 from duramen.disk import Disk
 from duramen.disk.arrowfs import ArrowDisk
 from duramen.disk.base import Kind
-from duramen.errors import DuramenError, IncompleteHeaderError
+from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
 from duramen.formats.base import Cursor, Format, Role, Segment, Stop
 from duramen.formats.index import Index
 from duramen.log.reader import Log, SegmentInfo
@@ -171,7 +172,10 @@ def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, ta
         yield whole
         return
     look = Look(disk, info.path)
-    segment = open_segment(log, info, look)
+    try:
+        segment = open_segment(log, info, look)
+    except CorruptionError:
+        segment = None  # the task that reads it does what ``onDamage`` says
     if segment is None:
         yield whole
         return
@@ -241,6 +245,11 @@ def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int
     return wanted.to_offset
 
 
+def first_offset(log: Log) -> int:
+    """The base of the oldest segment, as its name says it: no file is opened."""
+    return log.segments[0].base_offset if log.segments else 0
+
+
 def _base(log: Log, info: SegmentInfo) -> int | None:
     """What the file's name says about its first offset."""
     name = log.codec.classify(posixpath.relpath(info.path, log.path)) if info.path != log.path else None
@@ -261,7 +270,10 @@ def _index(log: Log, disk: Disk, info: SegmentInfo) -> Index | None:
 
 class _Marks:
     """Places in a segment where a record is known to begin: from its index, by arithmetic, or by a walk along the
-    headers. Each is checked against the bytes before it is used, so a wrong index costs parallelism, not records."""
+    headers. Each is checked against the bytes before it is used, so a wrong index costs parallelism, not records.
+
+    Looked up with `bisect`: numpy would compare unsigned offsets as floats, which are not exact, and read all of them.
+    """
 
     def __init__(self, codec: Format, segment: Segment, index: Index | None, look: Look) -> None:
         self._segment = segment
@@ -280,7 +292,9 @@ class _Marks:
         if self._stride:
             return self._by_stride(offset - self._segment.base_offset)
         offsets, positions = self._table()
-        row = int(np.searchsorted(offsets, offset, side="right")) - 1
+        row = bisect_right(offsets, offset) - 1
+        if row < 0 or int(offsets[row]) > offset:  # an index that is not in order
+            return None
         return self._checked(offsets, positions, row)
 
     def position_of(self, offset: int) -> int:
@@ -292,15 +306,16 @@ class _Marks:
             cursor = self._by_stride(offset - self._segment.base_offset)
             return size if cursor is None else cursor.position
         offsets, positions = self._table()
-        cursor = self._checked(offsets, positions, int(np.searchsorted(offsets, offset)))
-        return size if cursor is None else cursor.position
+        row = bisect_left(offsets, offset)
+        cursor = self._checked(offsets, positions, row)
+        return size if cursor is None or int(offsets[row]) < offset else cursor.position
 
     def near_position(self, position: int, begin: int) -> Cursor | None:
         """The mark nearest to a position, behind ``begin``."""
         if self._stride:
             return self._by_stride(-(-(position - self._segment.start.position) // self._stride))
         offsets, positions = self._table()
-        row = int(np.searchsorted(positions, position))
+        row = bisect_left(positions, position)
         if 0 < row < len(positions):
             before, after = int(positions[row - 1]), int(positions[row])
             if before > begin and position - before < after - position:

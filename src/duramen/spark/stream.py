@@ -29,7 +29,7 @@ from duramen.spark.options import ReadOptions
 from duramen.spark.places import Place, disk_of, find_places
 from duramen.spark.planning import check_named, open_log, starting_offset
 from duramen.spark.reading import Wanted, read_split
-from duramen.spark.splits import Range, Split, offset_behind, plan
+from duramen.spark.splits import Range, Split, first_offset, offset_behind, plan
 
 Offsets = dict[str, dict[str, int]]
 Key = tuple[str, int]
@@ -189,7 +189,7 @@ class Tail:
         found = {}
         for key, (place, log) in self._logs.items():
             wanted = starting_offset(self._options, self._disk, place, log)
-            found[key] = min(max(wanted, log.first_offset), log.next_offset)
+            found[key] = min(max(wanted, first_offset(log)), log.next_offset)
         return found
 
     def latest(self) -> dict[Key, int]:
@@ -205,7 +205,7 @@ class Tail:
             log = self._log(key)
             if log is None:
                 continue
-            start = begin.get(key, log.first_offset)
+            start = begin.get(key, first_offset(log))
             found[key] = Range(*self._checked(key, log, start, end))
         for key in begin.keys() - ends.keys():
             if self._log(key) is None:
@@ -219,7 +219,7 @@ class Tail:
         return None if entry is None else entry[1]
 
     def _checked(self, key: Key, log: ConsumableLog, start: int, end: int) -> tuple[int, int]:
-        first = log.first_offset
+        first = first_offset(log)
         if start < first and start < end:
             self._lose(f"offsets {start} to {min(first, end) - 1} were removed before they were read", key, start)
             start = min(first, end)
