@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from duramen.errors import OffsetError
 from duramen.log.reader import Log
 from duramen.log.writer import WritableLog
 
@@ -33,7 +34,10 @@ class ReadAhead:
         return self._batch.slice(row), self._offsets[row:]
 
     def _read(self, offset: int) -> pa.RecordBatch | None:
-        batch = next(self._log.batches(offset), None)
+        try:
+            batch = next(self._log.batches(offset), None)
+        except OffsetError:  # retention removed the segment a moment ago: on with what is left
+            batch = None
         if batch is None and not isinstance(self._log, WritableLog):
             self._log.refresh()
             batch = next(self._log.batches(offset), None)

@@ -157,16 +157,14 @@ class Group:
         self._begin(now_ms)
         parts: list[Part] = []
         deadline_ms = now_ms + lease_ms
-        taken = self._fetch_expired(most, deadline_ms, now_ms, parts)
         try:
-            while taken < most:
-                fresh = self._fetch_fresh(most - taken, deadline_ms, now_ms)
-                if fresh is None:
-                    break
-                taken += fresh.batch.num_rows
+            self._fetch_expired(most, deadline_ms, now_ms, parts)
+            left = most - sum(part.batch.num_rows for part in parts)
+            while left > 0 and (fresh := self._fetch_fresh(left, deadline_ms, now_ms)) is not None:
                 parts.append(fresh)
+                left -= fresh.batch.num_rows
         except Exception:
-            if not parts:  # what came before the damage goes out first
+            if not parts:  # what is marked already goes out; the error comes again with the next fetch
                 raise
         return self._batch(parts, deadline_ms), self._journal.machine.next_deadline_ms()
 
@@ -179,11 +177,10 @@ class Group:
         elif first > self._journal.machine.acked_until:
             self._journal.write([Bumped(first)], now_ms)
 
-    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> int:
+    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> None:
         """Records that are delivered again; those that were delivered often enough are moved away."""
         machine = self._journal.machine
         expired = machine.take_expired(most, now_ms, deadline_ms)
-        taken = 0
         for number, run in enumerate(expired):
             try:
                 rows = self._rows_of(run)
@@ -197,24 +194,21 @@ class Group:
                 machine.give_back(expired[number:])
                 raise
             parts += found
-            taken += sum(part.batch.num_rows for part in found)
-        return taken
 
     def _rows_of(self, run: Marked) -> list[tuple[pa.RecordBatch, Int64s]]:
-        """The records of a run. Those that the log does not hold any more are done with."""
+        """The records of a run. Those that the log does not hold any more are done with; those that it does not show
+        here yet stay due."""
         rows = self._ahead.between(run.start, run.end)
         there = np.concatenate([offsets for _, offsets in rows]) if rows else np.empty(0, np.int64)
         if len(there) < run.end - run.start:
+            machine = self._journal.machine
             missing = np.setdiff1d(np.arange(run.start, run.end), there, assume_unique=True)
             for start, end in runs_of(missing):
                 following = self._ahead.at(start)
                 if following is not None and int(following[1][0]) >= end:
-                    self._journal.machine.skip(start, end)
-                elif following is None:  # not to be seen from here yet
-                    self._journal.machine.give_back([Marked(start, end, 0, 0)])
+                    machine.skip(start, end)
                 else:
-                    more = self._ahead.between(start, end)
-                    rows += more
+                    machine.give_back([Marked(start, end, 0, 0)])
         return rows
 
     def _fetch_fresh(self, most: int, deadline_ms: int, now_ms: int) -> Part | None:
@@ -283,12 +277,15 @@ class Group:
 
     def _nack(self, claims: list[Claim], delay_ms: int, reason: str, now_ms: int) -> tuple[Decision, Ticket]:
         machine = self._journal.machine
-        if self._max_attempts is not None:
-            for run in machine.held(claims, now_ms):
-                if run.epoch >= self._max_attempts:
-                    self._move(self._rows_of(run), run.epoch, reason, now_ms)
+        moved = 0
+        for run in machine.held(claims, now_ms) if self._max_attempts is not None else ():
+            if run.epoch >= (self._max_attempts or 0):
+                rows = self._rows_of(run)
+                self._move(rows, run.epoch, reason, now_ms)
+                moved += sum(len(offsets) for _, offsets in rows)
         decision = machine.lease(claims, now_ms, now_ms + delay_ms)
-        return decision, self._journal.write(decision.runs, now_ms)
+        ticket = self._journal.write(decision.runs, now_ms)
+        return decision._replace(offsets=decision.offsets + moved), ticket
 
     def extend(self, handed: Handed, lease: Seconds | None = None, epochs: Any = None) -> int:
         """Hold deliveries for ``lease`` seconds more, from now on; answers the new deadline in milliseconds. The
@@ -453,6 +450,9 @@ class Group:
                     request.result = request.work(now_ms)
                 except Exception as error:  # noqa: BLE001
                     request.error = error
+                except BaseException:  # interrupted, perhaps between the file and the state: read it again
+                    self._journal.forget()
+                    raise
 
     def _sync_together(self, requests: list[Request]) -> None:
         self._check_usable()

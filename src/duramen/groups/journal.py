@@ -215,6 +215,10 @@ class Journal:
             return
         self._reload()
 
+    def forget(self) -> None:
+        """Read everything again before it is used."""
+        self._header = b""
+
     def _take_in(self, view: memoryview) -> None:
         events = decode_events(view, self._end)
         if events.is_damaged:
