@@ -515,6 +515,24 @@ def test_a_snapshot_keeps_the_255_youngest_producers(tmp_path: Path) -> None:
     assert codec.path_of(Role.SEGMENT, 300) == last.name
 
 
+@pytest.mark.parametrize("lost_bytes", [1, 2, 7, 8, 9, 12, 17, 19])
+def test_a_torn_trailer_is_written_anew(lost_bytes: int) -> None:
+    """No checksum covers a trailer: with its last bytes lost it names another producer, or another sequence."""
+    disk, clones = SimulatedDisk(), list[SimulatedDisk]()
+    log = ConsumableWritableLog("/log", format="osiris", disk=disk)
+    log.producer("till four").append(b"one", sequence=0x101)
+    disk.on_operation = lambda _, operation: clones.append(disk.clone()) if "write /log/0" in operation else None
+    log.producer("till four").append(b"two", sequence=0x205)
+    crashed = clones[0]
+    path = log.segments[-1].path
+    whole = bytes(crashed.map(path).data)
+    crashed.open(path).write(len(whole) - lost_bytes, bytes(lost_bytes))
+    with ConsumableWritableLog("/log", disk=crashed) as again:
+        assert [(p.name, p.sequence) for p in again.producers()] == [("till four", 0x205)]
+        assert again.producer("till four").append(b"two", sequence=0x205).is_duplicate
+    assert bytes(crashed.map(path).data) == whole
+
+
 # --- crashes
 
 

@@ -508,6 +508,11 @@ class Format(ABC):
         """Positions of consumers, as the format keeps them in the log itself. For formats with ``tracking``."""
         raise UsageError(f"{self.name} has no place for the positions of consumers")
 
+    def mended_sequences(self, segment: Segment, runs: Sequence[SequenceRun]) -> Iterator[tuple[int, bytes]]:
+        """What to write where, so that the segment holds the sequences of records (``runs`` of offsets) that were
+        announced and may have been torn."""
+        return iter(())
+
     def check_creation(self) -> None:
         """Raise where an option that a new log needs is missing."""
         return

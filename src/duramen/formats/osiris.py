@@ -72,7 +72,7 @@ from duramen.formats.osiris_dump import dump_chunks
 from duramen.formats.osiris_recode import recode_chunk
 from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
 from duramen.formats.osiris_tracking import Tracking, delta_blocks
-from duramen.formats.osiris_trailers import last_sequences, with_trailers
+from duramen.formats.osiris_trailers import last_sequences, mended, with_trailers
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import ChunkColumns, Int64s, ScanEnd, Stop
 
@@ -304,6 +304,10 @@ class Osiris(Format):
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The chunks with the last sequence of every producer in them as their trailers."""
         return with_trailers(encoded, last_sequences(encoded, runs))
+
+    def mended_sequences(self, segment: Segment, runs: Sequence[SequenceRun]) -> Iterator[tuple[int, bytes]]:
+        assert isinstance(segment, OsirisSegment)
+        return mended(segment, runs)
 
     def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
         assert isinstance(segment, OsirisSegment)

@@ -6,13 +6,13 @@ trailer, nor the length of it in the header, so adding one changes nothing else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from duramen.formats.base import Encoded, Rows, SequenceRun
 from duramen.formats.osiris_chunk import HEADER
-from duramen.formats.osiris_segment import chunks_of
+from duramen.formats.osiris_segment import OsirisSegment, chunks_of, tracking_range
 from duramen.formats.osiris_tracking import TrackingBlock, delta_blocks, encode_blocks
 
 _LENGTH_AT = HEADER.at("trailer_length")
@@ -50,3 +50,18 @@ def with_trailers(encoded: Encoded, trailers: Mapping[int, tuple[TrackingBlock, 
     chunks.data_position[:] += added[:-1]
     moved = end._replace(position=end.position + int(added[-1]))
     return Encoded(memoryview(b"".join(parts)), Rows(chunks, encoded.rows.count, moved))
+
+
+def mended(segment: OsirisSegment, runs: Sequence[SequenceRun]) -> Iterator[tuple[int, bytes]]:
+    """Where trailers are not what they were to be, and what they were to be. ``runs`` are of offsets here: those of
+    records that were announced, whose trailers a power loss may have torn. A trailer keeps its length."""
+    for rows in segment.steps():
+        chunks = chunks_of(rows)
+        for row in np.flatnonzero(chunks.trailer_length).tolist():
+            first, stop = int(chunks.chunk_id[row]), int(chunks.last_offsets[row]) + 1
+            inside = [run for run in runs if run.start < stop and run.stop > first]
+            lasts = {run.name: run.sequence + min(run.stop, stop) - run.start - 1 for run in inside}
+            wanted = encode_blocks(delta_blocks(sequences=lasts))
+            start, end, _ = tracking_range(chunks, row)
+            if len(wanted) == end - start and bytes(segment.buf[start:end]) != wanted:
+                yield start, wanted

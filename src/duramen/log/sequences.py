@@ -278,9 +278,37 @@ class Sequences:
             content = _parse(raw, self._path)
             known = _counted(log, content, proven_offset)
             self._end, self._size = content.end, len(raw)
+            self._mend([entry for entry in content.announced if entry.offset + entry.count > proven_offset])
             if content.announced or known != content.known or raw[content.end :].strip(b"\0"):
                 self._replace(known)  # before another record can get an offset that was announced in vain
         self.known = _with_tracking(log, known)
+
+    def _mend(self, doubtful: list[_Entry]) -> None:
+        """Write anew what the format itself keeps of announced sequences, where a power loss tore it: no checksum
+        covers that, so recovery took it for whole. Done before the announcements are settled, so again if need be."""
+        segments = self._log.segments
+        if not segments or not self._log.codec.capabilities.tracking:
+            return
+        presents = [min(entry.count, self._log.next_offset - entry.offset) for entry in doubtful]
+        doubtful = [
+            entry
+            for entry, present in zip(doubtful, presents, strict=True)
+            if present > 0 and _holds(self._log, entry, present)
+        ]
+        if not doubtful:
+            return
+        data = self._disk.map(segments[-1].path).data[: segments[-1].size_bytes]
+        runs = [SequenceRun(each.offset, each.offset + each.count, each.name, each.sequence) for each in doubtful]
+        pieces = list(
+            self._log.codec.mended_sequences(self._log.codec.open_segment(data, segments[-1].base_offset), runs)
+        )
+        if pieces:
+            file = self._disk.open(segments[-1].path)
+            for position, piece in pieces:
+                write_all(file, position, piece)
+            file.sync()
+            file.close()
+            self._log.refresh()
 
     # --- one group
 
