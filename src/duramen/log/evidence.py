@@ -76,7 +76,6 @@ class Evidence:
         """A sealed segment must be the one that was sealed; the active one must hold what was durable."""
         yield from self.of_sealed(report, data)
         yield from self.of_watermark(report)
-        yield from self._of_unproven(report, data)
 
     def _of_unproven(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
         """Records without a checksum of their own: the watermark has one of everything up to it."""
@@ -89,10 +88,15 @@ class Evidence:
             yield Finding("digest-mismatch", Severity.DAMAGE, report.path, message, _RESTORE)
 
     def is_sealed(self, base: int) -> bool:
-        return base in self._sealed
+        """Whether there is a digest of the segment, or of a part of it."""
+        mark = self._watermark
+        is_unproven = mark is not None and mark.base == base and not self._fmt.capabilities.record_checksum
+        return base in self._sealed or is_unproven
 
     def of_sealed(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
-        """Whether a sealed segment still has the size and the digest that it was sealed with."""
+        """Whether a segment still has the size and the digest that it was sealed with; or, where its records have no
+        checksum, the one that the watermark has."""
+        yield from self._of_unproven(report, data)
         sealed = self._sealed.get(report.base_offset)
         if sealed is not None:
             if len(data) > sealed.size_bytes and kernel.crc32c(data[: sealed.size_bytes]) == sealed.crc32c:

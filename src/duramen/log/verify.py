@@ -7,13 +7,10 @@ stays flat whatever the size of the log.
 from __future__ import annotations
 
 import copy
-import os
 import posixpath
 import re
 import shlex
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -67,7 +64,12 @@ def check_log(
     disk: Disk, path: str, fmt: Format, progress: Progress | None = None, findings: Sequence[Finding] = ()
 ) -> Report:
     """Check a log whose format is known. ``findings`` are those that were made on the way."""
-    verifier = Verifier(disk, path, fmt, progress or (lambda _bytes: None))
+    directory = list_log(disk, path, fmt)
+    if sum(files.segment.size_bytes for files in directory.segments) >= THREADS_FROM_BYTES:
+        from duramen.log.parallel import check_in_threads  # which is made of what is here
+
+        return check_in_threads(disk, path, fmt, directory, progress, findings)
+    verifier = Verifier(disk, path, fmt, progress or (lambda _bytes: None), directory)
     verifier.report.findings += findings
     return verifier.run()
 
@@ -117,18 +119,10 @@ class Verifier:
         return self._fmt
 
     def run(self) -> Report:
-        segments = self._directory.segments
-        last = len(segments) - 1
-        threads = min(len(segments), os.cpu_count() or 1)
-        if threads < 2 or sum(files.segment.size_bytes for files in segments) < THREADS_FROM_BYTES:
-            return self.conclude([self.check(files, is_last=number == last) for number, files in enumerate(segments)])
-        self._progress = _one_at_a_time(self._progress)
-        pool = ThreadPoolExecutor(threads, "verify")
-        try:
-            jobs = [pool.submit(self.check, files, is_last=number == last) for number, files in enumerate(segments)]
-            return self.conclude([job.result() for job in jobs])
-        finally:
-            pool.shutdown(cancel_futures=True)
+        last = len(self._directory.segments) - 1
+        return self.conclude(
+            [self.check(files, is_last=number == last) for number, files in enumerate(self._directory.segments)]
+        )
 
     def check(self, files: SegmentFiles, *, is_last: bool) -> Checked:
         """Check one segment; changes nothing of this object, so several may run at once."""
@@ -448,16 +442,6 @@ def _known(finding: Finding, losses: Sequence[KnownLoss]) -> Finding:
     )  # fmt: skip
 
 
-def _one_at_a_time(progress: Progress) -> Progress:
-    guard = threading.Lock()
-
-    def locked(done_bytes: int) -> None:
-        with guard:
-            progress(done_bytes)
-
-    return locked
-
-
 def _default_action(problem: Problem) -> str:
     if "index" in problem.code:
         return _REINDEX
@@ -494,7 +478,7 @@ class IndexChecker:
             return
         self._end_offset = int(rows.columns.first_offsets[-1])
         while self._row < len(self._index):
-            stop = min(self._row + 65536, len(self._index))
+            stop = min(self._row + len(rows.columns) + 1, len(self._index))  # as many as can fit, if all is well
             entry_offsets = self._index.offsets[self._row : stop].astype(np.uint64)
             ahead = np.flatnonzero(entry_offsets > np.uint64(self._end_offset))
             count = int(ahead[0]) if len(ahead) else len(entry_offsets)
