@@ -61,11 +61,11 @@ def test_killed_and_taken_over(query_spark: SparkSession, tmp_path: Path) -> Non
     on from the checkpoint."""
     source, log, checkpoint = tmp_path / "in", tmp_path / "log", tmp_path / "checkpoint"
     write_input(source, 2)
-    command = [sys.executable, "-m", "tests.spark.kill", "--driver", str(tmp_path), "--stop-at", "40", "--alone", "1"]
+    command = [sys.executable, "-m", "tests.spark.kill", "--driver", str(tmp_path), "--stop-at", "25", "--alone", "1"]
     done = subprocess.run(command, start_new_session=True, capture_output=True, timeout=200, env={**os.environ})
     assert done.returncode == -9, done.stderr[-3000:]
     check_no_half_batch(log)
-    assert done.stdout.split() == [b"commit", b"40", b"driver", b"41"]
+    assert done.stdout.split() == [b"commit", b"25", b"driver", b"26"]
     assert finish(start(rows(query_spark, source), log, checkpoint))
     check(log, 3)
 
