@@ -89,10 +89,12 @@ fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
 
 torture: build ## crash the writer everywhere on a simulated disk (SECONDS=60)
 	$(BIN)/python -m duramen.testing.torture --seconds $(SECONDS)
+	$(BIN)/python -m duramen.testing.producers --seconds $(SECONDS)
 
 KILLS ?= 200
 kill: build ## kill real writer processes at random moments (KILLS=200)
 	$(BIN)/python -m tests.torture.kill --kills $(KILLS)
+	$(BIN)/python -m tests.torture.kill_producers --kills $(KILLS)
 
 kill-spark: KILLS := $(if $(filter command line environment,$(origin KILLS)),$(KILLS),50)
 kill-spark: build ## kill drivers of a streaming query at every step of its commit (KILLS=50), then race attempts

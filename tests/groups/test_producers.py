@@ -148,6 +148,17 @@ def test_a_reader_sees_the_producers(tmp_path: Path, format_name: str) -> None:
         assert not hasattr(reader, "producer")
 
 
+def test_info_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from duramen.cli.main import main
+
+    with open_log(tmp_path / "log") as log:
+        log.producer("till 4").append_batch([b"a", b"b"], sequence=1000)
+    assert main(["info", str(tmp_path / "log")]) == 0
+    assert "till 4  last sequence 1,001" in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "log"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["producers"] == {"till 4": 1001}
+
+
 def test_many_threads_retry_and_nothing_is_stored_twice(tmp_path: Path, format_name: str) -> None:
     """Each message is sent by several threads, over and over, in the order of its sequence."""
     log = open_log(tmp_path / "log", format_name, linger_ms=0.5)

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from duramen.cli import topic
 from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
-from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, size, to_json
+from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, safe, size, to_json
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
 from duramen.formats.base import Capabilities, Role
+from duramen.log import sequences
 from duramen.log.directory import LogFile, SegmentFiles, list_log
 from duramen.log.ending import Ending
 from duramen.log.reader import Log
@@ -98,6 +99,8 @@ class Info:
     facts: dict[str, Any] = field(default_factory=dict)
     """What the format's own files say: manifest, checkpoint, tracking."""
     groups: dict[str, Any] = field(default_factory=dict)
+    producers: dict[str, int] = field(default_factory=dict)
+    """The last sequence of each."""
     orphans: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
@@ -125,6 +128,7 @@ class _Gathering:
         with self._target.open() as log:
             info.first_offset = self._try(lambda: log.first_offset)
             self._end(log)
+            info.producers = self._try(lambda: _producers(log)) or {}
             if info.segment_bytes <= COUNT_BYTES:
                 info.records = self._try(lambda: _count(log))
         return info
@@ -201,6 +205,11 @@ class _Gathering:
             self.error = self.error or error
 
 
+def _producers(log: Log) -> dict[str, int]:
+    known = sequences.read(log)
+    return {name.decode("utf-8", "backslashreplace"): last.sequence for name, last in sorted(known.items())}
+
+
 def _count(log: Log) -> int:
     """How many records there are, their checksums checked on the way."""
     count = 0
@@ -230,6 +239,10 @@ def show(info: Info, out: Output) -> None:
             out.blank()
             out.heading(title)
             _facts(facts, out)
+    if info.producers:
+        out.blank()
+        out.heading("producers")
+        out.pairs([(safe(name), f"last sequence {last:,}") for name, last in info.producers.items()])
     if info.groups:
         out.blank()
         out.heading("consumer groups")
