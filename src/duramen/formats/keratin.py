@@ -65,6 +65,7 @@ from duramen.formats.base import (
     Encoded,
     FileName,
     IndexBuilder,
+    Picked,
     Problem,
     Role,
     Rows,
@@ -176,39 +177,33 @@ class SparseIndex(IndexBuilder):
             for role, header in INDEX_HEADERS.items()
         }
 
-    def entries(self, rows: Rows) -> dict[Role, bytes]:
+    def pick(self, rows: Rows) -> Picked:
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
         if not rows.count:
-            return {}
-        picked = self._pick(frames)
-        relative = frames.offset[picked] - self._base
-        fits = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
-        picked, relative = picked[fits], relative[fits]
-        columns = {
-            "rel_offset": relative, "file_pos": frames.position[picked], "timestamp_ms": frames.timestamp[picked],
-        }  # fmt: skip
-        built = {}
-        for role, entry in ENTRIES.items():
-            entries = np.zeros(len(picked), _dtype(entry))
-            for name in columns.keys() & set(entry.names):
-                entries[name] = columns[name].astype(np.uint64)
-            built[role] = entries.tobytes()
-        return built
-
-    def _pick(self, frames: FrameColumns) -> npt.NDArray[np.int64]:
-        """The rows that get an entry."""
-        ends = frames.value_position + frames.value_length + CRC.size
+            return ()
         if self._counted_from is None:
             self._counted_from = int(frames.position[0])
-        if self._stride_bytes <= HEADER.size + CRC.size:
-            self._counted_from = int(ends[-1])
-            return np.arange(len(ends))
-        picked = []
-        while (row := int(np.searchsorted(ends, self._counted_from + self._stride_bytes))) < len(ends):
-            picked.append(row)
-            self._counted_from = int(ends[row])
-        return np.array(picked, np.int64)
+        picked = np.empty(len(frames), np.int64)
+        count, self._counted_from = kernel.pick_strides(
+            frames.value_position, frames.value_length, CRC.size, self._stride_bytes, self._counted_from, picked
+        )
+        if not count:
+            return ()
+        picked = picked[:count]
+        return frames.offset[picked], frames.position[picked], frames.timestamp[picked]
+
+    def entries(self, picked: Picked) -> dict[Role, bytes]:
+        relative = picked[0] - self._base
+        fits = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
+        columns = dict(zip(("rel_offset", "file_pos", "timestamp_ms"), (relative, *picked[1:]), strict=True))
+        built = {}
+        for role, entry in ENTRIES.items():
+            entries = np.zeros(len(relative), _dtype(entry))
+            for name in columns.keys() & set(entry.names):
+                entries[name] = columns[name].astype(np.uint64)
+            built[role] = entries[fits].tobytes()
+        return built
 
 
 @cache

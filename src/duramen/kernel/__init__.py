@@ -19,13 +19,14 @@ if PURE_PYTHON:
         encode_entries,
         encode_frames,
         encode_slots,
-        encode_values,
         find_chunk,
         find_frame,
         find_slot,
         gather,
         infer_slot,
         is_zero,
+        measure_values,
+        pick_strides,
         scan_chunks,
         scan_entries,
         scan_frames,
@@ -33,7 +34,7 @@ if PURE_PYTHON:
         scan_slots,
         seek_chunk,
         seek_frame,
-        values_bytes,
+        split_chunks,
     )
 else:
     try:
@@ -45,16 +46,17 @@ else:
             scan_entries,
             scan_prefixed,
             seek_chunk,
+            split_chunks,
         )
         from duramen.kernel._columns import gather, is_zero
         from duramen.kernel._crc import crc32, crc32c
         from duramen.kernel._frames import (
             encode_frames,
-            encode_values,
             find_frame,
+            measure_values,
+            pick_strides,
             scan_frames,
             seek_frame,
-            values_bytes,
         )
         from duramen.kernel._slots import encode_slots, find_slot, infer_slot, scan_slots
     except ImportError as error:
@@ -71,13 +73,14 @@ __all__ = [
     "encode_entries",
     "encode_frames",
     "encode_slots",
-    "encode_values",
     "find_chunk",
     "find_frame",
     "find_slot",
     "gather",
     "infer_slot",
     "is_zero",
+    "measure_values",
+    "pick_strides",
     "scan_chunks",
     "scan_entries",
     "scan_frames",
@@ -85,5 +88,5 @@ __all__ = [
     "scan_slots",
     "seek_chunk",
     "seek_frame",
-    "values_bytes",
+    "split_chunks",
 ]

@@ -20,8 +20,7 @@ from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import DetectionError, DuramenError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, make
-from duramen.formats.base import Encoded, SegmentSummary
-from duramen.kernel.layout import Columns
+from duramen.formats.base import Encoded, SegmentSummary, Values
 from duramen.log import intake
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
@@ -221,7 +220,7 @@ class WritableLog(Log):
         if not taken:
             return
         try:
-            bases = self._write(batch, default_us)
+            pieces = self._write(batch, default_us)
         except BaseException as error:
             if self._is_midway:  # what is written already cannot be taken back
                 self._poison = self._poison or error
@@ -234,7 +233,7 @@ class WritableLog(Log):
         row = 0
         for request in taken:
             count = request.work.batch.num_rows
-            request.result = Appended(int(bases[row]), count)
+            request.result = Appended(_offset_of(pieces, row), count)
             row += count
 
     def _stamped(self, group: list[Request]) -> tuple[list[Request], intake.Batch, int, int]:
@@ -259,9 +258,10 @@ class WritableLog(Log):
         merged = intake.merge(stamped) if stamped else batches[0]
         return taken, merged, now_us, last_us
 
-    def _write(self, batch: intake.Batch, default_us: int) -> Any:
-        """Write the batch, over as many segments as it takes; answers the offset of every row."""
-        bases = np.empty(batch.num_rows, np.int64)
+    def _write(self, batch: intake.Batch, default_us: int) -> list[tuple[int, int]]:
+        """Write the batch, over as many segments as it takes; answers the first row that went into each, with its
+        offset. Those of the rows behind it follow one another."""
+        pieces: list[tuple[int, int]] = []
         self._roll_if_old()
         done = 0
         start = self._active
@@ -281,13 +281,12 @@ class WritableLog(Log):
                 # Behind another segment, or with its index alone missing: this cannot be taken back.
                 self._undo(error, is_written=self._active is not start or self._active.cursor != cursor)
                 raise
-            offsets = encoded.rows.columns
-            bases[done : done + records] = _offsets(offsets, records, encoded.rows.end.last_offset)
+            pieces.append((done, encoded.rows.end.last_offset - records + 1))
             if self._active.first_us is None:
                 self._active.first_us = time.time_ns() // 1000
             done += records
             self._is_midway = True
-        return bases
+        return pieces
 
     def _refuse_zeros(self, encoded: Encoded) -> None:
         """A first record of nothing but zeros (RustLog: offset 0, no value, no time) reads as space that was never
@@ -300,8 +299,8 @@ class WritableLog(Log):
             )
 
     def _encode(self, batch: intake.Batch, default_us: int) -> Encoded:
-        if isinstance(batch, intake.Values):
-            return self.codec.encode_values(batch.values, self._active.cursor, default_us)
+        if isinstance(batch, Values):
+            return self.codec.encode_values(batch, self._active.cursor, default_us)
         return self.codec.encode(batch, self._active.cursor, default_us)
 
     def _fitting(self, encoded: Encoded, batch: intake.Batch, default_us: int) -> tuple[Encoded, int]:
@@ -527,13 +526,10 @@ def _check_agreement(disk: Disk, path: str, format: str) -> None:
         raise UsageError(f"the log is {found.format}, not {format}: {found.why}", path=path)
 
 
-def _offsets(columns: Columns, records: int, last_offset: int) -> Any:
-    """The offset of every record of an encoded batch."""
-    if len(columns) == records:
-        return columns.first_offsets
-    counts = columns.last_offsets - columns.first_offsets + 1
-    before = np.cumsum(counts) - counts
-    return np.arange(records) + np.repeat(columns.first_offsets - before, counts)
+def _offset_of(pieces: list[tuple[int, int]], row: int) -> int:
+    """The offset of a row of what `WritableLog._write` wrote."""
+    start, offset = next(piece for piece in reversed(pieces) if piece[0] <= row)
+    return offset + row - start
 
 
 def _summaries(recovered: Recovered) -> list[SegmentSummary]:
