@@ -8,7 +8,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 ASAN := build/asan
 
-EXTRAS      := test lint
+EXTRAS      := test lint spark lake
 KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
 BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
@@ -73,7 +73,7 @@ lint: build ## ruff, mypy, the layer contracts and the compiler's warnings
 	$(CC) -std=c11 -fsyntax-only -Wall -Wextra -Werror $(filter %.c,$(KERNEL))
 
 test: lint ## lint, then all tests (PYTEST_ARGS="-k crc" narrows them)
-	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 demo: build ## the whole story on a scratch log
 	$(BIN)/duramen demo

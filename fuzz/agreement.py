@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duramen.formats import durable_log, keratin, rustlog
-from duramen.kernel import _chunks, _columns, _crc, _frames, _slots, reference
+from duramen.kernel import _chunks, _columns, _crc, _frames, _hashes, _keys, _slots, reference
 from duramen.kernel.layout import (
     Checksum,
     ChunkColumns,
@@ -32,7 +32,7 @@ from duramen.kernel.layout import (
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 COMPILED: dict[str, ModuleType] = {
     name: module
-    for module in (_chunks, _columns, _crc, _frames, _slots)
+    for module in (_chunks, _columns, _crc, _frames, _hashes, _keys, _slots)
     for name in dir(module)
     if hasattr(reference, name) and callable(getattr(module, name)) and not isinstance(getattr(module, name), type)
 }
@@ -276,6 +276,17 @@ def _gather(reader: Reader) -> None:
     both("gather", make)
 
 
+def _murmur2(reader: Reader) -> None:
+    count, _, bounds = _rows(reader)
+    buf = reader.rest()
+
+    def make() -> Call:
+        hashes = np.zeros(count, np.uint32)
+        return (buf, bounds, hashes), {}, (hashes,)
+
+    both("murmur2", make)
+
+
 def _encode(reader: Reader) -> None:
     layout = LAYOUTS[reader.number("B") % len(LAYOUTS)]
     count, offsets, bounds = _rows(reader)
@@ -318,7 +329,7 @@ def _encode(reader: Reader) -> None:
 
 
 CALLS = (
-    _scan_frames, _scan_chunks, _seek_and_find, _slots_and_bytes, _scan_any_entries, _gather, _encode,
+    _scan_frames, _scan_chunks, _seek_and_find, _slots_and_bytes, _scan_any_entries, _gather, _encode, _murmur2,
 )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal, overload
 
 from duramen.disk import PosixDisk
@@ -29,6 +31,11 @@ from duramen.errors import (
 )
 from duramen.formats.detect import Detected
 from duramen.formats.registry import names as formats
+from duramen.groups.log import ConsumableLog, ConsumableWritableLog
+from duramen.log.convert import Converted
+from duramen.log.convert import convert as _convert
+from duramen.log.copy import Copied
+from duramen.log.copy import copy as _copy
 from duramen.log.directory import detect as _detect
 from duramen.log.reader import Log, SegmentInfo
 from duramen.log.report import Finding, Report
@@ -49,14 +56,14 @@ Path = str | os.PathLike[str]
 
 
 @overload
-def open(path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Any) -> Log: ...
+def open(path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Any) -> ConsumableLog: ...
 
 
 @overload
-def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options: Any) -> WritableLog: ...
+def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options: Any) -> ConsumableWritableLog: ...
 
 
-def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> Log:
+def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> ConsumableLog:
     """Open the log at ``path``.
 
     Mode ``"r"`` reads a directory or a single segment file and leaves no trace. Mode ``"a"`` appends, and makes the log
@@ -71,9 +78,9 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     b'hello'
     """
     if mode == "r":
-        return Log(os.fspath(path), format=format, **options)
+        return ConsumableLog(os.fspath(path), format=format, **options)
     if mode == "a":
-        return WritableLog(os.fspath(path), format=format, **options)
+        return ConsumableWritableLog(os.fspath(path), format=format, **options)
     raise UsageError(f"mode {mode!r} is not known", hint='it is "r" or "a"')
 
 
@@ -87,9 +94,60 @@ def verify(path: Path, *, format: str | None = None, **options: Any) -> Report:
     return _verify(os.fspath(path), format=format, **options)
 
 
+def convert(
+    src: Path,
+    dst: Path,
+    to: str,
+    *,
+    allow_loss: Sequence[str] = (),
+    on_damage: str = "raise",
+    format: str | None = None,
+    source_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> Converted:
+    """Convert the log at ``src`` to the format ``to``, as a new log at ``dst``.
+
+    Raises `UnsupportedFieldError` where ``to`` has no place for something that the log holds, unless ``allow_loss``
+    names it. ``on_damage="skip"`` leaves damaged places out. ``format`` and ``source_options`` are those of ``src``,
+    ``options`` those of the new log. There is never half a log at ``dst``.
+
+    >>> import tempfile, duramen
+    >>> root = tempfile.mkdtemp()
+    >>> with duramen.open(root + "/events", "a", format="keratin") as log:
+    ...     log.append(b"hello", timestamp=1_700_000_000_000)
+    0
+    >>> duramen.convert(root + "/events", root + "/stream", to="osiris").records
+    1
+    """
+    return _convert(
+        os.fspath(src), os.fspath(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
+        source_options=source_options, **options,
+    )  # fmt: skip
+
+
+def copy(
+    src: Path,
+    dst: Path,
+    *,
+    until_offset: int | None = None,
+    until_time: datetime | str | int | None = None,
+    format: str | None = None,
+    **options: Any,
+) -> Copied:
+    """Copy the log at ``src``, which may be written meanwhile, to the new path ``dst``.
+
+    ``until_offset``: without that record and all behind it; ``until_time``: without the first record of that time or
+    later, and all behind it."""
+    return _copy(
+        os.fspath(src), os.fspath(dst), until_offset=until_offset, until_time=until_time, format=format, **options
+    )
+
+
 __all__ = [
     "SCHEMA",
     "Appended",
+    "Converted",
+    "Copied",
     "CorruptionError",
     "Detected",
     "DetectionError",
@@ -110,6 +168,8 @@ __all__ = [
     "UnsupportedFieldError",
     "UsageError",
     "WritableLog",
+    "convert",
+    "copy",
     "detect",
     "formats",
     "open",

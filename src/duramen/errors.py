@@ -77,6 +77,10 @@ class DetectionError(DuramenError):
     exit_code = 2
 
 
+class UnknownTopicError(UsageError, LookupError):
+    """A store has no topic of that name."""
+
+
 class OffsetError(DuramenError, LookupError):
     """No record with that offset is in the log."""
 

@@ -193,6 +193,27 @@ def test_replace_moves_directories(at: Place) -> None:
     assert at.disk.list(at.root, ["d", "empty"]) == [("empty/x", 1)]
 
 
+def test_directories_are_listed_in_order(at: Place) -> None:
+    for name in ("b", "a/deep", "c"):
+        at.disk.make_directory(at(name))
+    at.put("file")
+    assert at.disk.directories(at.root) == ["a", "b", "c"]
+    assert at.disk.directories(at("b")) == []
+    assert refusal(lambda: at.disk.directories(at("file"))) == (errno.ENOTDIR, at("file"))
+    assert refusal(lambda: at.disk.directories(at("none"))) == (errno.ENOENT, at("none"))
+
+
+def test_only_an_empty_directory_is_removed(at: Place) -> None:
+    at.disk.make_directory(at("d"))
+    at.put("d/x")
+    assert refusal(lambda: at.disk.remove_directory(at("d"))) == (errno.ENOTEMPTY, at("d"))
+    assert refusal(lambda: at.disk.remove_directory(at("d/x"))) == (errno.ENOTDIR, at("d/x"))
+    at.disk.remove(at("d/x"))
+    at.disk.remove_directory(at("d"))
+    assert at.disk.kind(at("d")) == Kind.MISSING
+    assert refusal(lambda: at.disk.remove_directory(at("d"))) == (errno.ENOENT, at("d"))
+
+
 def test_sync_directory(at: Place) -> None:
     at.put("a")
     at.disk.sync_directory(at.root)
@@ -429,3 +450,9 @@ def test_no_store_is_missed(at: Place) -> None:
         writer.store(number.to_bytes(4, "big"))
     thread.join()
     assert max(slept_s) < 4
+
+
+def test_the_room_of_a_disk_is_known(at: Place) -> None:
+    total, free = at.disk.space(at.root)
+    assert 0 < free <= total
+    assert refusal(lambda: at.disk.space(at("nowhere"))) == (errno.ENOENT, at("nowhere"))

@@ -263,6 +263,9 @@ def work(disk: Disk, root: str) -> None:
     page.wait(bytes(8), 0.01)
     page.close()
     disk.remove(f"{root}/d/b")
+    disk.directories(root)
+    disk.space(root)
+    disk.remove_directory(f"{root}/d")
     lock.release()
 
 

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import append, cat, demo, dump, info, verify
+from duramen.cli import append, cat, convert, copy, demo, dump, info, verify
 from duramen.cli.output import safe
 from duramen.errors import DuramenError
 
@@ -46,6 +46,8 @@ for _name, _command in (
     ("dump", dump.command),
     ("verify", verify.command),
     ("seal", append.seal_command),
+    ("convert", convert.command),
+    ("copy", copy.command),
     ("demo", demo.command),
 ):
     app.command(_name)(_command)

@@ -87,8 +87,14 @@ class Disk(Protocol):
         """The regular files of a directory, and of those of its subdirectories that ``within`` names: relative
         path with ``/``, size in bytes, in the order of the names."""
 
+    def directories(self, path: str) -> Sequence[str]:
+        """The names of the directories in a directory, in order; what a symbolic link points to does not count."""
+
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """How many bytes the file system of a path has, and how many of them are free."""
 
     def map(self, path: str) -> Mapped:
         """The bytes of a file, mapped into memory where it has any."""
@@ -109,6 +115,9 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None:
         """Take a file's name away."""
+
+    def remove_directory(self, path: str) -> None:
+        """Take an empty directory's name away."""
 
     def sync_directory(self, path: str) -> None:
         """Return when the names of a directory are on the disk."""

@@ -35,13 +35,14 @@ from duramen.disk.refused import refusal
 from duramen.disk.simulated import SimulatedFile
 from duramen.errors import UsageError
 
-LOOKING = ("kind", "list", "size", "map", "load")
+LOOKING = ("kind", "list", "directories", "size", "space", "map", "load")
 CHANGING = (
     "make_directory",
     "create",
     "open",
     "replace",
     "remove",
+    "remove_directory",
     "sync_directory",
     "lock",
     "page",
@@ -232,8 +233,14 @@ class FaultyDisk(Disk):
     def list(self, path: str, within: Sequence[str] = ()) -> list[tuple[str, int]]:
         return self._call("list", lambda: self.inner.list(path, within), path)
 
+    def directories(self, path: str) -> Sequence[str]:
+        return self._call("directories", lambda: self.inner.directories(path), path)
+
     def size(self, path: str) -> int:
         return self._call("size", lambda: self.inner.size(path), path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return self._call("space", lambda: self.inner.space(path), path)
 
     def map(self, path: str) -> Mapped:
         return self._call("map", lambda: self.inner.map(path), path)
@@ -254,6 +261,9 @@ class FaultyDisk(Disk):
 
     def remove(self, path: str) -> None:
         self._call("remove", lambda: self.inner.remove(path), path)
+
+    def remove_directory(self, path: str) -> None:
+        self._call("remove_directory", lambda: self.inner.remove_directory(path), path)
 
     def sync_directory(self, path: str) -> None:
         self._call("sync_directory", lambda: self.inner.sync_directory(path), path)

@@ -404,11 +404,25 @@ class PosixDisk(Disk):
             raise refused(error, path) from error
         return found
 
+    def directories(self, path: str) -> Sequence[str]:
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError as error:
+            raise refused(error, path) from error
+
     def size(self, path: str) -> int:
         try:
             return os.stat(path).st_size
         except OSError as error:
             raise refused(error, path) from error
+
+    def space(self, path: str) -> tuple[int, int]:
+        try:
+            found = os.statvfs(path)
+        except OSError as error:
+            raise refused(error, path) from error
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def map(self, path: str) -> Mapped:
         return MappedFile(path)
@@ -435,6 +449,12 @@ class PosixDisk(Disk):
     def remove(self, path: str) -> None:
         try:
             os.unlink(path)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def remove_directory(self, path: str) -> None:
+        try:
+            os.rmdir(path)
         except OSError as error:
             raise refused(error, path) from error
 

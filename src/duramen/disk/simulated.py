@@ -235,11 +235,13 @@ class SimulatedDisk(Disk):
     def __init__(self, *, keep_history: bool = False) -> None:
         self.operations = 0
         """How many changes there were: write, truncate, sync, create, replace, remove, make_directory,
-        sync_directory, store, and lock, release and page where they change a file."""
+        remove_directory, sync_directory, store, and lock, release and page where they change a file."""
         self.on_operation: Callable[[int, str], None] | None = None
         """Called after each change with its number and a text such as ``"write /log/0.log"``; may clone the disk."""
         self.history: list[str] = []
         """Every change in short, when ``keep_history`` is on."""
+        self.capacity_bytes = 1 << 40
+        """What `space` answers as the size of the disk; nothing fails when it is exceeded."""
         self._mutex = threading.RLock()
         self._stored = threading.Condition(self._mutex)
         self._locks: dict[int, SimulatedLock] = {}
@@ -272,10 +274,21 @@ class SimulatedDisk(Disk):
                     found += [(f"{name}/{below}", size) for below, size in self.list(posixpath.join(path, name))]
             return found
 
+    def directories(self, path: str) -> Sequence[str]:
+        with self._mutex:
+            names = self._directory(path).names.items()
+            return sorted(name for name, number in names if isinstance(self._nodes[number], _DirectoryNode))
+
     def size(self, path: str) -> int:
         with self._mutex:
             node = self._node(path)
             return len(node.data) if isinstance(node, _FileNode) else 0
+
+    def space(self, path: str) -> tuple[int, int]:
+        with self._mutex:
+            self._node(path)
+            used = sum(len(node.data) for node in self._nodes.values() if isinstance(node, _FileNode))
+            return self.capacity_bytes, max(self.capacity_bytes - used, 0)
 
     def map(self, path: str) -> Mapped:
         with self._mutex:
@@ -334,6 +347,14 @@ class SimulatedDisk(Disk):
                 raise refusal(errno.EISDIR, path)
             parent.change(Named(self._next_moment(), ((name, None),)))
             self._happened("remove", path)
+
+    def remove_directory(self, path: str) -> None:
+        with self._mutex:
+            parent, name = self._parent(path)
+            if self._directory(path).names:
+                raise refusal(errno.ENOTEMPTY, path)
+            parent.change(Named(self._next_moment(), ((name, None),)))
+            self._happened("remove_directory", path)
 
     def sync_directory(self, path: str) -> None:
         with self._mutex:

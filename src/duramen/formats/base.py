@@ -42,6 +42,7 @@ __all__ = [
     "Segment",
     "SegmentSummary",
     "Severity",
+    "Stop",
     "Values",
     "columns_for",
     "schema_for",
@@ -129,10 +130,16 @@ class Capabilities:
     """The format's own program goes by the index: it must not lag behind the records."""
     rolls_when_full: bool = False
     """A segment is left once it has reached its size; otherwise before it would exceed it."""
+    signed_timestamps: bool = False
+    """Whether a time before 1970 has a place."""
     ordered_timestamps: bool = False
     """Whether a time that goes backwards is against the format's rules."""
     lost_segments_show: bool = False
     """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
+    tracking: bool = False
+    """The log itself keeps the sequences of producers."""
+    chunks: bool = False
+    """Records are stored together in chunks; where one ends is the writer's choice."""
     extras: tuple[pa.Field, ...] = ()
     """Columns beyond the neutral record that can be decoded and encoded, so that nothing is lost on a round trip."""
 
@@ -201,6 +208,15 @@ class Encoded(NamedTuple):
     rows: Rows
 
 
+class SequenceRun(NamedTuple):
+    """Rows of a batch, ``start`` up to ``stop``, that a producer sent; ``sequence`` is that of the first one."""
+
+    start: int
+    stop: int
+    name: bytes
+    sequence: int
+
+
 class Segment(ABC):
     """The bytes of one segment file, opened. Holds no state but the bytes: every call says where it starts.
 
@@ -251,9 +267,28 @@ class Segment(ABC):
         """Whether the last row could as well be the first bytes of another record, of which the rest are zeros."""
         return False
 
+    def swallowed(self, rows: Rows) -> Iterator[tuple[int, int]]:
+        """Rows that take in the one behind them, because a length that no checksum covers is wrong: the number of the
+        row, and where the next one really starts."""
+        return iter(())
+
+    def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
+        """What to write where, so that the record at ``position`` has that offset; None where its place says the
+        offset, or a checksum covers it."""
+        return None
+
+    def state_rows(self, rows: Rows) -> int:
+        """How many of the rows hold something besides records: what consumers and producers stored in the log."""
+        return 0
+
     @abstractmethod
     def resync(self, cursor: Cursor) -> int:
         """The position of the next valid record behind a bad place; ``NOT_FOUND`` or ``GAVE_UP`` if there is none."""
+
+    def select(self, rows: Rows, kept: npt.NDArray[np.bool_], cursor: Cursor) -> Encoded:
+        """The records that are kept, byte for byte, as they are to be appended at ``cursor``. For formats that can be
+        compacted."""
+        raise UsageError("records of this format cannot be left out one by one")
 
 
 Picked = tuple[npt.NDArray[Any], ...]
@@ -345,6 +380,10 @@ class Format(ABC):
             if self.options[name] < 1:
                 raise UsageError(f"{name}={self.options[name]} is not 1 or more")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its options, so that it can be sent to another process."""
+        return _remade, (type(self), self.options)
+
     # --- names
 
     @abstractmethod
@@ -406,6 +445,13 @@ class Format(ABC):
         """The files that describe the whole log (a manifest), by path."""
         return {}
 
+    def cleaned_files(
+        self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
+    ) -> dict[str, bytes]:
+        """The files in which the format's own cleaner keeps how far it came, by path, after retention or compaction up
+        to an offset. ``existing`` is what was there before."""
+        return {}
+
     def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:
         """A whole log, one segment per batch, as paths and bytes: for tests, demonstrations and staged files."""
         summaries: list[SegmentSummary] = []
@@ -454,13 +500,25 @@ class Format(ABC):
         """The format with the options that continue in the dialect of an existing segment."""
         return self
 
+    def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
+        """The producers that the last segment of a log knows: an offset near each one's last record, and its
+        sequence. For formats with ``tracking``."""
+        return {}
+
+    def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
+        """The records with their producers' sequences, where the format keeps those in the log itself."""
+        return encoded
+
     def check_creation(self) -> None:
         """Raise where an option that a new log needs is missing."""
         return
 
-    def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
+    def begin_segment(
+        self, base: int, created_ms: int, previous: Segment | None, first: Segment | None = None
+    ) -> Encoded:
         """The bytes of a new segment up to where records go, and what a scan of them would give. ``previous`` is the
-        segment before it, of which something may have to be carried over."""
+        segment before it, of which something may have to be carried over; ``first`` the first one of the log, where
+        that is known: what lies before it may be forgotten."""
         header = self.segment_header(base, created_ms)
         end = ScanEnd(0, len(header), int(Stop.END), base - 1)
         return Encoded(memoryview(header), Rows(self.no_columns(), 0, end))
@@ -487,6 +545,10 @@ class Format(ABC):
         values = batch.column("value")
         if values.null_count:
             raise UnsupportedFieldError(f"{self.name} has no place for a value that is null")
+
+
+def _remade(kind: type[Format], options: dict[str, Any]) -> Format:
+    return kind(**options)
 
 
 class SegmentSummary(NamedTuple):

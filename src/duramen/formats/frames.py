@@ -7,6 +7,7 @@ has user headers, how they are read. No layout is declared here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,11 +164,33 @@ class FrameSegment(Segment):
         end = start + self.header_bytes
         return boundary < end and kernel.is_zero(self.buf, boundary, end)
 
+    def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
+        layout = self._dialect.layout
+        if layout.checksum != Checksum.NONE and layout.covered_from <= layout.offset_at:
+            return None
+        return position + layout.offset_at, offset.to_bytes(8, "big" if layout.big_endian else "little")
+
     def resync(self, cursor: Cursor) -> int:
         return kernel.find_frame(
             self.buf, min(cursor.position + 1, len(self.buf)), len(self.buf), self._dialect.layout,
             cursor.previous_offset,
         )  # fmt: skip
+
+    def select(self, rows: Rows, kept: npt.NDArray[np.bool_], cursor: Cursor) -> Encoded:
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        sizes = np.diff(frames.position, append=rows.end.position)[kept]
+        starts = frames.position[kept]
+        total = int(sizes.sum())
+        data = allocate(total)
+        kernel.gather(self.buf, starts, sizes.astype(np.uint32), np.empty(len(starts) + 1, np.int32), data)
+        moved = cursor.position + np.cumsum(sizes) - sizes
+        columns = FrameColumns(**{field.name: getattr(frames, field.name)[kept] for field in fields(frames)})
+        columns.value_position += moved - starts
+        columns.position = moved
+        last = int(columns.offset[-1]) if len(starts) else cursor.previous_offset
+        end = ScanEnd(len(starts), cursor.position + total, int(Stop.END), last)
+        return Encoded(data, Rows(columns, len(starts), end))
 
 
 def _schema(columns: Sequence[str], arrays: Sequence[pa.Array]) -> pa.Schema:

@@ -21,7 +21,7 @@ sub-batch past its stated length or past ``max_uncompressed_bytes`` for a chunk.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,6 +52,7 @@ from duramen.formats.base import (
     Role,
     Rows,
     Segment,
+    SequenceRun,
     Severity,
     Values,
 )
@@ -71,6 +72,7 @@ from duramen.formats.osiris_chunk import (
 from duramen.formats.osiris_dump import dump_chunks
 from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
 from duramen.formats.osiris_tracking import Tracking
+from duramen.formats.osiris_trailers import last_sequences, with_trailers
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import ChunkColumns, Int64s, ScanEnd, Stop
 
@@ -141,6 +143,9 @@ class Osiris(Format):
         index_at_once=True,
         rolls_when_full=True,
         lost_segments_show=True,
+        chunks=True,
+        tracking=True,
+        signed_timestamps=True,
         extras=(CHUNK_ID,),
     )
     magics: ClassVar[Mapping[bytes, Role]] = {LOG_HEADER[:4]: Role.SEGMENT, INDEX_HEADER[:4]: Role.INDEX}
@@ -293,11 +298,25 @@ class Osiris(Format):
         epoch = min(max(self._epoch, segment.last_epoch()), 2**63 - 1)
         return Osiris(**{**self.options, "chunk_version": segment.chunk_version, "epoch": epoch})
 
-    def begin_segment(self, base: int, created_ms: int, previous: Segment | None) -> Encoded:
-        """A segment starts with a snapshot of the tracking, if there is any: the last one alone must hold it all."""
+    def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
+        assert isinstance(segment, OsirisSegment)
+        return segment.tracking().sequences
+
+    def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
+        """The chunks with the last sequence of every producer in them as their trailers."""
+        return with_trailers(encoded, last_sequences(encoded, runs))
+
+    def begin_segment(
+        self, base: int, created_ms: int, previous: Segment | None, first: Segment | None = None
+    ) -> Encoded:
+        """A segment starts with a snapshot of the tracking, if there is any: the last one alone must hold it all. It
+        leaves out what RabbitMQ's does: positions before the log, and all but the youngest 255 producers. It is made of
+        the chunks that are in the previous segment, so it counts no sequence whose record is not written."""
         data = LOG_HEADER
         state = previous.tracking() if isinstance(previous, OsirisSegment) else Tracking()
         if state:
+            begins = _begins(first)
+            state = state.pruned(*begins)
             version = self._chunk_version
             snapshot = snapshot_chunk(state, chunk_id=base, timestamp=created_ms, epoch=self._epoch, version=version)
             data += encode_chunk(snapshot)
@@ -400,6 +419,15 @@ class Osiris(Format):
                 column[number] = 0
             out += header + data
         return out
+
+
+def _begins(first: Segment | None) -> tuple[int, int]:
+    """The offset and the time of the first chunk of a log; the least there are where it is not known."""
+    if isinstance(first, OsirisSegment):
+        chunks = chunks_of(first.scan(first.start, max_records=1, verify=False))
+        if len(chunks):
+            return int(chunks.chunk_id[0]), int(chunks.timestamp[0])
+    return 0, -(2**63)
 
 
 def _check_header(view: memoryview, header: bytes, what: str) -> None:

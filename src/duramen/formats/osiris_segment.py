@@ -175,6 +175,16 @@ class OsirisSegment(Segment):
                 "what consumers and producers stored with this chunk is lost",
             )
 
+    def swallowed(self, rows: Rows) -> Iterator[tuple[int, int]]:
+        chunks = chunks_of(rows)
+        for row in np.flatnonzero(chunks.tracking == BAD_TRACKING).tolist():
+            found = self._chunk_in_trailer(chunks, row)
+            if found >= 0:
+                yield row, found
+
+    def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
+        return position + HEADER.at("chunk_id"), offset.to_bytes(8, "big")
+
     def _chunk_in_trailer(self, chunks: ChunkColumns, row: int) -> int:
         start = int(chunks.data_position[row]) + int(chunks.data_length[row])
         end = start + int(chunks.trailer_length[row])
@@ -214,6 +224,10 @@ class OsirisSegment(Segment):
     def resync(self, cursor: Cursor) -> int:
         start = min(cursor.position + 1, len(self.buf))
         return kernel.find_chunk(self.buf, start, len(self.buf), cursor.previous_offset)
+
+    def state_rows(self, rows: Rows) -> int:
+        chunks = chunks_of(rows)
+        return int(((chunks.tracking != 0) | (chunks.chunk_type != ChunkType.USER)).sum())
 
     def tracking(self) -> Tracking:
         """The tracking state that the chunks of this segment add up to, as far as they are whole."""

@@ -245,6 +245,19 @@ class RustLog(FrameFormat):
             except CorruptionError as error:
                 yield Problem("bad-checkpoint", Severity.WARNING, error.message, 0)
 
+    def cleaned_files(
+        self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
+    ) -> dict[str, bytes]:
+        binary = False
+        if existing is not None:
+            try:
+                binary = Checkpoint.parse(existing).binary
+            except CorruptionError:
+                pass  # it is replaced
+        seconds, micros = divmod(now_us, 1_000_000)
+        checkpoint = Checkpoint(cleaned_until, horizon_ms, "Idle", seconds, micros * 1000, binary=binary)
+        return {".cleaner_checkpoint": checkpoint.encode()}
+
     def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
         if ".cleaner_checkpoint" not in files:
             return {}

@@ -25,7 +25,9 @@ if PURE_PYTHON:
         gather,
         infer_slot,
         is_zero,
+        keep_newest,
         measure_values,
+        murmur2,
         pick_strides,
         scan_chunks,
         scan_entries,
@@ -34,6 +36,7 @@ if PURE_PYTHON:
         scan_slots,
         seek_chunk,
         seek_frame,
+        siphash,
         split_chunks,
     )
 else:
@@ -58,6 +61,8 @@ else:
             scan_frames,
             seek_frame,
         )
+        from duramen.kernel._hashes import murmur2
+        from duramen.kernel._keys import keep_newest, siphash
         from duramen.kernel._slots import encode_slots, find_slot, infer_slot, scan_slots
     except ImportError as error:
         raise ImportError(
@@ -79,7 +84,9 @@ __all__ = [
     "gather",
     "infer_slot",
     "is_zero",
+    "keep_newest",
     "measure_values",
+    "murmur2",
     "pick_strides",
     "scan_chunks",
     "scan_entries",
@@ -88,5 +95,6 @@ __all__ = [
     "scan_slots",
     "seek_chunk",
     "seek_frame",
+    "siphash",
     "split_chunks",
 ]

@@ -6,6 +6,7 @@ Reads names and sizes only. A log may also be a single segment file that somebod
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,7 +64,7 @@ class Directory:
         return replace(self, segments=kept)
 
 
-class _Listing:
+class Listing:
     """A directory, or one file of it, for `detect`."""
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -96,7 +97,7 @@ def detect(disk: Disk, path: str) -> Detected:
         config = read_config(disk, path)
         if config is not None:
             return Detected(config.format, "the sidecar .duramen/log.json says so")
-        return detect_directory(path, _Listing(disk, path))
+        return detect_directory(path, Listing(disk, path))
     try:
         return detect_file(posixpath.basename(path), disk.map(path).data)
     except DetectionError as error:
@@ -129,21 +130,26 @@ def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
         base = known.base if known is not None else None
         segment = LogFile(name, FileName(Role.SEGMENT, base), disk.size(path))
         return Directory(root, [SegmentFiles(base, segment)], [], [], [])
+    return sort_files(path, fmt, [(name, name, size) for name, size in disk.list(path, SUBDIRECTORIES)])
+
+
+def sort_files(root: str, fmt: Format, found: Iterable[tuple[str, str, int]]) -> Directory:
+    """Files, each as its name in a log, the path where it lies and its size: sorted by what their names say."""
     segments: dict[int, SegmentFiles] = {}
     derived: list[LogFile] = []
     others: list[LogFile] = []
     strays: list[str] = []
-    for name, size in disk.list(path, SUBDIRECTORIES):
+    for name, path, size in found:
         known = fmt.classify(name)
         if known is None and fmt.classify(name.removesuffix(".new")) is not None:
             known = FileName(Role.LEFTOVER)
         if known is None:
-            strays.append(name)
+            strays.append(path)
             continue
-        file = LogFile(name, known, size)
+        file = LogFile(path, known, size)
         if known.role == Role.SEGMENT and known.base is not None:
             if known.base in segments:
-                strays.append(name)  # another spelling of a base that is there already
+                strays.append(path)  # another spelling of a base that is there already
             else:
                 segments[known.base] = SegmentFiles(known.base, file)
         elif known.role in (Role.INDEX, Role.TIME_INDEX):
@@ -157,4 +163,4 @@ def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
             orphans.append(file)
         else:
             owner.derived.setdefault(file.name.role, file)
-    return Directory(path, [segments[base] for base in sorted(segments)], orphans, others, strays)
+    return Directory(root, [segments[base] for base in sorted(segments)], orphans, others, strays)

@@ -34,6 +34,14 @@ class Evidence:
 
     def of_segment(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
         """A sealed segment must be the one that was sealed; the active one must hold what was durable."""
+        yield from self.of_sealed(report, data)
+        yield from self.of_watermark(report)
+
+    def is_sealed(self, base: int) -> bool:
+        return base in self._sealed
+
+    def of_sealed(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
+        """Whether a sealed segment still has the size and the digest that it was sealed with."""
         sealed = self._sealed.get(report.base_offset)
         if sealed is not None:
             if len(data) > sealed.size_bytes and kernel.crc32c(data[: sealed.size_bytes]) == sealed.crc32c:
@@ -45,6 +53,9 @@ class Evidence:
             elif kernel.crc32c(data) != sealed.crc32c or kernel.crc32(data) != sealed.crc32:
                 message = "the sealed segment is not what was written: its digest differs"
                 yield Finding("digest-mismatch", Severity.DAMAGE, report.path, message, _RESTORE)
+
+    def of_watermark(self, report: SegmentReport) -> Iterator[Finding]:
+        """Whether the active segment holds what was durable."""
         mark = self._watermark
         if mark is None or mark.base != report.base_offset or report.ending not in (Ending.CLEAN, Ending.TORN):
             return

@@ -16,6 +16,8 @@ from duramen.formats import Format
 from duramen.formats.base import Values, schema_for
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
 
+__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "many", "merge", "one", "stamp"]
+
 Batch: TypeAlias = pa.RecordBatch | Values
 
 HeadersIn = Sequence[tuple[str, bytes | None]]

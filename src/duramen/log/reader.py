@@ -27,6 +27,7 @@ from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, Usa
 from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
+from duramen.log import pending
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.report import Report
@@ -150,6 +151,10 @@ class Log:
             self._has_sidecar = self._disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
         self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
         directory = list_log(self._disk, self.path, self.codec)
+        uncommitted = pending.visible(self._disk, self.path, self.codec, directory) if self._has_sidecar else None
+        if uncommitted is not None:
+            self._watermark, directory = uncommitted
+            return directory
         if watermark is None or not watermark.is_open:
             return directory
         if not self._binds(watermark):
@@ -400,7 +405,7 @@ class Log:
 
     def wait(self, timeout_s: float = FOLLOW_WAIT_S) -> None:
         """Return when there may be more to read: at once when a writer acknowledges, else after a while."""
-        if not self._has_sidecar:
+        if self._watermark is None:  # no writer of ours has been here, though its consumers may have
             time.sleep(FOLLOW_POLL_S)
         else:
             if self._page is None:

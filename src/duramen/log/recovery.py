@@ -23,6 +23,7 @@ from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
 from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
+from duramen.log.pending import Pending
 from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
 
 UNSYNCED_BYTES = 8 << 20
@@ -41,6 +42,8 @@ class Case(StrEnum):
     CONTINUED = "continued"
     INDEX = "index"
     LEFTOVER = "leftover"
+    UNCOMMITTED = "uncommitted transaction"
+    COMMITTED = "committed transaction"
     CUT = "damage, cut on request"
     DAMAGE = "damage"
 
@@ -77,6 +80,11 @@ TABLE: dict[Case, Rule] = {
     Case.SEALED: Rule("the last segment is sealed", "begin a new one behind it"),
     Case.INDEX: Rule("an index is missing, short, long or wrong", "make it anew from the records"),
     Case.LEFTOVER: Rule("a temporary file of work that did not finish", "remove it"),
+    Case.UNCOMMITTED: Rule(
+        "a transaction was under way, and its ledger does not know it",
+        "take back everything behind its beginning; no copy: nobody was told that it was stored",
+    ),
+    Case.COMMITTED: Rule("a transaction was under way, and its ledger knows it", "show it to readers"),
     Case.CUT: Rule("damage, and the caller asked for it to be cut", "copy the bytes aside, cut them"),
     Case.DAMAGE: Rule(
         "a sealed segment is missing or has another size; a record is not whole and a valid one follows, or it lies "
@@ -126,13 +134,25 @@ class Recovered:
 class Recovery:
     """One run. `run` acts and answers; it raises `CorruptionError` without having changed anything that matters."""
 
-    def __init__(self, disk: Disk, root: str, fmt: Format, sidecar: Sidecar, *, cut_damage: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        fmt: Format,
+        sidecar: Sidecar,
+        *,
+        cut_damage: bool = False,
+        settled: Pending | None = None,
+    ) -> None:
         self._disk = disk
         self._root = root
         self._fmt = fmt
         self._sidecar = sidecar
         self._cut_damage = cut_damage
         self._steps: list[Step] = []
+        if settled is not None:  # before anything else was looked at
+            case = Case.UNCOMMITTED if settled.after is None else Case.COMMITTED
+            self._steps.append(Step(case, root, f"batch {settled.key.batch} of {settled.key.writer}"))
         self._directory: Directory = list_log(disk, root, fmt)
         self._sealed = sidecar.sealed()
         self._watermark = sidecar.watermark()

@@ -7,6 +7,8 @@
       lock           held by the one writer; names its process
       watermark      shared with readers: how far records are acknowledged, and how far they are on the disk
       sealed.jsonl   one line per sealed segment: offsets, size, digest
+      pending.json   while a transaction is under way: see `pending`
+      ledger/        which batches of which writer are in the log: see `ledger`
       quarantine/    copies of bytes that recovery or repair took away
 
 Derived like everything but the records: a lost or stale sidecar loses no data, only the extra evidence. Nothing here
@@ -20,7 +22,7 @@ import json
 import os
 import posixpath
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -289,6 +291,13 @@ class Sidecar:
         write_all(self._sealed_file, self._sealed_bytes, line)
         self._sealed_file.sync()
         self._sealed_bytes += len(line)
+
+    def replace_sealed(self, entries: Iterable[Sealed]) -> None:
+        """Remember these sealed segments and no others: some were taken back."""
+        assert self._sealed_file is None
+        bodies = [json.dumps(asdict(entry)).encode() for entry in entries]
+        content = b"".join(body + b" %08x\n" % kernel.crc32c(body) for body in bodies)
+        replace_file(self._disk, self._file("sealed.jsonl"), content)
 
     # --- quarantine
 

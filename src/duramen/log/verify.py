@@ -6,8 +6,9 @@ stays flat whatever the size of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -44,27 +45,59 @@ def verify(
     return Verifier(disk, path, fmt, progress or (lambda _bytes: None)).run()
 
 
-class Verifier:
-    """One pass over one log."""
+class Checked(NamedTuple):
+    """What a check of one segment, and of its derived files, found."""
 
-    def __init__(self, disk: Disk, path: str, fmt: Format, progress: Progress) -> None:
+    report: SegmentReport
+    findings: list[Finding]
+
+
+class Verifier:
+    """One pass over one log. Segments are checked independently of each other: in order, in threads, or elsewhere."""
+
+    def __init__(
+        self, disk: Disk, path: str, fmt: Format, progress: Progress, directory: Directory | None = None
+    ) -> None:
         self._disk = disk
         self._fmt = fmt
         self._progress = progress
-        self._directory: Directory = list_log(disk, path, fmt)
+        self._directory: Directory = directory if directory is not None else list_log(disk, path, fmt)
         self._evidence = Evidence(disk, path, fmt)
         self.report = Report(path, fmt.name, fmt.capabilities.checksum)
 
+    @property
+    def format(self) -> Format:
+        return self._fmt
+
     def run(self) -> Report:
+        last = len(self._directory.segments) - 1
+        return self.conclude(
+            [self.check(files, is_last=number == last) for number, files in enumerate(self._directory.segments)]
+        )
+
+    def check(self, files: SegmentFiles, *, is_last: bool) -> Checked:
+        """Check one segment; changes nothing of this object, so several may run at once."""
+        part = self._part()
+        report = part._segment(files, is_last=is_last)
+        return Checked(report, part.report.findings)
+
+    def _part(self) -> Self:
+        """The same with findings of its own."""
+        part = copy.copy(self)
+        part.report = Report(self.report.path, self.report.format, self.report.checksum)
+        return part
+
+    def conclude(self, checked: Sequence[Checked]) -> Report:
+        """The report of the whole log from those of all its segments, in order, and what can be seen only from above:
+        how they follow each other, and the files that belong to none of them."""
         previous: SegmentReport | None = None
-        segments = self._directory.segments
-        for number, files in enumerate(segments):
-            report = self._segment(files, is_last=number == len(segments) - 1)
+        for report, findings in checked:
             self.report.segments.append(report)
+            self.report.findings += findings
             if previous is not None:
                 self._check_seam(previous, report)
             previous = report
-        if not segments:
+        if not checked:
             self._find("no-segments", Severity.DAMAGE, self.report.path, "there is no segment", "check the path")
         for orphan in self._directory.orphans:
             self._find(
@@ -113,7 +146,7 @@ class Verifier:
         action = "use the program that wrote it" if code == "unknown-version" else _SALVAGE
         self._find(code, Severity.DAMAGE, report.path, error.message, action, position=error.position)
 
-    def _records(self, report: SegmentReport, segment: Segment, indexes: list[_IndexChecker], *, is_last: bool) -> None:
+    def _records(self, report: SegmentReport, segment: Segment, indexes: list[IndexChecker], *, is_last: bool) -> None:
         cursor = segment.start
         report.valid_bytes = cursor.position
         last_time: int | None = None
@@ -246,7 +279,7 @@ class Verifier:
 
     # --- derived files
 
-    def _open_indexes(self, files: SegmentFiles, segment: Segment) -> list[_IndexChecker]:
+    def _open_indexes(self, files: SegmentFiles, segment: Segment) -> list[IndexChecker]:
         checkers = []
         for role, file in files.derived.items():
             path = self._directory.full(file.path)
@@ -255,7 +288,7 @@ class Verifier:
                 self._problem(path, problem)
             index = self._fmt.open_index(role, data, segment.base_offset)
             if index is not None:
-                checkers.append(_IndexChecker(path, role, index))
+                checkers.append(IndexChecker(path, role, index))
         return checkers
 
     def _missing_index(self, files: SegmentFiles, report: SegmentReport) -> None:
@@ -319,7 +352,7 @@ def _default_action(problem: Problem) -> str:
     return _SALVAGE if problem.severity == Severity.DAMAGE else "nothing is lost: it is made anew on the next write"
 
 
-class _IndexChecker:
+class IndexChecker:
     """Holds an index against the records as they go by: every entry must name a record's offset and position."""
 
     MOST = 3
@@ -334,6 +367,15 @@ class _IndexChecker:
         self._differs: list[tuple[int, str, int, int]] = []
         self._damaged: list[tuple[int, int]] = []
         self._end_offset = -1
+
+    def begin_at(self, offset: int) -> None:
+        """Leave out the entries before ``offset``: another checker has them."""
+        self._row = int(np.searchsorted(self._index.offsets, offset))
+
+    def is_right_up_to(self, offset: int) -> bool:
+        """Whether every entry up to ``offset`` went by and was right."""
+        following = int(np.searchsorted(self._index.offsets, offset, side="right"))
+        return self._row == following and not self._wrong and not self._differs
 
     def add(self, rows: Rows, segment: Segment) -> None:
         if not len(rows.columns):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -18,15 +19,16 @@ import numpy as np
 from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, DuramenError, PoisonedError, StorageError, UsageError
+from duramen.errors import CorruptionError, DetectionError, DuramenError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, make
-from duramen.formats.base import Encoded, SegmentSummary, Values
-from duramen.log import intake
+from duramen.formats.base import Encoded, Segment, SegmentSummary, Values
+from duramen.log import intake, pending
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.directory import Directory, detect, format_at, list_log
 from duramen.log.reader import Log
 from duramen.log.recovery import Recovered, Recovery, Step
+from duramen.log.sequences import Claim, Sequences, is_damaged, is_there
 from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
 from duramen.model import MAX_OFFSET
 
@@ -44,12 +46,14 @@ class Appended(NamedTuple):
 class _Work(NamedTuple):
     batch: intake.Batch
     sync: bool
+    producer: Claim | None = None
 
 
 class _Control(NamedTuple):
     """A call that takes its turn among the appends."""
 
     name: str
+    run: Callable[[], None] | None = None
 
 
 class WritableLog(Log):
@@ -81,6 +85,9 @@ class WritableLog(Log):
         self._is_midway = False
         self._closing = threading.Lock()
         self._shown: Watermark | None = None
+        self._held: Watermark | None = None
+        """In a transaction: the watermark that readers will learn of when it is committed."""
+        self._sequences: Sequences | None = None
         disk = disk if disk is not None else PosixDisk()
         known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
         fmt = _prepare(disk, path, format, options)
@@ -89,8 +96,14 @@ class WritableLog(Log):
         try:
             if read_config(disk, path) != known:  # another writer made or changed the log just now
                 fmt = _prepare(disk, path, format, options)
-            recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate")
+            settled = pending.settle(disk, path, fmt, self._sidecar)
+            if settled is not None and settled.replaces:
+                fmt = _prepare(disk, path, format, options)
+            proven = self._sidecar.watermark()
+            recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate", settled=settled)
             super().__init__(path, format=recovered.fmt.name, disk=disk, **recovered.fmt.options)
+            if is_there(disk, path):
+                self._open_sequences(0 if proven is None else proven.durable_offset)
         except BaseException:
             self._sidecar.release()
             raise
@@ -98,8 +111,10 @@ class WritableLog(Log):
 
     # --- opening
 
-    def _recover(self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool) -> Recovered:
-        recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage).run()
+    def _recover(
+        self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool, settled: pending.Pending | None
+    ) -> Recovered:
+        recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage, settled=settled).run()
         fmt = recovered.fmt
         config = read_config(disk, path)
         wanted = Config(fmt.name, fmt.options, config.created_ms if config else int(time.time() * 1000))
@@ -125,7 +140,7 @@ class WritableLog(Log):
         if base > MAX_OFFSET:
             raise UsageError("no offset is left", path=path)
         created_ms = int(time.time() * 1000)
-        begun = fmt.begin_segment(base, created_ms, previous)
+        begun = fmt.begin_segment(base, created_ms, previous, _first_segment(disk, path, fmt))
         return ActiveSegment.create(disk, path, fmt, begun, base, created_ms)
 
     # --- appending
@@ -156,10 +171,25 @@ class WritableLog(Log):
         answer: Appended = self._submit(batch, durability, timeout_s)
         return answer
 
-    def _submit(self, batch: intake.Batch, durability: str | None, timeout_s: float | None) -> Any:
+    def _submit(
+        self, batch: intake.Batch, durability: str | None, timeout_s: float | None, producer: Claim | None = None
+    ) -> Any:
         sync = _checked(durability or self._durability) == "fsync"
         self._check_usable()
-        return self._commit.submit(Request(_Work(batch, sync), batch.nbytes, batch.num_rows), timeout_s)
+        return self._commit.submit(Request(_Work(batch, sync, producer), batch.nbytes, batch.num_rows), timeout_s)
+
+    def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
+        """Append the batches of ``data`` (each as `append_batch` takes it) all at once and exactly once, at ``fsync``:
+        readers see all rows or none, whatever happens. ``writer`` names who sends them, and ``batch`` counts up. None
+        where that batch, or a later one, is in the log already: then nothing is stored."""
+        from duramen.log.transaction import append_once
+
+        return append_once(self, data, writer, batch)
+
+    def exclusively(self, work: Callable[[], None]) -> None:
+        """Run ``work`` while no append is under way."""
+        self._check_usable()
+        self._commit.submit(Request(_Control("exclusively", work), 0, 0, alone=True))
 
     def sync(self) -> None:
         """Return when everything appended is on the disk."""
@@ -180,6 +210,8 @@ class WritableLog(Log):
                 if self._poison is None:
                     self._control("close")
             finally:
+                if self._sequences is not None:
+                    self._sequences.close()
                 self._active.close()
                 self._sidecar.release()
                 super().close()
@@ -205,7 +237,7 @@ class WritableLog(Log):
         first = group[0].work
         try:
             if isinstance(first, _Control):
-                getattr(self, f"_do_{first.name}")()
+                (first.run or getattr(self, f"_do_{first.name}"))()
                 group[0].result = True
             else:
                 self._append_group(group)
@@ -216,6 +248,30 @@ class WritableLog(Log):
             raise
 
     def _append_group(self, group: list[Request]) -> None:
+        if self._sequences is None:
+            self._append_requests(group)
+            return
+        try:
+            fresh = self._sequences.enter(group)
+            if fresh:
+                self._append_requests(fresh)
+            if self._sequences.must_sync and self._durable != self._active.cursor:
+                self._do_sync()
+            self._sequences.settle()
+        except DuramenError as error:
+            if self._poison is None and not self._is_midway:
+                self._take_back(error)
+            raise
+
+    def _take_back(self, error: DuramenError) -> None:
+        assert self._sequences is not None
+        try:
+            self._sequences.take_back()
+        except BaseException as second:
+            self._poison = self._poison or second
+            raise error from second
+
+    def _append_requests(self, group: list[Request]) -> None:
         taken, batch, default_us, last_us = self._stamped(group)
         if not taken:
             return
@@ -274,6 +330,9 @@ class WritableLog(Log):
             cursor = self._active.cursor
             if not cursor.position:
                 self._refuse_zeros(encoded)
+            first = encoded.rows.end.last_offset - records + 1
+            if self._sequences is not None:
+                encoded = self._sequences.announce(encoded, rest, done, range(first, first + records))
             self._expect_unsynced(len(encoded.data))
             try:
                 self._active.write(encoded)
@@ -281,7 +340,7 @@ class WritableLog(Log):
                 # Behind another segment, or with its index alone missing: this cannot be taken back.
                 self._undo(error, is_written=self._active is not start or self._active.cursor != cursor)
                 raise
-            pieces.append((done, encoded.rows.end.last_offset - records + 1))
+            pieces.append((done, first))
             if self._active.first_us is None:
                 self._active.first_us = time.time_ns() // 1000
             done += records
@@ -371,6 +430,9 @@ class WritableLog(Log):
         if self._is_midway:
             # A batch goes on in another segment. Recovery must know of it; readers must not see half of the batch.
             mark = mark._replace(next_offset=self._visible.next_offset)
+        if self._held is not None:
+            self._held = mark
+            return
         try:
             self._sidecar.mark(mark, durable=durable)
         except BaseException as error:
@@ -438,6 +500,32 @@ class WritableLog(Log):
             self._mark(durable=True, is_open=False)
         finally:
             self._closed = True  # for those who queue behind: the lock will be gone
+
+    # --- producers
+
+    def sequences(self) -> Sequences:
+        """What is known of producers; see `duramen.groups.producers`."""
+        self._check_usable()
+        if self._sequences is None:
+            self._control("load_sequences")
+        assert self._sequences is not None
+        return self._sequences
+
+    def _do_load_sequences(self) -> None:
+        if self._sequences is None:
+            self._sequences = Sequences(self, 0, self._sync, self._poisoned_by)
+
+    def _open_sequences(self, proven_offset: int) -> None:
+        """Settle what was announced before any record can get its offset. A damaged file keeps producers out and
+        nobody else: whoever asks for one is told."""
+        try:
+            self._sequences = Sequences(self, proven_offset, self._sync, self._poisoned_by)
+        except CorruptionError:
+            if not is_damaged(self._disk, self.path):
+                raise
+
+    def _poisoned_by(self, error: BaseException) -> None:
+        self._poison = self._poison or error
 
     # --- reading
 
@@ -514,6 +602,17 @@ def _make_directory(disk: Disk, path: str) -> None:
             _make_directory(disk, parent)
         disk.make_directory(path)
     disk.sync_directory(parent)
+
+
+def _first_segment(disk: Disk, path: str, fmt: Format) -> Segment | None:
+    """The log's first segment, for a format that forgets what lies before it."""
+    if not fmt.capabilities.tracking:
+        return None
+    listed = list_log(disk, path, fmt)
+    try:
+        return fmt.open_segment(disk.map(listed.full(listed.segments[0].segment.path)).data, listed.segments[0].base)
+    except (IndexError, CorruptionError):
+        return None
 
 
 def _check_agreement(disk: Disk, path: str, format: str) -> None:

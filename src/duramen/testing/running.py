@@ -20,6 +20,7 @@ from duramen.log.commit import Request
 from duramen.log.reader import Log
 from duramen.log.sidecar import DIRECTORY
 from duramen.log.writer import WritableLog
+from duramen.model import to_us
 from duramen.testing.workloads import SETUPS, WORKLOADS, Setup, Step
 
 ROOT = "/log"
@@ -240,7 +241,13 @@ def tracking_of(disk: SimulatedDisk, setup: Setup) -> Any:
         return None
     fmt = make(setup.format)
     files = {posixpath.relpath(path, ROOT): data for path, data in disk.tree().items() if path.startswith(ROOT + "/")}
-    return fmt.describe(files).get("tracking")
+    tracking = fmt.describe(files).get("tracking")
+    if isinstance(tracking, dict):  # what lies before the log may be forgotten with every new segment
+        first = next(Log(ROOT, format=setup.format, disk=disk).scan(max_records=1))
+        first_ms = 0 if first.timestamp is None else to_us(first.timestamp) // 1000
+        for kind, least in (("offsets", first.offset), ("timestamps", first_ms)):
+            tracking[kind] = {name: value for name, value in tracking[kind].items() if value >= least}
+    return tracking
 
 
 def compare(found: Sequence[Stored], moment: Moment, needed: int, where: str, *, gaps: bool = False) -> None:

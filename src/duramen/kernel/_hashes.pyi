@@ -1,0 +1,1 @@
+from duramen.kernel.reference import murmur2 as murmur2

@@ -1,0 +1,300 @@
+"""Compaction of the sealed segments: each is written anew without the records that a newer one of their key replaces.
+
+Offsets, times and bytes of what stays are what they were. The active segment is neither changed nor looked at. Two
+passes: the first reads keys and finds which offsets stay (`survivors`); the second writes, oldest first, each segment
+that loses a record, beside the old one and synced, and swaps the two in one `change`. A crash leaves every segment
+either old or new, and both hold the newest record of every key; until the swap is on the disk the old segment is.
+
+A *tombstone* is a record with a key and an empty value: it says that the key is gone. It stays for a delay, so that
+every reader can see it, and then goes, too. Where records have no time, nobody can tell how old it is: it stays,
+unless the delay is 0.
+
+Refuses formats whose records cannot be left out one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from duramen.disk import Disk
+from duramen.disk.base import Kind
+from duramen.errors import UsageError
+from duramen.formats.base import Cursor, Rows, Segment
+from duramen.kernel.layout import FrameColumns, Stop
+from duramen.log.build import BuiltSegment, SegmentBuilder, remove_tree
+from duramen.log.compaction.keys import KeyOf, extractor
+from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
+from duramen.log.directory import Directory, SegmentFiles
+from duramen.log.ending import judge_rows
+from duramen.log.maintenance import compacted_until, sealed_directory, swap_segment
+from duramen.log.retention import newest_us
+from duramen.log.sidecar import DIRECTORY
+
+if TYPE_CHECKING:
+    from duramen.log.writer import WritableLog
+
+STATE = posixpath.join(DIRECTORY, "compaction.json")
+STAGING = posixpath.join(DIRECTORY, "compacting")
+DEFAULT_MEMORY_BYTES = 128 << 20
+DAY_MS = 86_400_000
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes to do."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """How to compact.
+
+    >>> Compaction(key="delimiter:=").key
+    'delimiter:='
+    """
+
+    key: str | KeyOf = "key"
+    """What a record's key is: see `keys`."""
+    keyless: str = "keep"
+    """What happens to records without a key: ``keep`` or ``drop``."""
+    tombstone_delay_ms: int = DAY_MS
+    min_lag_ms: int = 0
+    """Segments with a record younger than this are left alone, and all behind them."""
+    min_dirty_ratio: float = 0.0
+    """Nothing is done while less than this part of the sealed bytes is new since the last compaction."""
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    spill: str | None = None
+    """Where temporary files go; the system's own place for them unless given."""
+
+    def __post_init__(self) -> None:
+        if self.keyless not in ("keep", "drop"):
+            raise UsageError(f"keyless={self.keyless!r} is neither 'keep' nor 'drop'")
+        for name in ("tombstone_delay_ms", "min_lag_ms"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name}={getattr(self, name)} is not 0 or more")
+        if not 0 <= self.min_dirty_ratio <= 1:
+            raise UsageError(f"min_dirty_ratio={self.min_dirty_ratio} is not between 0 and 1")
+        if self.memory_bytes < 4096:
+            raise UsageError(f"memory_bytes={self.memory_bytes} is not 4096 or more")
+
+
+@dataclass
+class CompactionReport:
+    """What a compaction did, or, as a dry run, would do."""
+
+    segments: int = 0
+    rewritten: int = 0
+    removed: int = 0
+    """Segments of which nothing was left."""
+    records_before: int = 0
+    records_after: int = 0
+    keys: int = 0
+    keyless: int = 0
+    tombstones_removed: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    note: str = ""
+    """Why nothing was done, where that is so."""
+
+    @property
+    def changed(self) -> bool:
+        return self.records_after < self.records_before
+
+
+@dataclass
+class _Found:
+    """A segment after the first pass."""
+
+    files: SegmentFiles
+    next_base: int
+    records: int = 0
+    tombstones: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    """Offsets of tombstones that are old enough to go."""
+
+
+class Compactor:
+    """One compaction of a log that is open for writing."""
+
+    def __init__(self, log: WritableLog, how: Compaction, now_us: int, progress: Progress | None) -> None:
+        self._fmt = log.codec
+        if not self._fmt.capabilities.compaction:
+            raise UsageError(
+                f"a {self._fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
+                path=log.path,
+                hint="convert it to a format that can: keratin, durable-log or rustlog",
+            )
+        self._log = log
+        self._how = how
+        self._now_us = now_us
+        self._columns, self._keys_of = extractor(self._fmt, how.key)
+        self._progress = progress or (lambda done, total: None)
+        self._done_bytes = self._total_bytes = 0
+        self._report = CompactionReport()
+
+    def run(self, *, dry_run: bool = False) -> CompactionReport:
+        directory = sealed_directory(self._log)
+        found = self._cleanable(directory)
+        report = self._report
+        report.segments = len(found)
+        report.bytes_before = report.bytes_after = sum(each.files.segment.size_bytes for each in found)
+        if not found:
+            report.note = "there is no sealed segment to compact"
+            return report
+        dirty = self._dirty_ratio(found)
+        if dirty < self._how.min_dirty_ratio:
+            report.note = f"{dirty:.0%} of the bytes are new, less than {self._how.min_dirty_ratio:.0%}"
+            return report
+        with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
+            self._compact(directory, found, spill, dry_run)
+        if not report.changed:
+            report.note = "every key is there once: nothing to remove"
+        if not dry_run:
+            until = found[-1].next_base
+            compacted_until(self._log, until, {STATE: self._state(until)}, self._now_us)
+        return report
+
+    # --- what may be compacted
+
+    def _cleanable(self, directory: Directory) -> list[_Found]:
+        segments = directory.segments
+        bases = [files.base or 0 for files in segments[1:]] + [self._log._active.base]
+        found = []
+        for files, next_base in zip(segments, bases, strict=True):
+            if self._how.min_lag_ms and self._fmt.capabilities.timestamps is not None:
+                youngest_us = self._now_us - self._how.min_lag_ms * 1000
+                newest = newest_us(self._log._disk, self._fmt, directory, files, youngest_us)
+                if newest is not None and newest > youngest_us:
+                    break
+            found.append(_Found(files, next_base))
+        return found
+
+    def _dirty_ratio(self, found: list[_Found]) -> float:
+        cleaned_until = read_cleaned_until(self._log._disk, self._log.path)
+        total = sum(each.files.segment.size_bytes for each in found)
+        dirty = sum(each.files.segment.size_bytes for each in found if each.next_base > cleaned_until)
+        return dirty / total if total else 0.0
+
+    def _state(self, cleaned_until: int) -> bytes:
+        return json.dumps({"cleaned_until": cleaned_until, "at_us": self._now_us}).encode() + b"\n"
+
+    # --- the two passes
+
+    def _compact(self, directory: Directory, found: list[_Found], spill: str, dry_run: bool) -> None:
+        report, how = self._report, self._how
+        first, last = found[0].files.base or 0, found[-1].next_base - 1
+        survivors = Survivors(first, last, spill, how.memory_bytes)
+        self._total_bytes = 2 * report.bytes_before
+        keyed = self._keyed(directory, found)
+        report.keys, report.keyless = find_survivors(
+            keyed, survivors, spill, how.memory_bytes, keep_keyless=how.keyless == "keep"
+        )
+        staging = posixpath.join(self._log.path, STAGING)
+        for each in found:
+            for offsets in each.tombstones:
+                dropped = offsets[survivors.has(offsets)]
+                report.tombstones_removed += len(dropped)
+                survivors.remove(dropped)
+            kept = survivors.count(each.files.base or 0, each.next_base - 1)
+            report.records_after += kept
+            size = each.files.segment.size_bytes
+            if kept < each.records and dry_run:
+                report.bytes_after -= size - self._kept_bytes(directory, each, survivors)
+            elif kept < each.records:
+                self._replace(directory, each, survivors, kept, staging)
+            self._advance(size)
+
+    def _keyed(self, directory: Directory, found: list[_Found]) -> Iterator[Keyed]:
+        how = self._how
+        horizon_us = self._now_us - how.tombstone_delay_ms * 1000
+        for each in found:
+            for segment, rows in self._scan(directory, each.files):
+                each.records += rows.count
+                batch = segment.decode(rows, ("offset", "timestamp", *self._columns))
+                offsets = rows.columns.first_offsets
+                keys = self._keys_of(batch)
+                empty = _is_empty(rows)
+                if empty.any():
+                    is_tombstone = empty & keys.is_valid().to_numpy(zero_copy_only=False)
+                    times = batch.column("timestamp").view("int64").fill_null(2**63 - 1).to_numpy()
+                    is_old = np.full(len(times), True) if not how.tombstone_delay_ms else times <= horizon_us
+                    each.tombstones.append(offsets[is_tombstone & is_old])
+                yield Keyed(offsets, keys)
+            self._report.records_before += each.records
+            self._advance(each.files.segment.size_bytes)
+
+    def _scan(self, directory: Directory, files: SegmentFiles) -> Iterator[tuple[Segment, Rows]]:
+        path = directory.full(files.segment.path)
+        segment = self._fmt.open_segment(self._log._disk.map(path).data, files.base)
+        cursor = segment.start
+        while True:
+            rows = segment.scan(cursor)
+            if rows.count:
+                yield segment, rows
+            if rows.stop != Stop.LIMIT:
+                break
+            cursor = rows.cursor
+        if rows.stop not in (Stop.END, Stop.ZEROS):
+            raise judge_rows(segment, rows, is_last=False).error(path)
+
+    def _kept_bytes(self, directory: Directory, each: _Found, survivors: Survivors) -> int:
+        total = 0
+        for segment, rows in self._scan(directory, each.files):
+            kept = survivors.has(rows.columns.first_offsets)
+            total += len(segment.select(rows, kept, Cursor(0, -1)).data)
+        return total
+
+    def _replace(self, directory: Directory, each: _Found, survivors: Survivors, kept: int, staging: str) -> None:
+        report, old_bytes = self._report, each.files.segment.size_bytes
+        built = self._rewrite(directory, each, survivors, staging) if kept else None
+        swap_segment(self._log, each.files, built, STAGING)
+        report.bytes_after -= old_bytes - (built.size_bytes if built is not None else 0)
+        if built is None:
+            report.removed += 1
+        else:
+            report.rewritten += 1
+
+    def _rewrite(self, directory: Directory, each: _Found, survivors: Survivors, staging: str) -> BuiltSegment:
+        disk = self._log._disk
+        remove_tree(disk, staging)  # what an earlier attempt left
+        disk.make_directory(staging)
+        base = each.files.base or 0
+        builder: SegmentBuilder | None = None
+        try:
+            for segment, rows in self._scan(directory, each.files):
+                if builder is None:
+                    fmt = self._fmt.continuing(segment)
+                    builder = SegmentBuilder(disk, staging, fmt, base, created_ms=segment.created_ms)
+                mask = survivors.has(rows.columns.first_offsets)
+                if mask.any():
+                    builder.put(segment.select(rows, mask, builder.cursor))
+            assert builder is not None  # a record is kept, so there is one
+            return builder.finish()
+        finally:
+            if builder is not None:
+                builder.close()
+
+    def _advance(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        self._progress(self._done_bytes, self._total_bytes)
+
+
+def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:
+    frames = rows.columns
+    assert isinstance(frames, FrameColumns)
+    return frames.value_length == 0
+
+
+def read_cleaned_until(disk: Disk, root: str) -> int:
+    """The offset up to which the log was compacted last; 0 where that is not known."""
+    path = posixpath.join(root, STATE)
+    if disk.kind(path) != Kind.FILE:
+        return 0
+    try:
+        return int(json.loads(bytes(disk.map(path).data))["cleaned_until"])
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,186 @@
+"""Which offsets stay: the newest of every key, and all that have no key. In bounded memory, however many keys.
+
+Keys are known by a 128-bit SipHash with a random key, so nobody can make two keys meet on purpose, and by accident
+they do once in 10²⁰ logs of a billion keys. A table of fixed size holds the newest offset of every hash below a limit.
+When it is full, the limit is halved: what lies above goes to a spill file, and gets its turn when the log has been
+read. Each round reads what the one before spilled, so a log with n times as many keys as the table takes n rounds
+over ever shorter files.
+
+Memory: ``memory_bytes`` for the table, and one bit for every offset between the first and the last (in a file of its
+own where that is more than ``memory_bytes``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.formats.arrow import binary_buffers
+
+WHOLE = 1 << 64
+ENTRY_BYTES = 24
+SPILL_ROWS = 1 << 16
+_ONES = np.array([byte.bit_count() for byte in range(256)], np.uint8)
+
+
+class Keyed(NamedTuple):
+    """Rows with their keys, null where there is none."""
+
+    offsets: npt.NDArray[np.int64]
+    keys: pa.Array
+
+
+class Survivors:
+    """A bit for every offset from ``first`` to ``last``."""
+
+    def __init__(self, first: int, last: int, spill: str, memory_bytes: int) -> None:
+        self.first = first
+        size = (last - first) // 8 + 1
+        if size <= memory_bytes:
+            self._bits = np.zeros(size, np.uint8)
+        else:
+            self._bits = np.memmap(os.path.join(spill, "survivors"), np.uint8, "w+", shape=(size,))
+
+    def add(self, offsets: npt.NDArray[np.int64]) -> None:
+        places = offsets - self.first
+        np.bitwise_or.at(self._bits, places >> 3, np.left_shift(1, places & 7).astype(np.uint8))
+
+    def remove(self, offsets: npt.NDArray[np.int64]) -> None:
+        places = offsets - self.first
+        np.bitwise_and.at(self._bits, places >> 3, ~np.left_shift(1, places & 7).astype(np.uint8))
+
+    def count(self, first: int, last: int) -> int:
+        """How many from ``first`` to ``last`` stay."""
+        low, high = first - self.first, last - self.first + 1
+        start, stop = low >> 3, (high + 7) >> 3
+        total = int(_ONES[self._bits[start:stop]].sum(dtype=np.int64))
+        before = int(self._bits[start]) & ((1 << (low & 7)) - 1)
+        behind = int(self._bits[stop - 1]) >> (high - 8 * (stop - 1)) if stop > start else 0
+        return total - before.bit_count() - behind.bit_count()
+
+    def has(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        places = offsets - self.first
+        return (self._bits[places >> 3] >> (places & 7).astype(np.uint8) & 1).astype(np.bool_)
+
+
+class _Table:
+    """The newest offset of every hash from ``low`` up to a limit."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        slots = 1 << max(4, (memory_bytes // ENTRY_BYTES).bit_length() - 1)
+        self._slots = np.zeros((slots, 3), np.uint64)
+        self._most = slots * 3 // 4
+        self._used = 0
+        self._low = 0
+        self.limit = WHOLE
+
+    def put(self, hashes: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64], spill: _Spill) -> None:
+        while True:
+            if self.limit < WHOLE:
+                above = hashes[:, 0] >= np.uint64(self.limit)
+                if above.any():
+                    spill.put(hashes[above], offsets[above])
+                    hashes, offsets = hashes[~above], offsets[~above]
+            taken, self._used = kernel.keep_newest(self._slots, self._used, self._most, hashes, offsets)
+            if taken == len(offsets):
+                return
+            hashes, offsets = hashes[taken:], offsets[taken:]
+            self._halve(spill)
+
+    def _halve(self, spill: _Spill) -> None:
+        """Keep the lower half of the hashes; the upper half gets its turn later."""
+        self.limit = (self._low + self.limit) // 2
+        entries = self.entries()
+        above = entries[:, 0] >= np.uint64(self.limit)
+        spill.put(np.ascontiguousarray(entries[above, :2]), (entries[above, 2] - np.uint64(1)).astype(np.int64))
+        kept = entries[~above]
+        self._slots[:] = 0
+        _, self._used = kernel.keep_newest(
+            self._slots, 0, self._most, np.ascontiguousarray(kept[:, :2]), (kept[:, 2] - np.uint64(1)).astype(np.int64)
+        )
+
+    def entries(self) -> npt.NDArray[np.uint64]:
+        return self._slots[self._slots[:, 2] != 0]
+
+    def offsets(self) -> npt.NDArray[np.int64]:
+        marks = self._slots[:, 2]
+        return (marks[marks != 0] - np.uint64(1)).astype(np.int64)
+
+    def go_on(self) -> None:
+        """Begin the next round: the hashes from the limit on, which were all spilled."""
+        self._slots[:] = 0
+        self._used = 0
+        self._low, self.limit = self.limit, WHOLE
+
+
+class _Spill:
+    """Rows for a later round, in a file that has no name any more."""
+
+    def __init__(self, directory: str) -> None:
+        self._file: BinaryIO = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+        self.rows = 0
+
+    def put(self, hashes: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64]) -> None:
+        rows = np.empty((len(offsets), 3), np.uint64)
+        rows[:, :2] = hashes
+        rows[:, 2] = offsets.astype(np.uint64)
+        self._file.write(rows.tobytes())
+        self.rows += len(offsets)
+
+    def read(self) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
+        self._file.seek(0)
+        while raw := self._file.read(SPILL_ROWS * ENTRY_BYTES):
+            rows = np.frombuffer(raw, np.uint64).reshape(-1, 3)
+            yield np.ascontiguousarray(rows[:, :2]), rows[:, 2].astype(np.int64)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def find_survivors(
+    batches: Iterable[Keyed], survivors: Survivors, spill: str, memory_bytes: int, *, keep_keyless: bool = True
+) -> tuple[int, int]:
+    """Mark what stays; answers how many keys there are, and how many records without one. ``spill`` is a directory for
+    temporary files."""
+    table = _Table(memory_bytes)
+    key0, key1 = (int.from_bytes(os.urandom(8), "little") for _ in range(2))
+
+    keyless = 0
+
+    def hashed() -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
+        nonlocal keyless
+        for offsets, keys in batches:
+            if keys.null_count:
+                keyless += keys.null_count
+                is_keyless = keys.is_null().to_numpy(zero_copy_only=False)
+                if keep_keyless:
+                    survivors.add(offsets[is_keyless])
+                offsets, keys = offsets[~is_keyless], keys.drop_null()
+            data, starts = binary_buffers(keys)
+            hashes = np.empty((len(keys), 2), np.uint64)
+            kernel.siphash(data, starts, key0, key1, hashes)
+            yield hashes, offsets
+
+    rows: Iterable[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]] = hashed()
+    keys, read = 0, None
+    while True:
+        later = _Spill(spill)
+        for hashes, offsets in rows:
+            table.put(hashes, offsets, later)
+        newest = table.offsets()
+        keys += len(newest)
+        survivors.add(newest)
+        table.go_on()
+        if read is not None:
+            read.close()
+        if not later.rows:
+            later.close()
+            return keys, keyless
+        read, rows = later, later.read()

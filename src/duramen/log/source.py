@@ -1,0 +1,274 @@
+"""A log as it was at one moment, for whoever makes another log of it: `convert` and `copy`.
+
+Holds what its writer had acknowledged when it was opened, and nothing later. Every segment is mapped at once, so that
+retention may remove files meanwhile: what is mapped stays readable. Reads only. Damage raises, or is skipped and
+listed where the caller says so; an unknown version is never skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.disk import Disk, PosixDisk
+from duramen.disk.base import Kind
+from duramen.errors import CorruptionError, IncompleteHeaderError, LimitError, StorageError, UsageError
+from duramen.formats import Format
+from duramen.formats.base import Cursor, Role, Rows, Segment
+from duramen.kernel.layout import ScanEnd, Stop
+from duramen.log.directory import SUBDIRECTORIES, kind_of, list_log
+from duramen.log.ending import Ending, judge_rows
+from duramen.log.reader import Log
+from duramen.log.sidecar import DIRECTORY, Config, Sidecar, read_config
+
+ATTEMPTS = 10
+HINT = "`duramen repair` mends the log; `--on-damage skip` leaves the damage out"
+OWN = frozenset({"quarantine", "next"})
+"""Directories of the sidecar that belong to the place, not to the records."""
+STATE_ROLES = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT)
+_NO_OPTIONS: dict[str, Any] = {}
+
+
+class Skipped(NamedTuple):
+    """A place that was left out, because it is damaged."""
+
+    path: str
+    position: int
+    length: int
+    offset: int
+    why: str
+
+
+@dataclass
+class Part:
+    """One segment: its bytes as far as they are acknowledged."""
+
+    path: str
+    base: int | None
+    data: memoryview
+    is_last: bool
+    segment: Segment | None = None
+
+
+class Source:
+    """The log at ``path``, a directory or a single segment file. ``on_damage`` is ``"raise"`` or ``"skip"``."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: str | None = None,
+        disk: Disk | None = None,
+        on_damage: str = "raise",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if on_damage not in ("raise", "skip"):
+            raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'skip'")
+        self.path = path
+        self.disk: Disk = disk if disk is not None else PosixDisk()
+        self.skipped: list[Skipped] = []
+        self.torn_bytes = 0
+        """Behind the last whole record: a write that did not finish."""
+        self.skips = on_damage == "skip"
+        self.is_directory = kind_of(self.disk, path) == Kind.DIRECTORY
+        # Before the records: what it says of them is then true of those that are seen.
+        self.state = self._state() if self.is_directory else {}
+        self.config: Config | None = read_config(self.disk, path) if self.is_directory else None
+        self.format_state: dict[str, bytes] = {}
+        """The format's own files that hold such state, by path."""
+        with Log(path, format=format, disk=self.disk, **(options or _NO_OPTIONS)) as log:
+            self.fmt: Format = log.codec
+            self.format_state = self.files(*STATE_ROLES)
+            log.refresh()
+            self.parts: list[Part] = self._map(log)
+        self._sealed = Sidecar(self.disk, path).sealed() if self.is_directory else {}
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(part.data) for part in self.parts)
+
+    def _map(self, log: Log) -> list[Part]:
+        for _ in range(ATTEMPTS):
+            infos = log.segments
+            try:
+                maps = [self.disk.map(info.path).data[: info.size_bytes] for info in infos]
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                log.refresh()  # retention was here
+                continue
+            named = [info.base_offset for info in infos] if self.is_directory else self._base_of_file()
+            last = len(infos) - 1
+            return [
+                Part(info.path, base, data, number == last)
+                for number, (info, base, data) in enumerate(zip(infos, named, maps, strict=True))
+            ]
+        raise StorageError("segments are removed faster than they can be opened", path=self.path, hint="try again")
+
+    def _base_of_file(self) -> list[int | None]:
+        return [files.base for files in list_log(self.disk, self.path, self.fmt).segments]
+
+    # --- what lies beside the records
+
+    def _state(self) -> dict[str, bytes]:
+        """The state of consumers and writers in the sidecar (cursors, the ledger), by path."""
+        sidecar = posixpath.join(self.path, DIRECTORY)
+        if self.disk.kind(sidecar) != Kind.DIRECTORY:
+            return {}
+        kept = [name for name in self.disk.directories(sidecar) if name not in OWN]
+        found = {}
+        for name, _ in self.disk.list(sidecar, kept):
+            if "/" in name and not name.endswith(".new"):
+                content = self._content(posixpath.join(sidecar, name))
+                if content is not None:
+                    found[posixpath.join(DIRECTORY, name)] = content
+        return found
+
+    def _content(self, path: str) -> bytes | None:
+        """None where the file is gone since it was listed."""
+        try:
+            return bytes(self.disk.map(path).data)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    def files(self, *roles: Role) -> dict[str, bytes]:
+        """The files of these roles that are no segments, by path."""
+        if not self.is_directory:
+            return {}
+        found = {}
+        for name, _ in self.disk.list(self.path, SUBDIRECTORIES):
+            known = self.fmt.classify(name)
+            if known is not None and known.role in roles:
+                content = self._content(posixpath.join(self.path, name))
+                if content is not None:
+                    found[name] = content
+        return found
+
+    @cached_property
+    def created_ms(self) -> int:
+        """When the log was made, as far as anything says so."""
+        if self.config is not None:
+            return self.config.created_ms
+        manifest = self.fmt.describe(self.files(Role.MANIFEST)).get("manifest")
+        return int(manifest.get("created_ts_ms", 0)) if isinstance(manifest, dict) else 0
+
+    @cached_property
+    def written_as(self) -> Format:
+        """The format with the options that continue in the dialect of the log."""
+        opened = [segment for part in self.parts[-2:] if (segment := self.open(part)) is not None]
+        fmt = self.fmt
+        for segment in opened:
+            fmt = fmt.continuing(segment) if len(segment.buf) else fmt
+        return fmt
+
+    # --- records
+
+    def open(self, part: Part) -> Segment | None:
+        """The opened segment; None where its header is damaged and that is to be skipped."""
+        if part.segment is None:
+            try:
+                part.segment = self.fmt.open_segment(part.data, part.base)
+            except IncompleteHeaderError as error:
+                if not part.is_last:
+                    raise self._hinted(error, part) from None
+                part.segment = self.fmt.open_segment(b"", part.base)
+            except UsageError as error:
+                error.path = error.path or part.path
+                raise
+            except CorruptionError as error:
+                if not self.skips or error.position is None:
+                    raise self._hinted(error, part) from None
+                self._skip(part, 0, len(part.data), part.base or 0, error.message)
+                return None
+        return part.segment
+
+    def check_digest(self, part: Part) -> None:
+        """A sealed segment must still be the one that was sealed: no format notices every change by itself."""
+        sealed = self._sealed.get(-1 if part.base is None else part.base)
+        if sealed is None or self.skips:
+            return
+        data = part.data[: sealed.size_bytes]
+        if len(data) < sealed.size_bytes or kernel.crc32c(data) != sealed.crc32c or kernel.crc32(data) != sealed.crc32:
+            message = "the sealed segment is not what was written: its digest differs"
+            raise CorruptionError(message, path=part.path, offset=part.base, hint=HINT)
+
+    def check_presence(self) -> None:
+        """Sealed segments that are gone, but for those at the beginning, which retention removes."""
+        there = {part.base for part in self.parts}
+        oldest = min((base for base in there if base is not None), default=-1)
+        for base in self._sealed:
+            if base not in there and base > oldest and not self.skips:
+                path = posixpath.join(self.path, self.fmt.segment_path(base))
+                raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=HINT)
+
+    def steps(self, part: Part, *, verify: bool = True) -> Iterator[tuple[Segment, Rows]]:
+        """The rows of a segment, a few MiB at a time; goes on behind damage where it is skipped."""
+        segment = self.open(part)
+        if segment is None:
+            return
+        cursor = segment.start
+        while True:
+            rows = segment.scan(cursor, verify=verify)
+            if len(rows.columns):
+                yield segment, rows
+            cursor = rows.cursor
+            if rows.stop == Stop.LIMIT:
+                continue
+            end = judge_rows(segment, rows, is_last=part.is_last)
+            if end.ending == Ending.CLEAN:
+                return
+            if end.ending == Ending.TORN:
+                self.torn_bytes = len(part.data) - end.position
+                return
+            error = end.error(part.path)
+            if end.ending == Ending.UNKNOWN_VERSION or not self.skips:
+                error.hint = error.hint if end.ending == Ending.UNKNOWN_VERSION else HINT
+                raise error
+            behind = len(part.data) if end.goes_on_at is None else end.goes_on_at
+            self._skip(part, end.position, behind - end.position, end.previous_offset + 1, end.why)
+            if end.goes_on_at is None:
+                return
+            cursor = Cursor(end.goes_on_at, cursor.previous_offset)
+
+    def decode(self, part: Part, segment: Segment, rows: Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow: one batch, or several where rows that cannot be decoded are skipped."""
+        try:
+            yield segment.decode(rows, columns)
+        except (CorruptionError, LimitError) as error:
+            if not self.skips or isinstance(error, LimitError):
+                raise self._hinted(error, part) from None
+            if len(rows.columns) > 1:
+                for row in range(len(rows.columns)):
+                    yield from self.decode(part, segment, _row(rows, row), columns)
+                return
+            position, offset = int(rows.columns.position[0]), int(rows.columns.first_offsets[0])
+            self._skip(part, position, rows.end.position - position, offset, error.message)
+
+    def _skip(self, part: Part, position: int, length: int, offset: int, why: str) -> None:
+        found = Skipped(part.path, position, length, offset, why)
+        if found not in self.skipped:  # the log may be gone through more than once
+            self.skipped.append(found)
+
+    def _hinted(self, error: CorruptionError | LimitError, part: Part) -> CorruptionError | LimitError:
+        error.path = error.path or part.path
+        if isinstance(error, CorruptionError):
+            error.hint = HINT
+        return error
+
+
+def _row(rows: Rows, row: int) -> Rows:
+    """One row of a scan."""
+    columns = rows.columns.slice(row, row + 1)
+    following = int(rows.columns.position[row + 1]) if row + 1 < len(rows.columns) else rows.end.position
+    last = int(columns.last_offsets[0])
+    count = last - int(columns.first_offsets[0]) + 1
+    return Rows(columns, count, ScanEnd(1, following, int(Stop.LIMIT), last))

@@ -1,0 +1,139 @@
+"""Export: a log, or the partitions of topics, as Parquet files, a Delta table or an Iceberg table. Each row once.
+
+Tasks read their portion and write Parquet with pyarrow; no row passes through the JVM. The driver commits all files and
+the offsets they go up to in one step (`targets`). A run that was killed anywhere and is repeated gives each row once:
+before the commit nothing of it is there, behind it the offsets say so.
+
+Without ``incremental`` a target takes one export of a log. With it, a run goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from duramen.errors import UsageError
+from duramen.formats.base import Format
+from duramen.spark.jobs.decoding import Decoder
+from duramen.spark.jobs.parquet import UNITS_US, Writing, Written, file_schema, write_portion
+from duramen.spark.jobs.scanning import Scan, has_times, plan_scan, read_options
+from duramen.spark.jobs.targets import Target, target
+from duramen.spark.jobs.tasks import distribute
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = ("offset", "timestamp", "key", "value")
+TASK_BYTES = 256 << 20
+"""Of the log, per task: a file of a size that readers of Parquet like."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a run did. ``ranges`` are offsets by log, the end exclusive; ``files`` is empty when nothing was new."""
+
+    target: str
+    kind: str
+    rows: int
+    bytes: int
+    files: int
+    ranges: Mapping[str, tuple[int, int]]
+    dry_run: bool = False
+
+
+def export(
+    spark: SparkSession,
+    path: str,
+    to: str,
+    *,
+    kind: str = "parquet",
+    partition_by: str | None = None,
+    incremental: bool = False,
+    columns: Sequence[str] | None = None,
+    decoder: Decoder | None = None,
+    compression: str = "snappy",
+    dry_run: bool = False,
+    target_options: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    **options: Any,
+) -> Exported:
+    """Export the log at ``path`` to ``to``. ``options`` are the data source's (``starting``, ``subscribe``, …)."""
+    if partition_by is not None and partition_by not in UNITS_US:
+        raise UsageError(f"cannot partition by {partition_by!r}", hint=f"by {' or '.join(UNITS_US)}")
+    reading = read_options(path, format, **options)
+    if incremental and reading.ending_us is not None:
+        raise UsageError("an incremental export cannot end at a time", hint="what came too late would never be exported")
+    place = target(kind, to, **(target_options or {}))
+    names = _columns(columns, partition_by, is_store=reading.is_store)
+    if dry_run:
+        scan = plan_scan(reading, names, max_bytes=TASK_BYTES)
+        _check_times(scan.formats, partition_by)
+        return Exported(to, kind, 0, scan.size_bytes, 0, _ranges(scan), dry_run=True)
+    plan_scan(reading, names, max_bytes=TASK_BYTES)  # what is wrong with the source comes before the target is made
+    place.open()
+    try:
+        done = place.exported()
+        scan = plan_scan(reading, names, begin=done, max_bytes=TASK_BYTES)
+        _check_times(scan.formats, partition_by)
+        if not incremental:
+            _check_once(scan, done, to)
+        if all(piece.from_offset >= piece.to_offset for piece in scan.pieces):
+            return Exported(to, kind, 0, 0, 0, _ranges(scan))
+        files = _run(spark, scan, place, partition_by, decoder, compression)
+    finally:
+        place.close()
+    written = sum(file.rows for file in files), sum(file.size_bytes for file in files)
+    return Exported(to, kind, *written, len(files), _ranges(scan))
+
+
+def _run(
+    spark: SparkSession,
+    scan: Scan,
+    place: Target,
+    partition_by: str | None,
+    decoder: Decoder | None,
+    compression: str,
+) -> list[Written]:
+    begin = {piece.name: piece.from_offset for piece in scan.pieces}
+    end = {piece.name: piece.to_offset for piece in scan.pieces}
+    directory = place.begin(file_schema(scan.schema, decoder), partition_by, end)
+    try:
+        tasks = [Writing(portion, directory, partition_by, compression, decoder) for portion in scan.portions]
+        files = [file for answer in distribute(spark, write_portion, tasks) for file in answer]
+    except BaseException:
+        place.abort()
+        raise
+    place.commit(files, begin, end)
+    return files
+
+
+def _columns(columns: Sequence[str] | None, partition_by: str | None, *, is_store: bool) -> list[str]:
+    names = list(columns or COLUMNS)
+    for needed in ("offset", *(("timestamp",) if partition_by else ())):
+        if needed not in names:
+            names.insert(0, needed)
+    for naming in ("partition", "topic") if is_store else ():
+        if naming not in names:
+            names.insert(0, naming)
+    return names
+
+
+def _check_times(formats: Sequence[Format], partition_by: str | None) -> None:
+    if partition_by is not None and not has_times(formats):
+        timeless = next(fmt.name for fmt in formats if not fmt.capabilities.timestamps)
+        raise UsageError(f"{timeless} records have no time to partition by", hint="leave --partition-by out")
+
+
+def _check_once(scan: Scan, done: Mapping[str, int], to: str) -> None:
+    """A repeated run of what is exported already does nothing; more than that has to be asked for."""
+    for piece in scan.pieces:
+        if piece.name in done and piece.from_offset < piece.to_offset:
+            raise UsageError(
+                f"{piece.name} is exported up to offset {done[piece.name] - 1}, and the log goes on to "
+                f"{piece.to_offset - 1}", path=to, hint="incremental adds what is new",
+            )  # fmt: skip
+
+
+def _ranges(scan: Scan) -> dict[str, tuple[int, int]]:
+    return {piece.name: (piece.from_offset, piece.to_offset) for piece in scan.pieces}

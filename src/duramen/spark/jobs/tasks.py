@@ -1,0 +1,149 @@
+"""Work cut into tasks that answer summaries: how a job gets its functions onto the executors and their answers back.
+
+A task is any value that can be pickled, the work a function of a module (executors import it by name). No record comes
+back through here, only what a task has to say about the records it worked on. Where pandas is installed, tasks run
+through ``mapInArrow``, which Spark Connect knows, too; otherwise through an RDD.
+
+An error that Duramen raises on purpose is an answer like any other: the driver raises it as it is, one clear exception,
+not a traceback that five layers wrapped. Only what the operating system refuses is worth another attempt, on another
+machine: such an error fails the attempt until it is the last one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from duramen.errors import DuramenError, StorageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+Work = Callable[[T], R]
+
+_ANSWER = pa.schema([("task", pa.int64()), ("answer", pa.binary())])
+_DDL = "task bigint, answer binary"
+
+
+class _Failed(NamedTuple):
+    error: DuramenError
+
+
+class Attempt(NamedTuple):
+    """Which attempt at a task this is. ``name`` differs for every attempt, so it may be part of a staged file's."""
+
+    name: str
+    number: int
+
+
+def attempt() -> Attempt:
+    """Asked inside of a task; outside of Spark everything is the first attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return Attempt("0", 0) if context is None else Attempt(str(context.taskAttemptId()), context.attemptNumber())
+
+
+def distribute(spark: SparkSession, work: Work[T, R], tasks: Sequence[T]) -> list[R]:
+    """Run ``work`` on every task, each in a Spark task of its own, and answer what they answered, in order."""
+    if not tasks:
+        return []
+    from pyspark.errors import PySparkException
+
+    attempts = _attempts(spark)
+    try:
+        answers = _collect(spark, _Runner(work, list(tasks), attempts))
+    except PySparkException as error:
+        raise DuramenError(f"Spark could not run the tasks: {_first_line(error)}") from error
+    results: list[R] = []
+    for number in range(len(tasks)):
+        answer = pickle.loads(answers[number])
+        if isinstance(answer, _Failed):
+            raise answer.error
+        results.append(answer)
+    return results
+
+
+class _Runner:
+    """What is shipped to the executors."""
+
+    def __init__(self, work: Work[Any, Any], tasks: list[Any], attempts: int) -> None:
+        self.work, self.tasks, self.attempts = work, tasks, attempts
+
+    def one(self, number: int) -> bytes:
+        try:
+            answer: Any = self.work(self.tasks[number])
+        except StorageError as error:
+            if attempt().number + 1 < self.attempts:
+                raise
+            answer = _Failed(error)
+        except DuramenError as error:
+            answer = _Failed(error)
+        return pickle.dumps(answer)
+
+    def in_arrow(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pylist([{"task": number, "answer": self.one(number)}], _ANSWER)
+
+    def in_rdd(self, number: int) -> tuple[int, bytes]:
+        return number, self.one(number)
+
+
+def _collect(spark: SparkSession, runner: _Runner) -> dict[int, bytes]:
+    count = len(runner.tasks)
+    if has_pandas():
+        with no_pandas_warning():
+            rows = spark.range(0, count, 1, count).mapInArrow(runner.in_arrow, _DDL).collect()
+        return {row.task: bytes(row.answer) for row in rows}
+    return dict(spark.sparkContext.parallelize(range(count), count).map(runner.in_rdd).collect())
+
+
+def has_pandas() -> bool:
+    """Whether ``mapInArrow`` can be used: pyspark asks for pandas there, although no frame of it is ever made."""
+    return importlib.util.find_spec("pandas") is not None
+
+
+@contextmanager
+def no_pandas_warning() -> Iterator[None]:
+    """pyspark warns of pandas 3 whenever it asks for it; no frame of pandas is made here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once; 2 where Spark Connect hides it."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except (AttributeError, DuramenError):
+        return 2
+    except Exception as error:  # Connect raises an error of its own for the attribute
+        if "CONNECT" not in str(error).upper() and "JVM_ATTRIBUTE" not in str(error):
+            raise
+        return 2
+
+
+def _attempts(spark: SparkSession) -> int:
+    """How often Spark tries a task; a local master tries once unless it is told otherwise."""
+    master = spark.conf.get("spark.master", "") or ""
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        _, comma, failures = master.rstrip("]").partition(",")
+        return int(failures) if comma and failures.isdigit() else 1
+    return int(spark.conf.get("spark.task.maxFailures", "4") or 4)
+
+
+def _first_line(error: Exception) -> str:
+    """The line that says what happened: the last one of the worker's traceback, or else the first one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("File ", "Traceback", "at ", "^", "~"))]
+    named = [line for line in telling if ": " in line and line.split(":")[0].rpartition(".")[2].endswith("Error")]
+    return (named or telling or lines or [type(error).__name__])[0 if not named else -1]

@@ -1,0 +1,169 @@
+"""Verify on Spark: the report of `duramen.verify`, byte for byte the same, from executors that read what they check.
+
+The driver lists names and reads the sidecar; it opens no record but those at the places where a large segment is cut.
+Small segments are gathered into tasks, large ones are cut along their index (`duramen.log.pieces`). Where a piece finds
+anything, its segment is checked again in one go, so that the findings are those of the in-process check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from duramen.disk import PosixDisk
+from duramen.formats import make
+from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
+from duramen.log.pieces import Piece, PieceReport, PieceVerifier, cut
+from duramen.log.report import Finding, Report
+from duramen.log.verify import Checked
+from duramen.spark.jobs.tasks import cores, distribute
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TASK_BYTES = 256 << 20
+"""What a task should have to check: a tenth of a second or more, or starting it costs more than the work."""
+LEAST_TASK_BYTES = 16 << 20
+TASKS_PER_CORE = 2
+
+
+@dataclass(frozen=True)
+class _Log:
+    """What an executor needs to know of the log."""
+
+    path: str
+    root: str
+    format: str
+    options: dict[str, Any]
+
+    def verifier(self) -> PieceVerifier:
+        nothing = Directory(self.root, [], [], [], [])
+        return PieceVerifier(PosixDisk(), self.path, make(self.format, **self.options), lambda _bytes: None, nothing)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One thing to check: a segment, a piece of one, or (``digest``) a sealed segment's digest."""
+
+    number: int
+    files: SegmentFiles
+    is_last: bool
+    piece: Piece | None = None
+    digest: bool = False
+
+
+@dataclass
+class _Task:
+    log: _Log
+    units: list[_Unit] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+def verify(
+    spark: SparkSession, path: str, *, format: str | None = None, piece_bytes: int | None = None, **options: Any
+) -> Report:
+    """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores)."""
+    disk = PosixDisk()
+    fmt = format_at(disk, path, format, options)
+    directory = list_log(disk, path, fmt)
+    log = _Log(path, directory.root, fmt.name, dict(fmt.options))
+    driver = PieceVerifier(disk, path, fmt, lambda _bytes: None, directory)
+    total = sum(files.segment.size_bytes for files in directory.segments)
+    if piece_bytes is None:
+        piece_bytes = min(TASK_BYTES, max(LEAST_TASK_BYTES, total // (cores(spark) * TASKS_PER_CORE)))
+    units = _units(driver, disk, directory, piece_bytes)
+    answers = _run(spark, log, units, piece_bytes)
+    checked = _joined(driver, directory, units, answers)
+    again = [unit for unit in _whole(directory) if checked[unit.number] is None]
+    for unit, answer in zip(again, _run(spark, log, again, piece_bytes), strict=True):
+        checked[unit.number] = answer
+    return driver.conclude([part for part in checked if part is not None])
+
+
+def _units(driver: PieceVerifier, disk: PosixDisk, directory: Directory, piece_bytes: int) -> list[_Unit]:
+    units = []
+    for unit in _whole(directory):
+        pieces = cut(disk, directory, unit.files, driver.format, piece_bytes)
+        if len(pieces) < 2:
+            units.append(unit)
+            continue
+        units += [_Unit(unit.number, unit.files, unit.is_last, piece) for piece in pieces]
+        if driver.needs_digest(unit.files):
+            units.append(_Unit(unit.number, unit.files, unit.is_last, digest=True))
+    return units
+
+
+def _whole(directory: Directory) -> list[_Unit]:
+    last = len(directory.segments) - 1
+    return [_Unit(number, files, number == last) for number, files in enumerate(directory.segments)]
+
+
+def _run(spark: SparkSession, log: _Log, units: Sequence[_Unit], task_bytes: int) -> list[Any]:
+    """The answers to all units, in order; small ones share a task."""
+    tasks: list[_Task] = []
+    for unit in units:
+        if not tasks or tasks[-1].size_bytes >= task_bytes:
+            tasks.append(_Task(log))
+        tasks[-1].units.append(unit)
+        tasks[-1].size_bytes += _size(unit)
+    return [answer for answers in distribute(spark, _check, tasks) for answer in answers]
+
+
+def _size(unit: _Unit) -> int:
+    if unit.piece is None:
+        return unit.files.segment.size_bytes
+    stop = unit.files.segment.size_bytes if unit.piece.is_last else unit.piece.stop
+    return stop - unit.piece.start.position
+
+
+def _check(task: _Task) -> list[Checked | PieceReport | list[Finding]]:
+    """In an executor: check the units of one task."""
+    verifier = task.log.verifier()
+    answers: list[Checked | PieceReport | list[Finding]] = []
+    for unit in task.units:
+        if unit.piece is not None:
+            answers.append(verifier.check_piece(unit.files, unit.piece, is_last=unit.is_last))
+        elif unit.digest:
+            answers.append(verifier.digest(unit.files))
+        else:
+            answers.append(verifier.check(unit.files, is_last=unit.is_last))
+    return answers
+
+
+def _joined(
+    driver: PieceVerifier, directory: Directory, units: Sequence[_Unit], answers: Sequence[Any]
+) -> list[Checked | None]:
+    """The segments' reports; None for one that has to be checked in one go."""
+    pieces: dict[int, list[PieceReport]] = {}
+    digests: dict[int, list[Finding]] = {}
+    checked: list[Checked | None] = [None] * len(directory.segments)
+    for unit, answer in zip(units, answers, strict=True):
+        if unit.piece is not None:
+            pieces.setdefault(unit.number, []).append(answer)
+        elif unit.digest:
+            digests[unit.number] = answer
+        else:
+            checked[unit.number] = answer
+    for number, parts in pieces.items():
+        checked[number] = driver.join(directory.segments[number], parts, digests.get(number, ()))
+    return checked
+
+
+def verify_rows(spark: SparkSession, path: str, *, format: str | None = None, **options: Any) -> DataFrame:
+    """The report as a DataFrame: one row per segment (``kind`` "segment") and one per finding ("finding")."""
+    report = verify(spark, path, format=format, **options)
+    rows: list[tuple[Any, ...]] = [
+        ("segment", s.path, None, None, s.ending, None, None, s.first_offset, s.last_offset, s.records, s.valid_bytes)
+        for s in report.segments
+    ]
+    rows += [
+        ("finding", f.path, str(f.severity), f.code, f.message, f.action, f.position, f.first_offset, f.last_offset,
+         None, None)
+        for f in report.findings
+    ]  # fmt: skip
+    return spark.createDataFrame(
+        rows,
+        "kind string, path string, severity string, code string, message string, action string, position bigint, "
+        "first_offset bigint, last_offset bigint, records bigint, valid_bytes bigint",
+    )

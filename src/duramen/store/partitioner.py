@@ -1,0 +1,90 @@
+"""Which partition a record goes to, as Kafka's default partitioner decides.
+
+A record with a key goes where its key's murmur2 says, so that it lands where Kafka's own clients would put it. Records
+without one stay together: they go to one partition until it has got a batch's worth of bytes, then to the next. The
+first is drawn at random, so that several producers do not all begin with the same.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.errors import UsageError
+from duramen.log.keys import murmur2
+
+STICKY_BYTES = 16 << 10
+"""How many bytes of keyless values one partition gets in a row: the size of a batch of Kafka's producer."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of one key.
+
+    >>> partition_of(b"foobar", 10)
+    6
+    """
+    return int(key_partitions(pa.array([key], pa.binary()), partitions)[0])
+
+
+def key_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Numbers:
+    """The partition of every key in a column of binary or text; -1 for a null.
+
+    >>> key_partitions(pa.array([b"21", None, b"abc"]), 10).tolist()
+    [0, -1, 7]
+    """
+    if partitions < 1:
+        raise UsageError(f"a topic has 1 partition or more, not {partitions}")
+    found: Numbers = (murmur2(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+    if keys.null_count:
+        found[np.asarray(keys.is_null())] = -1
+    return found
+
+
+class Sticky:
+    """Where keyless records go. Safe to use from several threads."""
+
+    def __init__(self, first: int | None = None) -> None:
+        self._partition = random.randrange(2**31) if first is None else first
+        self._bytes = 0
+        self._guard = threading.Lock()
+
+    def next(self, size_bytes: int, partitions: int) -> int:
+        """The partition of one record."""
+        return int(self.spread(np.array([size_bytes], np.int64), partitions)[0])
+
+    def spread(self, sizes_bytes: Numbers, partitions: int) -> Numbers:
+        """The partition of every record, given the bytes of each."""
+        with self._guard:
+            before = self._bytes + np.cumsum(sizes_bytes) - sizes_bytes
+            runs = before // STICKY_BYTES
+            if len(sizes_bytes):
+                total = int(before[-1] + sizes_bytes[-1])
+                first, self._partition = self._partition, self._partition + total // STICKY_BYTES
+                self._bytes = total % STICKY_BYTES
+                return np.asarray((first + runs) % partitions, np.int64)
+            return np.zeros(0, np.int64)
+
+
+def assign(
+    keys: pa.Array | pa.ChunkedArray | None, values: pa.Array | pa.ChunkedArray, partitions: int, sticky: Sticky
+) -> Numbers:
+    """The partition of every row: by its key, or spread where it has none."""
+    if keys is None:
+        return sticky.spread(_sizes(values), partitions)
+    found = key_partitions(keys, partitions)
+    keyless = found < 0
+    if keyless.any():
+        found[keyless] = sticky.spread(_sizes(values)[keyless], partitions)
+    return found
+
+
+def _sizes(values: pa.Array | pa.ChunkedArray) -> Numbers:
+    lengths = pc.fill_null(pc.binary_length(values), 0)
+    return np.asarray(lengths.to_numpy(), np.int64)

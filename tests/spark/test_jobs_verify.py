@@ -1,0 +1,159 @@
+"""Verify on Spark says what the in-process verify says, about every log there is, however it is cut."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import duramen
+from duramen.disk import PosixDisk
+from duramen.formats import make
+from duramen.log import pieces
+from duramen.log.directory import list_log
+from duramen.log.pieces import PieceVerifier
+from duramen.spark import jobs
+from tests.log.conftest import FORMATS, options, write  # noqa: F401
+
+DATA = Path(__file__).parent.parent / "data"
+Write = Callable[..., Path]
+
+
+def osiris_logs() -> list[Path]:
+    return sorted(path for path in (DATA / "osiris").iterdir() if path.is_dir())
+
+
+def golden_segments() -> list[Path]:
+    found = []
+    for path in sorted((DATA / "golden").rglob("*")):
+        if path.is_file():
+            try:
+                duramen.verify(path)
+            except duramen.DuramenError:
+                continue
+            found.append(path)
+    return found
+
+
+def cut_in_process(path: Path, piece_bytes: int, **opts: int) -> tuple[duramen.Report, int]:
+    """What the job does, without Spark: the segments that can be put together from pieces, the others in one go."""
+    disk = PosixDisk()
+    fmt = make(duramen.detect(path).format, **opts) if "record_size" not in opts else make("fixed-slot", **opts)
+    directory = list_log(disk, str(path), fmt)
+    verifier = PieceVerifier(disk, str(path), fmt, lambda _: None, directory)
+    checked, cuts = [], 0
+    for number, files in enumerate(directory.segments):
+        is_last = number == len(directory.segments) - 1
+        found = pieces.cut(disk, directory, files, fmt, piece_bytes)
+        answer = None
+        if len(found) > 1:
+            digest = verifier.digest(files) if verifier.needs_digest(files) else ()
+            parts = [verifier.check_piece(files, piece, is_last=is_last) for piece in found]
+            answer = verifier.join(files, parts, digest)
+            cuts += answer is not None
+        checked.append(answer or verifier.check(files, is_last=is_last))
+    return verifier.conclude(checked), cuts
+
+
+@pytest.mark.parametrize("log", osiris_logs(), ids=lambda path: path.name)
+def test_every_log_of_a_real_broker(spark: SparkSession, log: Path) -> None:
+    assert jobs.verify(spark, str(log), piece_bytes=20_000) == duramen.verify(log)
+
+
+def test_golden_files(spark: SparkSession) -> None:
+    found = golden_segments()
+    assert len(found) >= 3
+    for path in found[:8]:
+        assert jobs.verify(spark, str(path)) == duramen.verify(path)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_pieces_of_a_sound_log_make_the_same_report(write: Write, name: str) -> None:  # noqa: F811
+    root = write(name, 1500, 900)
+    whole = duramen.verify(root, format=name, **options(name))
+    for piece_bytes in (700, 5000, 20_000):
+        report, cuts = cut_in_process(root, piece_bytes, **options(name))
+        assert report == whole
+        assert cuts >= 1, "nothing was cut"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_pieces_of_a_damaged_log_make_the_same_report(write: Write, name: str) -> None:  # noqa: F811
+    """Bits flipped anywhere, in segments and indexes, and files cut: what pieces say is what the whole says."""
+    root = write(name, 700, 300)
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
+    dice = random.Random(name)
+    for _ in range(60):
+        path = dice.choice(files)
+        before = path.read_bytes()
+        broken = bytearray(before)
+        if dice.random() < 0.2:
+            broken = broken[: dice.randrange(len(broken))]
+        for _ in range(dice.choice((1, 1, 3))):
+            if broken:
+                broken[dice.randrange(len(broken))] ^= 1 << dice.randrange(8)
+        path.write_bytes(broken)
+        try:
+            expected = duramen.verify(root, format=name, **options(name))
+        except duramen.DuramenError:
+            path.write_bytes(before)
+            continue
+        report, _ = cut_in_process(root, 3000, **options(name))
+        assert report == expected
+        path.write_bytes(before)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    root = tmp_path / "events"
+    with duramen.open(root, "a", format="keratin", segment_max_bytes=60_000) as log:
+        for start in range(0, 1000, 100):
+            log.append_batch([b"value %d" % n * 20 for n in range(start, start + 100)])
+    victim = sorted((root / "segments").glob("*.log"))[1]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 4
+    victim.write_bytes(data)
+    return root
+
+
+def test_damage_with_a_sidecar(spark: SparkSession, damaged: Path) -> None:
+    expected = duramen.verify(damaged)
+    assert {"damaged-records", "digest-mismatch"} <= {finding.code for finding in expected.findings}
+    assert jobs.verify(spark, str(damaged)) == expected
+    assert jobs.verify(spark, str(damaged), piece_bytes=5000) == expected
+
+
+def test_rows(spark: SparkSession, damaged: Path) -> None:
+    rows = jobs.verify_rows(spark, str(damaged)).collect()
+    expected = duramen.verify(damaged)
+    assert [row.path for row in rows if row.kind == "segment"] == [s.path for s in expected.segments]
+    assert [row.code for row in rows if row.kind == "finding"] == [f.code for f in expected.findings]
+
+
+def test_a_segment_that_vanishes_is_one_clear_error(
+    spark: SparkSession, damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("duramen.spark.jobs.verify")
+    real = module._run
+
+    def remove_then_run(*args: Any) -> Any:
+        shutil.rmtree(damaged / "segments")
+        return real(*args)
+
+    monkeypatch.setattr(module, "_run", remove_then_run)
+    with pytest.raises(duramen.StorageError, match="no such file") as caught:
+        jobs.verify(spark, str(damaged))
+    assert "Traceback" not in str(caught.value)
+
+
+def test_wrong_paths_and_options(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(duramen.StorageError, match="no such file"):
+        jobs.verify(spark, str(tmp_path / "nowhere"))
+    with pytest.raises(duramen.UsageError, match="has no option"):
+        jobs.verify(spark, str(DATA / "osiris" / "plain"), nonsense=1)
