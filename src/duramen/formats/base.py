@@ -134,6 +134,8 @@ class Capabilities:
     """Whether a time before 1970 has a place."""
     ordered_timestamps: bool = False
     """Whether a time that goes backwards is against the format's rules."""
+    manifest: bool = False
+    """Whether a file describes the whole log: see `Format.log_files`."""
     lost_segments_show: bool = False
     """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
     tracking: bool = False
@@ -451,6 +453,12 @@ class Format(ABC):
         """The files in which the format's own cleaner keeps how far it came, by path, after retention or compaction up
         to an offset. ``existing`` is what was there before."""
         return {}
+
+    def log_files_fit(
+        self, files: Mapping[str, Buffer], sealed_count: int, active: SegmentSummary, created_ms: int
+    ) -> bool:
+        """Whether `log_files` need not be made anew in a log that is as it was when they were written last."""
+        return not self.capabilities.manifest
 
     def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:
         """A whole log, one segment per batch, as paths and bytes: for tests, demonstrations and staged files."""

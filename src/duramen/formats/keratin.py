@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -268,6 +269,7 @@ class Keratin(FrameFormat):
         max_value_bytes=DIALECT.layout.max_payload_bytes,
         max_relative_offset=MAX_RELATIVE_OFFSET,
         ordered_timestamps=True,
+        manifest=True,
         extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
     )
     magics: ClassVar[Mapping[bytes, Role]] = {
@@ -428,15 +430,27 @@ class Keratin(FrameFormat):
     def log_files(self, segments: Sequence[SegmentSummary], created_ms: int) -> dict[str, bytes]:
         """The manifest: the last segment is the active one, the others are sealed (an empty one is left out)."""
         active = segments[-1] if segments else SegmentSummary(0, -1, 0, 0)
+        sealed = tuple(SealedSegment(*s) for s in segments[:-1] if s.last_offset >= s.base_offset)
+        return {_FIXED[Role.MANIFEST]: replace(self._manifest(active, created_ms), segments=sealed).encode()}
+
+    def log_files_fit(
+        self, files: Mapping[str, Buffer], sealed_count: int, active: SegmentSummary, created_ms: int
+    ) -> bool:
+        try:
+            head, count = Manifest.decode_head(files[_FIXED[Role.MANIFEST]])
+        except (KeyError, CorruptionError):
+            return False
+        return count == sealed_count and head == self._manifest(active, created_ms)
+
+    def _manifest(self, active: SegmentSummary, created_ms: int) -> Manifest:
+        """The manifest without its list of sealed segments."""
         named = ("segment_max_bytes", "index_stride_bytes", "max_open_segments")
-        manifest = Manifest(
+        return Manifest(
             created_ts_ms=created_ms,
             active_base_offset=active.base_offset,
             next_offset=active.last_offset + 1,
-            segments=tuple(SealedSegment(*s) for s in segments[:-1] if s.last_offset >= s.base_offset),
             **{name: self.options[name] for name in named if name in self.options},
         )
-        return {_FIXED[Role.MANIFEST]: manifest.encode()}
 
 
 def _flags_of(columns: Mapping[str, pa.Array]) -> UInt32s | None:
