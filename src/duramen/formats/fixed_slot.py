@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
@@ -196,7 +195,7 @@ class FixedSlot(Format):
     def accept(self, batch: pa.RecordBatch) -> None:
         super().accept(batch)
         size = self._record_size()
-        lengths = pc.binary_length(batch.column("value")).to_numpy(zero_copy_only=False)
+        lengths = np.diff(binary_buffers(batch.column("value"))[1])
         if (lengths != size).any():
             row = int((lengths != size).argmax())
             raise UnsupportedFieldError(

@@ -57,6 +57,10 @@ def many(fmt: Format, data: Any) -> Batch:
         batch = data
     elif isinstance(data, pa.Table):
         batch = _whole(data)
+    elif isinstance(data, pa.Array) and data.type == VALUE.type:
+        batch = pa.RecordBatch.from_arrays([data], names=["value"])
+        fmt.accept(batch)
+        return batch
     elif isinstance(data, (pa.Array, pa.ChunkedArray)):
         batch = _whole(pa.table({"value": data}))
     elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
