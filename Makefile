@@ -14,10 +14,10 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench fuzz torture kill interop sanitize clean
+.PHONY: help build lint test demo bench fuzz torture kill kill-spark interop sanitize clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # $(call venv,DIR)
 define venv
@@ -90,6 +90,11 @@ torture: build ## crash the writer everywhere on a simulated disk (SECONDS=60)
 KILLS ?= 200
 kill: build ## kill real writer processes at random moments (KILLS=200)
 	$(BIN)/python -m tests.torture.kill --kills $(KILLS)
+
+kill-spark: KILLS := $(if $(filter command line environment,$(origin KILLS)),$(KILLS),50)
+kill-spark: build ## kill drivers of a streaming query at every step of its commit (KILLS=50), then race attempts
+	$(BIN)/python -m tests.spark.kill --kills $(KILLS)
+	$(BIN)/python -m tests.spark.kill --speculation
 
 interop: build ## both directions with a real RabbitMQ (installs it from the distribution's packages)
 	$(BIN)/python -m tests.interop.rabbitmq

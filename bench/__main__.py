@@ -12,12 +12,13 @@ from pathlib import Path
 import rich.table
 from rich.console import Console
 
-from bench import appending, limits, opening, preallocation, reading, syncing
+from bench import appending, converting, groups, limits, opening, preallocation, reading, syncing, verifying
 from bench.report import BARS, Subject, Table, bars, machine
 
 SUBJECTS: dict[str, Subject] = {
     "throughput": reading.throughput,
     "twin": reading.twin,
+    "verify": verifying.whole_logs,
     "reads": reading.point_reads,
     "memory": reading.memory,
     "batches": appending.batches,
@@ -28,7 +29,9 @@ SUBJECTS: dict[str, Subject] = {
     "latency": syncing.latency,
     "limits": limits.limits,
     "opening": opening.opening,
+    "groups": groups.groups,
     "preallocation": preallocation.preallocation,
+    "convert": converting.converting,
 }
 
 

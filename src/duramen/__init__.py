@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Literal, overload
 
 from duramen.disk import PosixDisk
+from duramen.disk.address import disk_for, is_address
 from duramen.errors import (
     CorruptionError,
     DetectionError,
@@ -25,6 +26,7 @@ from duramen.errors import (
     PoisonedError,
     QueueTimeoutError,
     StorageError,
+    UnknownTopicError,
     UnknownVersionError,
     UnsupportedFieldError,
     UsageError,
@@ -38,10 +40,13 @@ from duramen.log.copy import Copied
 from duramen.log.copy import copy as _copy
 from duramen.log.directory import detect as _detect
 from duramen.log.reader import Log, SegmentInfo
+from duramen.log.repair import Plan
+from duramen.log.repair import repair as _repair
 from duramen.log.report import Finding, Report
 from duramen.log.verify import verify as _verify
 from duramen.log.writer import Appended, WritableLog
 from duramen.model import SCHEMA, Record
+from duramen.store.store import Store
 
 
 def __getattr__(name: str) -> Any:
@@ -69,6 +74,7 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     Mode ``"r"`` reads a directory or a single segment file and leaves no trace. Mode ``"a"`` appends, and makes the log
     if there is none (as ``keratin``, unless ``format`` says otherwise). ``format`` is told from the files unless given;
     ``options`` are the format's (``record_size`` for fixed-slot) and, for ``"a"``, the writer's: see `WritableLog`.
+    An address that pyarrow or fsspec know (``s3://bucket/events``) can be read; its segments are fetched whole.
 
     >>> import tempfile, duramen
     >>> with duramen.open(tempfile.mkdtemp() + "/events", "a") as log:
@@ -77,6 +83,9 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     0
     b'hello'
     """
+    if is_address(os.fspath(path)):
+        disk, path = disk_for(os.fspath(path))
+        options = {"disk": disk, **options}
     if mode == "r":
         return ConsumableLog(os.fspath(path), format=format, **options)
     if mode == "a":
@@ -143,6 +152,30 @@ def copy(
     )
 
 
+def repair(
+    path: Path,
+    plan_only: bool = True,
+    *,
+    strategy: str = "salvage",
+    format: str | None = None,
+    **options: Any,
+) -> Plan:
+    """What it takes to make the log at ``path`` sound again; with ``plan_only=False`` it is done.
+
+    The plan says file by file what stays, what goes and why. Everything that changes is copied aside first, and
+    ``duramen repair --undo`` puts it back.
+
+    >>> import tempfile, duramen
+    >>> path = tempfile.mkdtemp() + "/events"
+    >>> with duramen.open(path, "a") as log:
+    ...     log.append(b"hello")
+    0
+    >>> print(duramen.repair(path))
+    nothing to repair
+    """
+    return _repair(os.fspath(path), plan_only=plan_only, strategy=strategy, format=format, **options)
+
+
 __all__ = [
     "SCHEMA",
     "Appended",
@@ -158,12 +191,15 @@ __all__ = [
     "LockedError",
     "Log",
     "OffsetError",
+    "Plan",
     "PoisonedError",
     "QueueTimeoutError",
     "Record",
     "Report",
     "SegmentInfo",
     "StorageError",
+    "Store",
+    "UnknownTopicError",
     "UnknownVersionError",
     "UnsupportedFieldError",
     "UsageError",
@@ -173,5 +209,6 @@ __all__ = [
     "detect",
     "formats",
     "open",
+    "repair",
     "verify",
 ]

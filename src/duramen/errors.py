@@ -125,3 +125,14 @@ class QueueTimeoutError(DuramenError, TimeoutError):
 
 class PoisonedError(DuramenError):
     """A write or a sync failed before, so nothing can be promised any more. Reopening runs recovery."""
+
+
+class LeaseError(DuramenError, LookupError):
+    """A record is not held by whoever wants to acknowledge, return or extend it: its lease has expired, it was
+    delivered again since, or it never was. ``refused`` names the offsets: (start, end, why) each."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, refused: tuple[tuple[int, int, str], ...] = (), **place: Any) -> None:
+        super().__init__(message, **place)
+        self.refused = refused

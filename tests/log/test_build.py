@@ -216,8 +216,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def test_two_builds_do_not_meet(tmp_path: Path) -> None:
     with LogBuilder(str(tmp_path / "log"), make("keratin")) as log:
-        with pytest.raises(LockedError, match="being built"):
-            LogBuilder(str(tmp_path / "log"), make("keratin"))
+        with pytest.raises(LockedError, match="being built"), LogBuilder(str(tmp_path / "log"), make("keratin")):
+            pass
         log.finish()
         log.publish()
     assert duramen.verify(tmp_path / "log").ok

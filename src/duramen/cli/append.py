@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import typer
 
 import duramen
+from duramen.cli import topic_records
+from duramen.cli.address import TopicAddress, topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Output, number, offsets, to_json
 from duramen.disk import PosixDisk
@@ -61,17 +63,71 @@ def append_command(
     format: FormatName = None,
     option: FormatOptions = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Lines are JSON: value, key, headers, timestamp.")] = False,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Lines are a key, this text, and the value.")
+    ] = None,
+    routing: Annotated[
+        bool, typer.Option("--routing", help="A topic: keys choose the partition and are not stored.")
+    ] = False,
     durability: Durability = "fsync",
     dry_run: DryRun = False,
     json: Json = False,
 ) -> Job:
-    """Append one record per line of FILE or of standard input."""
-    return partial(_append, Target.of(path, format, option), file, jsonl, durability, dry_run, json)
+    """Append one record per line of FILE or of standard input.
+
+    To PATH#TOPIC each record goes to the partition of its key; without a key to any.
+    """
+    if jsonl and key_separator is not None:
+        raise UsageError("--jsonl and --key-separator contradict each other")
+    if key_separator == "":
+        raise UsageError("--key-separator is empty")
+    lines = Lines(jsonl, None if key_separator is None else key_separator.encode())
+    address = topic_of(path)
+    if address is not None:
+        return partial(_append_to_topic, address, file, lines, routing, durability, dry_run, json)
+    if routing:
+        raise UsageError("--routing is for topics: a log has no partitions")
+    return partial(_append, Target.of(path, format, option), file, lines, durability, dry_run, json)
 
 
-def _append(target: Target, file: str | None, jsonl: bool, durability: str, dry_run: bool, as_json: bool) -> int:
+class Lines(NamedTuple):
+    """What a line is: a value, JSON, or a key and a value."""
+
+    jsonl: bool
+    key_separator: bytes | None
+
+    def batch(self, lines: list[bytes], first_line: int) -> Any:
+        if self.jsonl:
+            return _records(lines, first_line)
+        return lines if self.key_separator is None else topic_records.keyed(lines, first_line, self.key_separator)
+
+    def record_batch(self, lines: list[bytes], first_line: int) -> pa.RecordBatch:
+        batch = self.batch(lines, first_line)
+        if isinstance(batch, list):
+            return pa.RecordBatch.from_pydict({"value": pa.array(batch, VALUE.type)})
+        return batch
+
+
+def _append_to_topic(
+    address: TopicAddress,
+    file: str | None,
+    lines: Lines,
+    routing: bool,
+    durability: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    make_batch = partial(topic_records.with_partitions, records=_records) if lines.jsonl else lines.record_batch
     with _source(file) as descriptor:
-        first, count = _count(target, descriptor, jsonl) if dry_run else _store(target, descriptor, jsonl, durability)
+        batches = (make_batch(group, first) for first, group in _line_groups(descriptor))
+        return topic_records.append(
+            address, batches, routing=routing, durability=durability, dry_run=dry_run, as_json=as_json
+        )
+
+
+def _append(target: Target, file: str | None, lines: Lines, durability: str, dry_run: bool, as_json: bool) -> int:
+    with _source(file) as descriptor:
+        first, count = _count(target, descriptor, lines) if dry_run else _store(target, descriptor, lines, durability)
     if as_json:
         print(to_json({"path": target.path, "first_offset": first, "records": count, "dry_run": dry_run}))
         return 0
@@ -80,17 +136,17 @@ def _append(target: Target, file: str | None, jsonl: bool, durability: str, dry_
     return 0
 
 
-def _store(target: Target, descriptor: int, jsonl: bool, durability: str) -> tuple[int | None, int]:
+def _store(target: Target, descriptor: int, how: Lines, durability: str) -> tuple[int | None, int]:
     first, count = None, 0
     with duramen.open(target.path, "a", format=target.format, durability=durability, **target.options) as log:
         for number_, lines in _line_groups(descriptor):
-            appended = log.append_batch(_records(lines, number_) if jsonl else lines)
+            appended = log.append_batch(how.batch(lines, number_))
             first = appended.base_offset if first is None else first
             count += appended.count
     return first, count
 
 
-def _count(target: Target, descriptor: int, jsonl: bool) -> tuple[int | None, int]:
+def _count(target: Target, descriptor: int, how: Lines) -> tuple[int | None, int]:
     """What appending would do: everything is read and checked, nothing is written."""
     codec, first = make(target.format or DEFAULT_FORMAT, **target.options), 0
     disk = PosixDisk()
@@ -99,10 +155,7 @@ def _count(target: Target, descriptor: int, jsonl: bool) -> tuple[int | None, in
             codec, first = log.codec, log.next_offset
     count = 0
     for number_, lines in _line_groups(descriptor):
-        batch = (
-            _records(lines, number_) if jsonl else pa.RecordBatch.from_pydict({"value": pa.array(lines, VALUE.type)})
-        )
-        codec.accept(batch)
+        codec.accept(how.record_batch(lines, number_))
         count += len(lines)
     return first, count
 

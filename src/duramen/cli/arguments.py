@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from duramen.cli.address import path_of
 from duramen.disk import PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import UsageError
@@ -46,7 +47,7 @@ class Target:
 
     @classmethod
     def of(cls, path: str, format: str | None, options: Sequence[str] | None) -> Target:
-        return cls(path, format, dict(_pair(text) for text in options or ()))
+        return cls(path_of(path), format, dict(_pair(text) for text in options or ()))
 
     @cached_property
     def detected(self) -> Detected:

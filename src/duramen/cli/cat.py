@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from duramen.cli import topic_records
+from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
 from duramen.cli.records import Form, writer
 from duramen.errors import CorruptionError, UsageError
@@ -53,6 +55,11 @@ def command(
     form = Form.JSONL if json else output or Form.TEXT
     if base64 and form != Form.JSONL:
         raise UsageError("--base64 is for --output jsonl")
+    address = topic_of(path)
+    if address is not None:
+        first, last = Place.parse(start), None if to is None else Place.parse(to)
+        bounds = partial(_bounds, first=first, last=last)
+        return partial(topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64)
     target = Target.of(path, format, option)
     return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64)
 

@@ -81,7 +81,7 @@ def run(
         if json:
             Output().write(to_json(as_dict(source, conversion.plan(), dry_run=True), indent=2) + "\n")
         else:
-            show_losses(Output(), error.losses, "would be lost")
+            show_losses(Output(), error.losses, allow_loss, "would be lost")
         if not dry_run:
             raise
         done = conversion.plan()
@@ -95,7 +95,7 @@ def run(
     if json:
         Output().write(to_json(as_dict(source, done, dry_run=dry_run), indent=2) + "\n")
     elif dry_run:
-        show_losses(Output(), done.losses, "would be lost")
+        show_losses(Output(), done.losses, allow_loss, "would be lost")
         _planned(source, done, 0)
     else:
         show(source, done, total, perf_counter() - started)
@@ -125,7 +125,7 @@ def _planned(source: Target, done: Converted, code: int) -> int:
 
 def show(source: Target, done: Converted, total_bytes: int, seconds: float) -> None:
     out = Output()
-    show_losses(out, done.losses, "lost")
+    show_losses(out, done.losses, tuple(FIELDS), "lost")
     _show_skipped(out, done, "skipped")
     speed = f" ({rate(total_bytes, seconds)})" if total_bytes >= RATE_FROM_BYTES else ""
     held = (number(done.segments, "segment"), number(done.records, "record"), size(done.size_bytes))
@@ -135,7 +135,7 @@ def show(source: Target, done: Converted, total_bytes: int, seconds: float) -> N
     )  # fmt: skip
 
 
-def show_losses(out: Output, losses: list[Loss], what: str) -> None:
+def show_losses(out: Output, losses: list[Loss], allowed: tuple[str, ...], what: str) -> None:
     """The table of what has no place."""
     if not losses:
         return
@@ -143,11 +143,11 @@ def show_losses(out: Output, losses: list[Loss], what: str) -> None:
         (
             Cell(loss.field, "name"), number(loss.count, loss.unit),
             "" if loss.first_offset is None else f"from {offsets(loss.first_offset, loss.first_offset)} on",
-            loss.meaning,
+            Cell("yes", "good") if loss.field in allowed else Cell("no", "damage"), loss.meaning,
         )
         for loss in losses
     ]  # fmt: skip
-    out.table([Column(what), Column("in", right=True), Column("where"), Column("what it is")], rows)
+    out.table([Column(what), Column("in", right=True), Column("where"), Column("allowed"), Column("what it is")], rows)
 
 
 def _show_skipped(out: Output, done: Converted, what: str) -> None:

@@ -1,15 +1,16 @@
 """`duramen dump`: every field of every structure of one file, with its byte range, its bytes and its meaning.
 
-Takes any file of any format: segment, index, manifest, snapshot, delta, checkpoint. Prints as it goes, so that a file
-of any size starts at once and memory stays flat. A damaged place is marked ``!!`` and shown with the bytes around it;
-having shown one, the verb ends with exit code 1.
+Takes any file of any format: segment, index, manifest, snapshot, delta, checkpoint; and those of the sidecar. Prints as
+it goes, so that a file of any size starts at once and memory stays flat; ``--from`` finds its place through the index,
+or through the checksums. A damaged place is marked ``!!`` and shown with the bytes around it, and the dump goes on
+behind it; having shown one, the verb ends with exit code 1.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -22,8 +23,10 @@ from duramen.errors import CorruptionError, DetectionError, DuramenError, UsageE
 from duramen.formats import Format, make
 from duramen.formats.base import FileName, Role
 from duramen.formats.detect import Detected
+from duramen.formats.index import Index
 from duramen.formats.structs import Block, Field
 from duramen.log.directory import detect, list_log
+from duramen.log.sidecar_dump import dump_for
 
 BYTES_SHOWN = 64
 """Of a field that is bytes; the rest is counted."""
@@ -43,8 +46,8 @@ def command(
 ) -> Job:
     """Print every field of a file with its byte range.
 
-    A damaged place is marked !! and shown with the bytes around it; the exit code is 1 then. With --json, one
-    object per structure and line.
+    A damaged place is marked !! and shown with the bytes around it, and so is what follows; the exit code is 1
+    then. With --json, one object per structure and line.
     """
     return partial(run, Target.of(path, format, option), start=start, to=to, json=json)
 
@@ -54,19 +57,23 @@ def run(target: Target, *, start: int = 0, to: int | None = None, json: bool = F
     out = Output()
     show = _JsonLines(file, out) if json else _Annotated(file, out)
     show.start()
-    shown, problem = 0, None
-    for block in file.blocks():
+    shown, problems = 0, 0
+    first: CorruptionError | None = None
+    for block in file.blocks(start):
         if to is not None and block.position >= to:
             break
         if _end(block) <= start and block.position < start:
             continue
         show.block(block)
         shown += 1
-        if block.problem is not None and problem is None:
-            problem = CorruptionError(block.problem, path=file.path, position=block.position)
+        if block.problem is not None:
+            problems += 1
+            first = first or CorruptionError(block.problem, path=file.path, position=block.position)
     show.end(shown)
-    if problem is not None:
-        raise problem
+    if first is not None:
+        if problems > 1:
+            first.hint = f"and {number(problems - 1, 'more place')}"
+        raise first
     return 0
 
 
@@ -78,22 +85,35 @@ class DumpedFile(NamedTuple):
 
     path: str
     data: memoryview
-    codec: Format
-    name: FileName
+    what: str
     why: str
+    unit: str | None
+    """Of its times."""
+    dump: Callable[[int], Iterator[Block]]
 
     @classmethod
     def open(cls, target: Target) -> DumpedFile:
         if not target.is_file:
             raise UsageError("this is a directory, and dump takes a file", path=target.path, hint=_a_file_of(target))
         data = PosixDisk().map(target.path).data
+        of_sidecar = dump_for(os.path.abspath(target.path)) if target.format is None else None
+        if of_sidecar is not None:
+            why = "it lies in the sidecar of a log"
+            return cls(target.path, data, "file of a sidecar", why, "ms", partial(of_sidecar, data))
         found = _detected(target)
         codec = make(found.format, **target.options)
-        return cls(target.path, data, codec, _name(codec, target.path, found.role), found.why)
+        name = _name(codec, target.path, found.role)
+        index = _index_of(codec, target.path, name)
 
-    def blocks(self) -> Iterator[Block]:
+        def dump(begin: int) -> Iterator[Block]:
+            return codec.dump(name.role, data, name.base, begin, index)
+
+        unit = codec.capabilities.timestamps
+        return cls(target.path, data, f"{name.role} of {codec.name}", found.why, unit, dump)
+
+    def blocks(self, begin: int = 0) -> Iterator[Block]:
         try:
-            yield from self.codec.dump(self.name.role, self.data, self.name.base)
+            yield from self.dump(begin)
         except DuramenError as error:
             error.path = error.path or self.path
             raise
@@ -103,6 +123,17 @@ class DumpedFile(NamedTuple):
         if isinstance(field.value, bytes):
             return field.value[:BYTES_SHOWN]
         return bytes(self.data[field.position : field.position + min(field.length, BYTES_SHOWN)])
+
+
+def _index_of(codec: Format, path: str, name: FileName) -> Index | None:
+    """The index beside a segment, if there is one that can be read: it only says where to begin."""
+    if name.role != Role.SEGMENT or name.base is None or not codec.capabilities.index:
+        return None
+    beside = posixpath.join(posixpath.dirname(path), posixpath.basename(codec.path_of(Role.INDEX, name.base)))
+    try:
+        return codec.open_index(Role.INDEX, PosixDisk().map(beside).data, name.base)
+    except DuramenError:
+        return None
 
 
 def _detected(target: Target) -> Detected:
@@ -182,7 +213,7 @@ class _JsonLines:
 
     @property
     def _unit(self) -> str | None:
-        return self._file.codec.capabilities.timestamps
+        return self._file.unit
 
     def _note(self, field: Field) -> dict[str, str]:
         return {"note": field.note} if field.note else {}
@@ -201,12 +232,12 @@ class _Annotated:
         self._file = file
         self._out = out
         self._digits = len(str(len(file.data)))
-        self._unit = file.codec.capabilities.timestamps
+        self._unit = file.unit
 
     def start(self) -> None:
         file = self._file
         self._out.heading(file.path)
-        self._out.line(f"  {file.name.role} of {file.codec.name}, {exact_size(len(file.data))}")
+        self._out.line(f"  {file.what}, {exact_size(len(file.data))}")
         self._out.paragraph(file.why, indent="  ", style="label")
         if not len(file.data):
             self._out.line("  the file is empty")

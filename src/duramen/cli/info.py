@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from duramen.cli import topic
+from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
 from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, size, to_json
 from duramen.disk import PosixDisk
@@ -35,6 +37,10 @@ def command(path: LogPath, format: FormatName = None, option: FormatOptions = No
     The format and why, offsets, sizes, segments, the end (clean, torn tail or damage), what the format can carry, and
     what its own files say. `duramen verify` checks every byte.
     """
+    address = topic_of(path)
+    if address is not None:
+        describe = topic.Action.DESCRIBE
+        return partial(topic.run, Target(address.root), describe, address.topic, None, dry_run=True, json=json)
     return partial(run, Target.of(path, format, option), json=json)
 
 

@@ -18,7 +18,26 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import append, cat, convert, copy, demo, dump, info, verify
+from duramen.cli import (
+    append,
+    cat,
+    compact,
+    convert,
+    copy,
+    cursor,
+    demo,
+    dump,
+    group,
+    info,
+    lag,
+    pipeline,
+    repair,
+    retain,
+    serve,
+    top,
+    topic,
+    verify,
+)
 from duramen.cli.output import safe
 from duramen.errors import DuramenError
 
@@ -45,12 +64,23 @@ for _name, _command in (
     ("cat", cat.command),
     ("dump", dump.command),
     ("verify", verify.command),
+    ("repair", repair.command),
+    ("reindex", repair.reindex_command),
     ("seal", append.seal_command),
     ("convert", convert.command),
     ("copy", copy.command),
+    ("topic", topic.command),
+    ("group", group.command),
+    ("cursor", cursor.command),
+    ("lag", lag.command),
+    ("retain", retain.command),
+    ("compact", compact.command),
+    ("top", top.command),
+    ("serve", serve.command),
     ("demo", demo.command),
 ):
     app.command(_name)(_command)
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _version(wanted: bool) -> None:

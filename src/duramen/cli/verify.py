@@ -17,7 +17,7 @@ import typer
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, safe, size, to_json
 from duramen.disk import PosixDisk
-from duramen.errors import DuramenError
+from duramen.errors import CorruptionError, DuramenError
 from duramen.formats import FORMATS
 from duramen.formats.base import Severity
 from duramen.log.directory import list_log
@@ -70,11 +70,14 @@ def run(targets: list[Target], *, json: bool = False) -> int:
 
 def check(target: Target) -> tuple[Report, float]:
     """The report of one log, and how long it took."""
-    codec = target.codec
-    total_bytes = sum(s.segment.size_bytes for s in list_log(PosixDisk(), target.path, codec).segments)
+    try:
+        name: str | None = target.codec.name
+        total_bytes = sum(s.segment.size_bytes for s in list_log(PosixDisk(), target.path, target.codec).segments)
+    except CorruptionError:  # the sidecar cannot be read: verify finds out, and says so
+        name, total_bytes = target.format, 0
     start = perf_counter()
     with progress_bar(f"verify {target.path}", total_bytes) as progress:
-        report = verify(target.path, format=codec.name, progress=progress, **target.options)
+        report = verify(target.path, format=name, progress=progress, **target.options)
     return report, perf_counter() - start
 
 
@@ -108,8 +111,8 @@ def verdict(report: Report) -> Cell:
 
 def _summary(report: Report, seconds: float) -> str:
     found = (number(len(report.segments), "segment"), number(report.records, "record"), size(report.bytes))
-    speed = f" ({rate(report.bytes, seconds)})" if report.bytes >= RATE_FROM_BYTES else ""
-    return f"{report.format}, {', '.join(found)} in {duration(seconds)}{speed}"
+    speed = f" ({rate(report.bytes, seconds)})" if report.bytes >= RATE_FROM_BYTES and seconds else ""
+    return f"{report.format}, {', '.join(found)}{f' in {duration(seconds)}{speed}' if seconds else ''}"
 
 
 def _finding(out: Output, report: Report, finding: Finding) -> None:

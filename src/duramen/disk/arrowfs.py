@@ -25,7 +25,7 @@ from duramen.disk.refused import refused
 from duramen.errors import StorageError, UsageError
 
 FETCH_BYTES = 16 << 20
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://(?:[^/@]*@)?", re.IGNORECASE)
 
 _KINDS = {
     fs.FileType.File: Kind.FILE,
@@ -34,27 +34,19 @@ _KINDS = {
 }
 
 
-def is_address(path: str) -> bool:
-    """Whether a path names its filesystem.
-
-    >>> is_address("s3://bucket/events"), is_address("/data/events")
-    (True, False)
-    """
-    return _ADDRESS.match(path) is not None
-
-
 def open_address(address: str) -> tuple[ArrowDisk, str]:
     """The disk behind an address, and the path to use there: the address without what only says how to connect."""
-    match = _ADDRESS.match(address)
+    match = _SCHEME.match(address)
     if match is None:
         raise UsageError("not an address of a filesystem", path=address)
     try:
         filesystem, path = _resolve(match[1].lower(), address)
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise StorageError(f"the filesystem cannot be used: {error}", path=address) from error
-    plain = address.partition("?")[0].rstrip("/")
-    prefix = plain.removesuffix(path.rstrip("/")) if plain.endswith(path.rstrip("/")) else match[0]
-    return ArrowDisk(filesystem, prefix), prefix + path.rstrip("/")
+    inner = path.rstrip("/")
+    plain = f"{match[1]}://" + address[match.end() :].partition("?")[0].rstrip("/")  # no keys in errors
+    prefix = plain.removesuffix(inner) if plain.endswith(inner) else f"{match[1]}://"
+    return ArrowDisk(filesystem, prefix), prefix + inner
 
 
 def _resolve(scheme: str, address: str) -> tuple[fs.FileSystem, str]:

@@ -45,6 +45,7 @@ __all__ = [
     "Stop",
     "Values",
     "columns_for",
+    "cursor_near",
     "schema_for",
 ]
 
@@ -231,6 +232,8 @@ class Segment(ABC):
     dialect: str
     header_bytes: int
     """What a record (or a chunk, or a slot) begins with, at the least."""
+    trailer_bytes: int = 0
+    """What every record ends with, behind its payload."""
     version_at: int = 0
     """Where the last byte of the version lies in it."""
     record_checksum: bool = True
@@ -291,6 +294,30 @@ class Segment(ABC):
         """The records that are kept, byte for byte, as they are to be appended at ``cursor``. For formats that can be
         compacted."""
         raise UsageError("records of this format cannot be left out one by one")
+
+
+NEAR_BYTES = 1 << 20
+"""What is walked sooner than looked for."""
+
+
+def cursor_near(segment: Segment, position: int, index: Index | None) -> Cursor | None:
+    """A place at or before ``position`` where a record starts, from the index or because a checksum proves it; None
+    where it is best to walk from the beginning."""
+    if position - segment.start.position < NEAR_BYTES:
+        return None
+    if index is not None and index.positions is not None:
+        row = int(np.searchsorted(index.positions, position, side="right")) - 1
+        if row >= 0:
+            cursor = segment.cursor_at(int(index.offsets[row]), int(index.positions[row]))
+            if cursor is not None and cursor.position <= position:
+                return cursor
+    back = NEAR_BYTES // 16
+    while segment.record_checksum and position - back > segment.start.position:
+        found = segment.resync(Cursor(position - back, -1))
+        if 0 <= found <= position:
+            return Cursor(found, -1)
+        back *= 8
+    return None
 
 
 Picked = tuple[npt.NDArray[Any], ...]
@@ -426,8 +453,11 @@ class Format(ABC):
         return {}
 
     @abstractmethod
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
-        """Every structure of a file, in file order; a damaged place as a block with a problem."""
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
+        """Every structure of a file, in file order; a damaged place as a block with a problem, and what lies behind it.
+        What ends before the byte ``begin`` may be left out; ``index`` helps to find that place in a segment."""
 
     # --- writing
 
@@ -516,6 +546,14 @@ class Format(ABC):
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The records with their producers' sequences, where the format keeps those in the log itself."""
         return encoded
+
+    def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
+        """The positions of consumers that the last segment of a log knows. For formats with ``tracking``."""
+        return {}
+
+    def encode_consumer_offsets(self, offsets: Mapping[bytes, int], cursor: Cursor, now_us: int) -> Encoded:
+        """Positions of consumers, as the format keeps them in the log itself. For formats with ``tracking``."""
+        raise UsageError(f"{self.name} has no place for the positions of consumers")
 
     def check_creation(self) -> None:
         """Raise where an option that a new log needs is missing."""

@@ -115,10 +115,12 @@ class DurableLog(FrameFormat):
         rows, rest = table(buf, 0, [("offset", "<u8"), ("position", "<u8")])
         return Index(rows["offset"], rows["position"], rest_bytes=rest)
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         if role == Role.SEGMENT:
-            return dump_frames(self.open_segment(buf, base))
-        return dump_index(buf, 0, ENTRY)
+            return dump_frames(self.open_segment(buf, base), begin, index)
+        return dump_index(buf, 0, ENTRY, begin)
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)

@@ -7,12 +7,13 @@
       4  payload  record_size bytes
 
 The record size is in no file: it is an option, kept in the sidecar. Refuses a payload of any other size. Carries
-neither time, key nor headers, and cannot leave out an offset.
+neither time, key nor headers, and cannot leave out an offset. A slot that a repair gave up keeps its place, filled with
+zeros: the option ``lost_slots`` ("3,7-9") names such slots, and no record is read from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ from duramen.formats.base import (
     Values,
     schema_for,
 )
+from duramen.formats.index import Index
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, column
 from duramen.model import SCHEMA, Record
@@ -46,6 +48,8 @@ NAME = "00000000.log"
 CRC = Struct(">", crc32c="I")
 INFER_RECORD_BYTES = 1 << 20
 """How far `infer` looks for the record size of a foreign file."""
+MAX_LOST_SLOTS = 1 << 24
+"""In one stretch: more would not be a log any more."""
 
 
 @dataclass
@@ -59,8 +63,44 @@ def infer(buf: Buffer) -> int:
     return kernel.infer_slot(buf, INFER_RECORD_BYTES)
 
 
+def parse_slots(text: str) -> list[int]:
+    """The numbers of a list like "3,7-9"; raises `ValueError` for anything else.
+
+    >>> parse_slots("3,7-9")
+    [3, 7, 8, 9]
+    """
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        slots = range(int(first), int(last or first) + 1)
+        if not slots or slots[0] < 0 or (found and slots[0] <= found[-1]) or len(slots) > MAX_LOST_SLOTS:
+            raise ValueError(f"{part!r} is out of order")
+        found += slots
+    return found
+
+
+def print_slots(slots: Iterable[int]) -> str:
+    """
+    >>> print_slots([3, 7, 8, 9])
+    '3,7-9'
+    """
+    runs: list[list[int]] = []
+    for slot in sorted(set(slots)):
+        if runs and slot == runs[-1][1] + 1:
+            runs[-1][1] = slot
+        else:
+            runs.append([slot, slot])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def filler(record_bytes: int) -> bytes:
+    """What takes the place of a lost record: a slot that every program reads, and that is not taken for the end."""
+    payload = bytes(record_bytes)
+    return CRC.pack(crc32c=kernel.crc32c(payload)) + payload
+
+
 class SlotSegment(Segment):
-    def __init__(self, buf: Buffer, record_bytes: int) -> None:
+    def __init__(self, buf: Buffer, record_bytes: int, lost: Sequence[int] = ()) -> None:
         self.buf = memoryview(buf)
         self.base_offset = 0
         self.start = Cursor(0, -1)
@@ -68,6 +108,7 @@ class SlotSegment(Segment):
         self.header_bytes = CRC.size
         self.record_bytes = record_bytes
         self.slot_bytes = record_bytes + CRC.size
+        self._lost = np.array(lost, np.int64)
 
     def scan(
         self,
@@ -81,7 +122,9 @@ class SlotSegment(Segment):
         end = kernel.scan_slots(self.buf, cursor.position, len(self.buf), self.record_bytes, most, verify)
         first = cursor.position // self.slot_bytes
         offsets = np.arange(first, first + end.count, dtype=np.int64)
-        return Rows(SlotColumns(offsets, offsets * self.slot_bytes), end.count, end)
+        if len(self._lost):
+            offsets = np.setdiff1d(offsets, self._lost, assume_unique=True)
+        return Rows(SlotColumns(offsets, offsets * self.slot_bytes), len(offsets), end)
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         slots = rows.columns
@@ -101,6 +144,8 @@ class SlotSegment(Segment):
         position = offset * self.slot_bytes
         if not 0 <= position < len(self.buf):
             return Stop.END
+        if len(self._lost) and offset in self._lost:
+            return Stop.LIMIT
         end = kernel.scan_slots(self.buf, position, len(self.buf), self.record_bytes, 1)
         if end.count == 0:
             return Stop(end.stop)
@@ -133,7 +178,7 @@ class FixedSlot(Format):
         record_checksum=True,
         max_value_bytes=2**31 - 1,
     )
-    option_names: ClassVar[Mapping[str, type]] = {"record_size": int}
+    option_names: ClassVar[Mapping[str, type]] = {"record_size": int, "lost_slots": str}
     fixed_options = ("record_size",)
 
     def __init__(self, **options: Any) -> None:
@@ -141,6 +186,10 @@ class FixedSlot(Format):
         size = self.options.get("record_size")
         if size is not None and not 1 <= size <= self.capabilities.max_value_bytes:
             raise UsageError(f"record_size={size} is not between 1 and {self.capabilities.max_value_bytes}")
+        try:
+            self._lost = parse_slots(self.options.get("lost_slots", ""))
+        except ValueError as error:
+            raise UsageError(f"lost_slots={self.options['lost_slots']!r}: {error}", hint='like "3,7-9"') from error
 
     def classify(self, path: str) -> FileName | None:
         return FileName(Role.SEGMENT, 0) if path == NAME else None
@@ -157,7 +206,7 @@ class FixedSlot(Format):
 
     def open_segment(self, buf: Buffer, base: int | None) -> SlotSegment:
         size = self._record_size(infer(buf) if "record_size" not in self.options else 0)
-        segment = SlotSegment(buf, size)
+        segment = SlotSegment(buf, size, self._lost)
         if segment.scan(segment.start, max_records=1).stop in (Stop.BAD_CHECKSUM, Stop.SHORT_BODY):
             fitting = infer(buf)
             if fitting and fitting != size:
@@ -174,9 +223,12 @@ class FixedSlot(Format):
     def no_columns(self) -> SlotColumns:
         return SlotColumns.empty(0)
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         segment = self.open_segment(buf, base)
-        position, number = 0, 0
+        number = begin // segment.slot_bytes
+        position = number * segment.slot_bytes
         while position < len(segment.buf):
             end = kernel.scan_slots(segment.buf, position, len(segment.buf), segment.record_bytes, 1)
             stop = Stop(end.stop)

@@ -32,7 +32,10 @@ from duramen.formats.base import (
     Rows,
     Segment,
     Values,
+    cursor_near,
 )
+from duramen.formats.index import Index
+from duramen.formats.showing import first_shown, title, unreadable, zeros
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, Int64s, ScanEnd, Stop, UInt32s
 from duramen.model import HEADERS, KEY, SCHEMA, Headers, Record, from_us
@@ -77,6 +80,7 @@ class FrameSegment(Segment):
         self.start = Cursor(start, base_offset - 1)
         self.dialect = dialect.name
         self.header_bytes = dialect.layout.header_bytes
+        self.trailer_bytes = dialect.layout.trailer_bytes
         versions = [const for const in dialect.layout.consts if const.stop == Stop.BAD_VERSION]
         self.version_at = max((const.position + const.width - 1 for const in versions), default=0)
         self.record_checksum = dialect.layout.checksum != Checksum.NONE
@@ -285,32 +289,42 @@ def _encoded(out: memoryview, columns: FrameColumns, cursor: Cursor) -> Encoded:
     return Encoded(out, Rows(columns, count, end))
 
 
-def dump_frames(segment: FrameSegment) -> Iterator[Block]:
-    """Every record of a frame segment, field by field, then the place where records end."""
-    dialect = segment._dialect
-    cursor, number = segment.start, 0
+def dump_frames(segment: FrameSegment, begin: int = 0, index: Index | None = None) -> Iterator[Block]:
+    """Every record of a frame segment, field by field, from the byte ``begin`` on; what is no record as a block with a
+    problem, and the records behind it."""
+    near = cursor_near(segment, begin, index)
+    cursor, number = (segment.start, 0) if near is None else (near, None)
     while True:
         rows = segment.scan(cursor)
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
-        for row in range(rows.count):
-            yield Block(f"rec{number}", int(frames.position[row]), list(_frame_fields(segment, frames, row)))
-            number += 1
+        for row in range(first_shown(rows, begin), rows.count):
+            position = int(frames.position[row])
+            yield Block(title("rec", number, row, position), position, list(_frame_fields(segment, frames, row)))
+        number = None if number is None else number + rows.count
         cursor = rows.cursor
-        if rows.stop != Stop.LIMIT:
-            break
-    if rows.stop == Stop.END:
-        return
-    position = cursor.position
-    rest = len(segment.buf) - position
-    if rows.stop == Stop.ZEROS:
-        yield Block("zeros", position, [Field("zeros", position, rest, f"{rest} zero bytes", "a clean end")])
-        return
-    fields = list(dialect.header.fields(segment.buf, position))
-    covered = fields[-1].position + fields[-1].length if fields else position
-    if covered < len(segment.buf):
-        fields.append(Field("bytes", covered, len(segment.buf) - covered, bytes(segment.buf[covered : covered + 64])))
-    yield Block(f"rec{number}", position, fields, rows.stop.meaning)
+        if rows.stop == Stop.LIMIT:
+            continue
+        if rows.stop == Stop.END:
+            return
+        shown = title("rec", number, 0, cursor.position)
+        if rows.stop == Stop.ZEROS:
+            yield zeros(len(segment.buf), cursor.position)
+            return
+        if rows.stop == Stop.BAD_ORDER and (one := segment.scan(Cursor(cursor.position, -1), max_records=1)).count:
+            assert isinstance(one.columns, FrameColumns)
+            fields = list(_frame_fields(segment, one.columns, 0))
+            yield Block(shown, cursor.position, fields, rows.stop.meaning)
+            number, cursor = None if number is None else number + 1, one.cursor
+            continue
+        found = segment.resync(cursor)
+        readable = segment.buf[: found if found >= 0 else len(segment.buf)]
+        fields = list(segment._dialect.header.fields(readable, cursor.position))
+        yield unreadable(shown, readable, cursor.position, fields, rows.stop.meaning)
+        if found < 0:
+            return
+        cursor = Cursor(found, cursor.previous_offset)
+        number = None if number is None else number + 1
 
 
 def _frame_fields(segment: FrameSegment, frames: FrameColumns, row: int) -> Iterator[Field]:

@@ -65,10 +65,11 @@ def table(buf: Buffer, start: int, dtype: npt.DTypeLike) -> tuple[npt.NDArray[An
     return rows, max(len(view) - start, 0) - count * size
 
 
-def dump_index(buf: Buffer, start: int, entry: Struct) -> Iterator[Block]:
-    """Every entry of an index file, and the torn one at its end."""
+def dump_index(buf: Buffer, start: int, entry: Struct, begin: int = 0) -> Iterator[Block]:
+    """Every entry of an index file from the byte ``begin`` on, and the torn one at its end."""
     view = memoryview(buf)
-    number, position = 0, start
+    number = max((min(begin, len(view)) - start) // entry.size, 0)
+    position = start + number * entry.size
     while position + entry.size <= len(view):
         yield Block(f"entry{number}", position, list(entry.fields(view, position)))
         number, position = number + 1, position + entry.size

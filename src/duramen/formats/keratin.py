@@ -240,14 +240,14 @@ def _index_rows(role: Role, view: memoryview, start: int) -> tuple[npt.NDArray[A
     return rows[: int(written[-1]) + 1 if len(written) else 0], 0
 
 
-def _dump_index(role: Role, buf: Buffer, base: int | None) -> Iterator[Block]:
+def _dump_index(role: Role, buf: Buffer, base: int | None, begin: int) -> Iterator[Block]:
     try:
         start = _index_start(role, buf, base)
     except CorruptionError as error:
         yield INDEX_HEADERS[role].dump(buf, error.message)
         return
     yield INDEX_HEADERS[role].dump(buf)
-    yield from dump_index(buf, start, ENTRIES[role])
+    yield from dump_index(buf, start, ENTRIES[role], begin)
 
 
 # --- the format
@@ -386,18 +386,20 @@ class Keratin(FrameFormat):
                 facts[title] = error.message
         return facts
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         if role == Role.SEGMENT:
-            return self._dump_segment(buf, base)
+            return self._dump_segment(buf, base, begin, index)
         if role == Role.GROUP_SNAPSHOT:
             return stroma.dump_snapshot(buf)
         if role == Role.GROUP_DELTA:
             return stroma.dump_delta(buf)
         if role in INDEX_HEADERS:
-            return _dump_index(role, buf, base)
+            return _dump_index(role, buf, base, begin)
         return dump_manifest(buf)
 
-    def _dump_segment(self, buf: Buffer, base: int | None) -> Iterator[Block]:
+    def _dump_segment(self, buf: Buffer, base: int | None, begin: int, index: Index | None) -> Iterator[Block]:
         problem = None
         try:
             segment = self.open_segment(buf, base)
@@ -407,7 +409,7 @@ class Keratin(FrameFormat):
         if segment.start.position:
             yield LOG_HEADER.dump(buf, problem)
         if segment.start.position < len(segment.buf):
-            yield from dump_frames(segment)
+            yield from dump_frames(segment, begin, index)
 
     # --- writing
 

@@ -66,12 +66,13 @@ from duramen.formats.osiris_chunk import (
     Compression,
     compression_of,
     deflate,
+    delta_chunk,
     encode_chunk,
     snapshot_chunk,
 )
 from duramen.formats.osiris_dump import dump_chunks
 from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
-from duramen.formats.osiris_tracking import Tracking
+from duramen.formats.osiris_tracking import Tracking, delta_blocks
 from duramen.formats.osiris_trailers import last_sequences, with_trailers
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import ChunkColumns, Int64s, ScanEnd, Stop
@@ -262,7 +263,9 @@ class Osiris(Format):
         except DuramenError as error:
             return {"tracking": error.message}
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         view = memoryview(buf)
         if kernel.is_zero(view, 0, len(view)):
             yield Block("zeros", 0, [Field("zeros", 0, len(view), f"{len(view)} zero bytes", "never begun")])
@@ -275,9 +278,11 @@ class Osiris(Format):
             problem = error.message
         yield Block("header", 0, list(FILE_HEADER.fields(view, 0)), problem)
         if role == Role.INDEX:
-            yield from dump_index(view, FILE_HEADER.size, ENTRY)
+            yield from dump_index(view, FILE_HEADER.size, ENTRY, begin)
         elif problem is None:
-            yield from dump_chunks(self.open_segment(view, base))
+            yield from dump_chunks(self.open_segment(view, base), begin, index)
+        elif len(view) > FILE_HEADER.size:
+            yield from dump_chunks(OsirisSegment(view, 0, FILE_HEADER.size, self._max_uncompressed_bytes), begin, index)
 
     # --- writing
 
@@ -305,6 +310,27 @@ class Osiris(Format):
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The chunks with the last sequence of every producer in them as their trailers."""
         return with_trailers(encoded, last_sequences(encoded, runs))
+
+    def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
+        assert isinstance(segment, OsirisSegment)
+        return segment.tracking().offsets
+
+    def encode_consumer_offsets(self, offsets: Mapping[bytes, int], cursor: Cursor, now_us: int) -> Encoded:
+        """A tracking delta: what RabbitMQ writes where there is no user chunk to carry it. It uses up one offset."""
+        base = cursor.previous_offset + 1
+        chunk = delta_chunk(
+            delta_blocks(offsets=offsets), chunk_id=base, timestamp=now_us // 1000, epoch=self._epoch,
+            version=self._chunk_version,
+        )  # fmt: skip
+        data = encode_chunk(chunk)
+        segment = self.open_segment(LOG_HEADER + data, base)
+        rows = segment.scan(segment.start)
+        columns = chunks_of(rows)
+        shift = cursor.position - len(LOG_HEADER)
+        columns.position[:] += shift
+        columns.data_position[:] += shift
+        end = rows.end._replace(position=rows.end.position + shift)
+        return Encoded(memoryview(data), Rows(columns, 0, end))
 
     def begin_segment(
         self, base: int, created_ms: int, previous: Segment | None, first: Segment | None = None

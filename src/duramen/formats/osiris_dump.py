@@ -6,36 +6,57 @@ from collections.abc import Iterator
 
 from duramen import kernel
 from duramen.errors import CorruptionError
+from duramen.formats.base import Cursor, cursor_near
+from duramen.formats.index import Index
 from duramen.formats.osiris_chunk import HEADER, SIMPLE, SUB_BATCH, ChunkType, Compression
 from duramen.formats.osiris_segment import OsirisSegment, chunks_of, tracking_range
 from duramen.formats.osiris_tracking import TrackingBlock, iter_blocks
+from duramen.formats.showing import first_shown, title, unreadable, zeros
 from duramen.formats.structs import Block, Field
 from duramen.kernel.layout import ChunkColumns, EntryColumns, Stop
 
 _TYPES = {kind.value: kind.name.lower().replace("_", " ") for kind in ChunkType}
 _COMPRESSIONS = {kind.value: kind.name.lower().replace("_", "-") for kind in Compression}
-_SHOWN_BYTES = 64
-"""Of a place that is no chunk."""
 
 
-def dump_chunks(segment: OsirisSegment) -> Iterator[Block]:
-    """Every chunk of a segment, then the place where chunks end."""
-    number = 0
-    for rows in segment.steps():
+def dump_chunks(segment: OsirisSegment, begin: int = 0, index: Index | None = None) -> Iterator[Block]:
+    """Every chunk of a segment from the byte ``begin`` on; what is no chunk as a block with a problem, and the chunks
+    behind it."""
+    near = cursor_near(segment, begin, index)
+    cursor, number = (segment.start, 0) if near is None else (near, None)
+    while True:
+        rows = segment.scan(cursor)
         chunks = chunks_of(rows)
-        for row in range(len(chunks)):
-            yield from _dump_chunk(segment.buf, chunks.slice(row, row + 1), f"chunk{number}")
-            number += 1
-    position = rows.cursor.position
-    rest = len(segment.buf) - position
-    if rows.stop == Stop.ZEROS:
-        yield Block("zeros", position, [Field("zeros", position, rest, f"{rest} zero bytes", "a clean end")])
-    elif rows.stop != Stop.END:
-        found = list(_header_fields(segment.buf, position))
-        end = found[-1].position + found[-1].length if found else position
-        if end < len(segment.buf):
-            found.append(Field("bytes", end, len(segment.buf) - end, bytes(segment.buf[end : end + _SHOWN_BYTES])))
-        yield Block(f"chunk{number}", position, found, rows.stop.meaning)
+        for row in range(first_shown(rows, begin), len(chunks)):
+            name = title("chunk", number, row, int(chunks.position[row]))
+            yield from _dump_chunk(segment.buf, chunks.slice(row, row + 1), name)
+        number = None if number is None else number + len(chunks)
+        cursor = rows.cursor
+        if rows.stop == Stop.LIMIT:
+            continue
+        if rows.stop == Stop.END:
+            return
+        if rows.stop == Stop.ZEROS:
+            yield zeros(len(segment.buf), cursor.position)
+            return
+        shown = title("chunk", number, 0, cursor.position)
+        number = None if number is None else number + 1
+        if rows.stop == Stop.BAD_ORDER and len(
+            (one := segment.scan(Cursor(cursor.position, -1), max_records=1)).columns
+        ):
+            head, *rest = _dump_chunk(segment.buf, chunks_of(one).head(1), shown)
+            yield head._replace(problem=rows.stop.meaning)
+            yield from rest
+            cursor = one.cursor
+            continue
+        found = segment.resync(cursor)
+        readable = segment.buf[: found if found >= 0 else len(segment.buf)]
+        yield unreadable(
+            shown, readable, cursor.position, list(_header_fields(readable, cursor.position)), rows.stop.meaning
+        )
+        if found < 0:
+            return
+        cursor = Cursor(found, cursor.previous_offset)
 
 
 def _header_fields(buf: memoryview, position: int) -> Iterator[Field]:

@@ -178,8 +178,9 @@ class OsirisSegment(Segment):
     def swallowed(self, rows: Rows) -> Iterator[tuple[int, int]]:
         chunks = chunks_of(rows)
         for row in np.flatnonzero(chunks.tracking == BAD_TRACKING).tolist():
-            found = self._chunk_in_trailer(chunks, row)
-            if found >= 0:
+            start = int(chunks.data_position[row]) + int(chunks.data_length[row])
+            found = kernel.find_chunk(self.buf, start, len(self.buf), int(chunks.last_offsets[row]))
+            if 0 <= found < start + int(chunks.trailer_length[row]):
                 yield row, found
 
     def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:

@@ -274,12 +274,14 @@ class RustLog(FrameFormat):
             }
         }
 
-    def dump(self, role: Role, buf: Buffer, base: int | None = None) -> Iterator[Block]:
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
         if role == Role.SEGMENT:
-            return dump_frames(self.open_segment(buf, base))
+            return dump_frames(self.open_segment(buf, base), begin, index)
         if role == Role.CHECKPOINT:
             return _dump_checkpoint(buf)
-        return dump_index(buf, 0, ENTRY)
+        return dump_index(buf, 0, ENTRY, begin)
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)

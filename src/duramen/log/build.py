@@ -13,6 +13,7 @@ What is written depends on the records alone, never on how they were batched.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import pyarrow as pa
 from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, write_all
-from duramen.errors import LockedError, StorageError, UsageError
+from duramen.errors import DuramenError, LockedError, StorageError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, Encoded, Role, Rows, SegmentSummary
 from duramen.kernel.layout import ScanEnd, Stop
@@ -34,6 +35,7 @@ from duramen.log.sidecar import DIRECTORY, Config, Sealed, Sidecar, Watermark
 
 BUILDING = ".duramen-building"
 """Behind the path of a log that is being built."""
+_LOCK = posixpath.join(DIRECTORY, "lock")
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def build_segment(
 
 
 class LogBuilder:
-    """A new log in the making. As a context: what was not published is gone when it ends.
+    """A new log in the making. Only as a context: what was not published is gone when it ends.
 
     >>> import tempfile, pyarrow as pa
     >>> from duramen.formats import make
@@ -232,27 +234,34 @@ class LogBuilder:
         self.path = posixpath.normpath(path)
         self.root = self.path + BUILDING
         """Where the files lie until the log is published."""
-        self.fmt = fmt
+        # The dialect that is written is stated, not guessed from the bytes.
+        self.fmt = fmt.continuing(fmt.open_segment(b"", 0))
         self.disk: Disk = disk if disk is not None else PosixDisk()
         self.segments: list[BuiltSegment] = []
         self._created_ms = created_ms
         self._sidecar = Sidecar(self.disk, self.root)
         self._published = False
         refuse_taken(self.disk, self.path)
+
+    def __enter__(self) -> Self:
         try:
             self._sidecar.lock()
+            empty(self.disk, self.root, but=_LOCK)
         except LockedError as error:
             raise LockedError(
                 "a log is being built here by another process", note=error.note, path=self.path, hint="wait for it"
             ) from None
-        try:
-            empty(self.disk, self.root, but=posixpath.join(DIRECTORY, "lock"))
         except BaseException:
-            self._sidecar.release()
+            self._give_up()
             raise
-
-    def __enter__(self) -> Self:
         return self
+
+    def _give_up(self) -> None:
+        """Stopped between making the directory and locking it, or later: what is there may go if it is ours."""
+        with contextlib.suppress(DuramenError):
+            self._sidecar.release()
+            self._sidecar.lock()
+            self.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -263,7 +272,7 @@ class LogBuilder:
         """Let go; a log that was not published leaves nothing behind."""
         try:
             if not self._published and self.disk.kind(self.root) == Kind.DIRECTORY:
-                empty(self.disk, self.root, but=posixpath.join(DIRECTORY, "lock"))
+                empty(self.disk, self.root, but=_LOCK)
         finally:
             self._sidecar.release()
         if not self._published:
@@ -307,12 +316,10 @@ class LogBuilder:
             builder = self.segment(0, created_ms=self._created_ms)
             self.segments.append(builder.finish())
         last = self.segments[-1]
-        segment = self.fmt.open_segment(self.disk.map(self._full(self.fmt.segment_path(last.base))).data, last.base)
-        options = self.fmt.continuing(segment).options
         summaries = [built.summary for built in self.segments]
         for path, content in self.fmt.log_files(summaries, self._created_ms).items():
             self.put_file(path, content)
-        self._sidecar.write_config(Config(self.fmt.name, options, self._created_ms))
+        self._sidecar.write_config(Config(self.fmt.name, self.fmt.options, self._created_ms))
         for built in self.segments[:-1]:
             self._sidecar.add_sealed(built.sealed)
         crc32c = 0 if self.fmt.capabilities.record_checksum else last.crc32c
@@ -326,9 +333,6 @@ class LogBuilder:
         self.disk.replace(self.root, self.path)
         self._published = True
         self.disk.sync_directory(parent_of(self.path))
-
-    def _full(self, path: str) -> str:
-        return posixpath.join(self.root, path)
 
 
 # --- directories

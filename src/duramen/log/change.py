@@ -57,8 +57,24 @@ def commit(disk: Disk, root: str, change: Change, files: Mapping[str, bytes] | N
     change = change._replace(renames=(*change.renames, *staged))
     if not change.renames and not change.removals:
         return
+    _settle_sources(disk, root, change)
     replace_file(disk, _journal(root), change.encode())
     _carry_out(disk, root, change)
+
+
+def _settle_sources(disk: Disk, root: str, change: Change) -> None:
+    """Have the names of everything that will be renamed on the disk, and of the directories it lies in: once the list
+    is there, all of it must be."""
+    directories = set()
+    for source, _ in change.renames:
+        directory = posixpath.dirname(source)
+        while directory not in directories:
+            directories.add(directory)
+            directory = posixpath.dirname(directory)
+    for directory in sorted(directories):
+        full = posixpath.join(root, directory) if directory else root
+        if disk.kind(full) == Kind.DIRECTORY:
+            disk.sync_directory(full)
 
 
 def _put(disk: Disk, path: str, content: bytes) -> None:
@@ -87,10 +103,19 @@ def pending(disk: Disk, root: str) -> Change | None:
         ) from error
 
 
+def pending_removals(disk: Disk, root: str) -> frozenset[str]:
+    """What is gone, though its files may still be there."""
+    change = pending(disk, root)
+    return frozenset() if change is None else frozenset(change.removals)
+
+
 def finish(disk: Disk, root: str) -> Change | None:
     """Carry out what an earlier process decided and did not finish; answers it."""
     change = pending(disk, root)
     if change is not None:
+        # A killed process leaves names that can be seen and are not on the disk: the list's own, too.
+        _settle_sources(disk, root, change)
+        disk.sync_directory(posixpath.dirname(_journal(root)))
         _carry_out(disk, root, change)
     return change
 

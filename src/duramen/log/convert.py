@@ -38,6 +38,10 @@ WITHOUT_TRACE = frozenset({"segment_max_bytes", "segment_max_age_ms", "index_str
 """Options that a segment's own bytes do not depend on."""
 
 
+OF_THE_BYTES = frozenset({"lost_slots"})
+"""Options that say something about bytes that are there, and nothing about those that are written anew."""
+
+
 class LossError(UnsupportedFieldError):
     """The target has no place for something that the log holds. ``losses`` lists all of it."""
 
@@ -82,7 +86,10 @@ class Conversion:
         check_allowed(self._allowed)
         refuse_inside(src, dst)
         self.path = dst
-        self.source = source = Source(src, format=format, disk=disk, on_damage=on_damage, options=source_options)
+        self.source = source = Source(
+            src, format=format, disk=disk, on_damage=on_damage, options=source_options,
+            hint="`duramen repair` mends the log; `--on-damage skip` leaves the damage out",
+        )  # fmt: skip
         refuse_taken(source.disk, dst)
         self._origins = origin.read(source.disk, src) if source.is_directory else {}
         inherited: dict[str, Any] = {}
@@ -93,11 +100,24 @@ class Conversion:
         self.target = make(to, **{**inherited, **options})
         self._resized = "segment_max_bytes" in options
         source.check_presence()
-        self.survey = Survey(source, self.target).run()
+        self.survey = self._surveyed()
         self.as_is = self._is_as_is()
         if not self.as_is:
+            rewritten = {name: value for name, value in self.target.options.items() if name not in OF_THE_BYTES}
+            self.target = make(to, **rewritten)
             self._fit_values()
         self.losses = self.survey.losses(as_is=self.as_is)
+
+    # What a conversion on several machines does in another way.
+
+    def _surveyed(self) -> Survey:
+        return Survey(self.source, self.target).run()
+
+    def _times(self) -> _Times:
+        return _Times(self.target)
+
+    def _check(self, builder: LogBuilder, records: int, progress: Progress | None) -> None:
+        check(builder, records, progress)
 
     def _is_as_is(self) -> bool:
         """Whether the segments' bytes can be taken over."""
@@ -160,7 +180,7 @@ class Conversion:
             self._remember(builder)
             builder.finish()
             written = sum(built.records for built in builder.segments)
-            check(builder, written, check_progress)
+            self._check(builder, written, check_progress)
             builder.publish()
         segments = builder.segments
         return Converted(
@@ -228,7 +248,7 @@ class Conversion:
         """The records with the columns that the target has a place for, and times as it can hold them."""
         columns = self._columns()
         is_other = self.source.fmt.name != self.target.name
-        times = _Times(self.target) if is_other and "timestamp" in columns else None
+        times = self._times() if is_other and "timestamp" in columns else None
         chunks = self._known_chunks()
         listed = None
         if is_other and self.source.fmt.capabilities.chunks and not self.renumbers:
@@ -274,10 +294,10 @@ class Conversion:
 class _Times:
     """Makes times such that the target can hold them: not before 1970, not going back, none that is missing."""
 
-    def __init__(self, target: Format) -> None:
+    def __init__(self, target: Format, last_us: int = 0) -> None:
         self._signed = target.capabilities.signed_timestamps
         self._ordered = target.capabilities.ordered_timestamps
-        self._last_us = 0
+        self._last_us = last_us
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         row = batch.schema.get_field_index("timestamp")

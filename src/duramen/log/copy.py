@@ -21,11 +21,11 @@ import pyarrow as pa
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
-from duramen.formats.base import Encoded, Rows, Segment
+from duramen.formats.base import Encoded, Rows, Segment, Severity
 from duramen.kernel.layout import ScanEnd, Stop
 from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.report import Report
-from duramen.log.source import Part, Source
+from duramen.log.source import HINT, Part, Source
 from duramen.log.verify import verify
 from duramen.model import MAX_OFFSET, to_us
 
@@ -188,7 +188,7 @@ def _copy_part(
                 _put_head(target, source, part, segment, rows, end)
                 is_cut = True
                 break
-            position = int(rows.columns.position[0])
+            position = target.cursor.position  # what no row holds goes along, too
             target.put(Encoded(segment.buf[position : rows.end.position], rows))
             progress(rows.end.position - position)
         return target.finish(), is_cut
@@ -210,7 +210,7 @@ def _put_head(target: SegmentBuilder, source: Source, part: Part, segment: Segme
     columns = rows.columns
     whole = int(np.searchsorted(columns.last_offsets, end))
     if whole:
-        start, stop = int(columns.position[0]), int(columns.position[whole])
+        start, stop = target.cursor.position, int(columns.position[whole])
         last = int(columns.last_offsets[whole - 1])
         head = Rows(columns.head(whole), 0, ScanEnd(whole, stop, int(Stop.END), last))
         head.count = segment.decode(head, ("offset",)).num_rows
@@ -227,7 +227,14 @@ def _put_head(target: SegmentBuilder, source: Source, part: Part, segment: Segme
 
 
 def copy_state(builder: LogBuilder, source: Source) -> None:
-    """Take along what consumers and writers stored beside the records."""
+    """Take along what consumers and writers stored beside the records. What is damaged there stops it, too."""
+    for path, content in source.format_state.items():
+        name = source.fmt.classify(path)
+        problems = [] if name is None else source.fmt.check_file(name.role, content, name)
+        for problem in problems:
+            if problem.severity == Severity.DAMAGE:
+                full = posixpath.join(source.path, path)
+                raise CorruptionError(problem.message, path=full, position=problem.position, hint=HINT)
     for path, content in {**source.format_state, **source.state}.items():
         builder.put_file(path, content)
 

@@ -6,7 +6,7 @@ Reads names and sizes only. A log may also be a single segment file that somebod
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,6 +62,10 @@ class Directory:
             if files.base is not None and files.base <= base
         ]
         return replace(self, segments=kept)
+
+    def without(self, paths: Collection[str]) -> Directory:
+        """The directory as if these files were gone."""
+        return replace(self, segments=[files for files in self.segments if files.segment.path not in paths])
 
 
 class Listing:

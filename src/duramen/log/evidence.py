@@ -1,12 +1,15 @@
 """What the sidecar knows against what the files hold: digests of sealed segments, and the durable watermark.
 
 This is what no format can notice by itself: a changed byte without a checksum, a file cut between two records, a
-segment that is gone. Reads only, needs no lock.
+segment that is gone. Also what was promised: the offset behind the last record that somebody was told to be stored.
+Reads only, needs no lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from duramen import kernel
 from duramen.disk import Disk
@@ -31,11 +34,59 @@ class Evidence:
         if disk.kind(root) == Kind.DIRECTORY:
             self._sealed = Sidecar(disk, root).sealed()
             self._watermark = read_watermark(disk, root)
+        self._manifest = _manifest(disk, root, fmt)
+
+    @property
+    def promised_offset(self) -> int | None:
+        """The offset behind the last record that was ever acknowledged as durable, as far as anything tells."""
+        known = [entry.last_offset + 1 for entry in self._sealed.values()]
+        mark = self._watermark
+        if mark is not None:
+            known.append(mark.durable_offset if mark.is_open else mark.next_offset)
+        if isinstance(self._manifest.get("next_offset"), int):
+            known.append(self._manifest["next_offset"])
+        return max(known, default=None)
+
+    @property
+    def first_known_offset(self) -> int:
+        """The oldest offset that the sidecar knows of."""
+        known = [*self._sealed, *([self._watermark.base] if self._watermark is not None else [])]
+        return min(known, default=0)
+
+    def sealed_within(self, first: int, last: int) -> bool:
+        """Whether some of these offsets were in a sealed segment."""
+        listed = [(entry.base, entry.last_offset) for entry in self._sealed.values()]
+        listed += [(entry["base_offset"], entry["last_offset"]) for entry in self._manifest.get("segments", ())]
+        return any(base <= last and first <= end for base, end in listed)
+
+    @property
+    def sealed(self) -> Mapping[int, Sealed]:
+        return self._sealed
+
+    @property
+    def watermark(self) -> Watermark | None:
+        return self._watermark
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the format's own description of the log says, as far as it can be read."""
+        return self._manifest
 
     def of_segment(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
         """A sealed segment must be the one that was sealed; the active one must hold what was durable."""
         yield from self.of_sealed(report, data)
         yield from self.of_watermark(report)
+        yield from self._of_unproven(report, data)
+
+    def _of_unproven(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
+        """Records without a checksum of their own: the watermark has one of everything up to it."""
+        mark = self._watermark
+        if mark is None or mark.base != report.base_offset or self._fmt.capabilities.record_checksum:
+            return
+        position = mark.durable_position
+        if 0 < position <= len(data) and kernel.crc32c(data[:position]) != mark.durable_crc32c:
+            message = f"the first {position} bytes are not what was written: their digest differs"
+            yield Finding("digest-mismatch", Severity.DAMAGE, report.path, message, _RESTORE)
 
     def is_sealed(self, base: int) -> bool:
         return base in self._sealed
@@ -59,12 +110,24 @@ class Evidence:
         mark = self._watermark
         if mark is None or mark.base != report.base_offset or report.ending not in (Ending.CLEAN, Ending.TORN):
             return
+        yield from self._of_offsets(mark, report)
         if report.valid_bytes < mark.durable_position:
             following = report.base_offset if report.last_offset is None else report.last_offset + 1
             yield Finding(
                 "durable-records-missing", Severity.DAMAGE, report.path,
                 f"records were durable up to byte {mark.durable_position}, and end at byte {report.valid_bytes}",
                 _RESTORE, report.valid_bytes, following, mark.durable_offset - 1,
+            )  # fmt: skip
+
+    def _of_offsets(self, mark: Watermark, report: SegmentReport) -> Iterator[Finding]:
+        """The watermark names the offset behind its last byte: a record that says otherwise has a wrong offset."""
+        following = report.base_offset if report.last_offset is None else report.last_offset + 1
+        explicit = self._fmt.capabilities.explicit_offsets
+        if explicit and not mark.is_open and report.valid_bytes == mark.position and following != mark.next_offset:
+            yield Finding(
+                "watermark-disagrees", Severity.DAMAGE, report.path,
+                f"what ends at byte {mark.position} ended before offset {mark.next_offset}, and now before {following}",
+                _RESTORE, None, min(following, mark.next_offset) - 1, max(following, mark.next_offset) - 1,
             )  # fmt: skip
 
     def of_log(self, segments: Sequence[SegmentReport]) -> Iterator[Finding]:
@@ -83,3 +146,15 @@ class Evidence:
                 "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(mark.base)}",
                 "the active segment is missing", _RESTORE, None, mark.base, mark.durable_offset - 1,
             )  # fmt: skip
+
+
+def _manifest(disk: Disk, root: str, fmt: Format) -> Mapping[str, Any]:
+    """What the format's own description of the log says; nothing where there is none or it cannot be read."""
+    if disk.kind(root) != Kind.DIRECTORY:
+        return {}
+    for name in fmt.log_files([], 0):
+        path = posixpath.join(root, name)
+        if disk.kind(path) == Kind.FILE:
+            facts = fmt.describe({name: disk.map(path).data}).get("manifest")
+            return facts if isinstance(facts, dict) else {}
+    return {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from duramen.errors import DuramenError
@@ -17,6 +17,8 @@ from duramen.formats.base import Role
 from duramen.log import change
 from duramen.log.build import BuiltSegment
 from duramen.log.change import Change
+from duramen.log.compaction.state import PATH as STATE_PATH
+from duramen.log.compaction.state import State
 from duramen.log.directory import Directory, SegmentFiles, list_log
 from duramen.log.holds import Need, read_holds
 from duramen.log.retention import Retention, RetentionPlan, Surroundings, newest_us, plan
@@ -25,10 +27,10 @@ from duramen.log.sidecar import SEALED_PATH, sealed_lines
 if TYPE_CHECKING:
     from duramen.log.writer import WritableLog
 
+RETENTION_INTERVAL_S = 60.0
 
-def retain(
-    log: WritableLog, rules: Retention, needs: Sequence[Need] = (), *, dry_run: bool = False
-) -> RetentionPlan:
+
+def retain(log: WritableLog, rules: Retention, needs: Sequence[Need] = (), *, dry_run: bool = False) -> RetentionPlan:
     """Remove the oldest segments as far as the rules say and nobody needs them. Answers what was done and why not
     more; ``dry_run``: what would be."""
     with log._maintaining:
@@ -60,7 +62,7 @@ def _end_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> Non
 def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: int) -> None:
     gone = {segment.base for segment in found.removed}
     sealed = {base: entry for base, entry in log._sidecar.sealed().items() if base not in gone}
-    log._earlier = [summary for summary in log._earlier if summary.base not in gone]
+    log._earlier = [summary for summary in log._earlier if summary.base_offset not in gone]
     files = {SEALED_PATH: sealed_lines(sealed.values()), **_manifest(log)}
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     files |= log.codec.cleaned_files(_existing(log), found.first_offset, horizon_ms, now_us)
@@ -76,16 +78,14 @@ def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | No
         old = sealed.pop(base, None)
         kept_paths: set[str] = set()
         renames: list[tuple[str, str]] = []
-        earlier = [summary for summary in log._earlier if summary.base != base]
+        earlier = [summary for summary in log._earlier if summary.base_offset != base]
         if built is not None:
             last_offset = old.last_offset if old is not None else built.last_offset
-            sealed[base] = built.sealed.__class__(
-                base, last_offset, built.size_bytes, built.crc32, built.crc32c
-            )
+            sealed[base] = built.sealed.__class__(base, last_offset, built.size_bytes, built.crc32, built.crc32c)
             earlier.append(built.summary._replace(last_offset=last_offset))
             renames = [(posixpath.join(staging, path), path) for path in built.paths]
             kept_paths = set(built.paths)
-        log._earlier = sorted(earlier, key=lambda summary: summary.base)
+        log._earlier = sorted(earlier, key=lambda summary: summary.base_offset)
         old_paths = [*(file.path for file in files.derived.values()), files.segment.path]
         removals = tuple(path for path in old_paths if path not in kept_paths)
         content = {SEALED_PATH: sealed_lines(entry for _, entry in sorted(sealed.items())), **_manifest(log)}
@@ -94,9 +94,11 @@ def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | No
     log.exclusively(swap)
 
 
-def compacted_until(log: WritableLog, offset: int, state: Mapping[str, bytes], now_us: int) -> None:
+def write_state(log: WritableLog, state: State) -> None:
     """Remember how far the log is compacted."""
-    files = {**state, **log.codec.cleaned_files(_existing(log), offset, 0, now_us)}
+    files = {STATE_PATH: state.encode()}
+    if state.cleaned_until == state.begun_until:
+        files |= log.codec.cleaned_files(_existing(log), state.cleaned_until, 0, state.at_us)
     log.exclusively(lambda: _commit(log, Change("compaction state"), files))
 
 
@@ -130,26 +132,36 @@ def _existing(log: WritableLog) -> bytes | None:
 
 
 class RetentionTimer:
-    """Runs retention from time to time, so that a log to which nobody appends shrinks, too. The last error is kept for
-    people to see; it never stops the timer."""
+    """Runs retention when a segment was sealed, and from time to time, so that a log to which nobody appends shrinks,
+    too. The last error is kept for people to see; it never stops the timer."""
 
-    def __init__(self, log: WritableLog, interval_s: float) -> None:
-        self._log = log
+    def __init__(self, retain: Callable[[], object], interval_s: float, path: str) -> None:
+        self._retain = retain
         self._interval_s = interval_s
-        self._stop = threading.Event()
+        self._is_due = threading.Event()
+        self._is_closed = False
         self.error: DuramenError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"duramen retention {log.path}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"duramen retention {path}", daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Do not wait for the time to be over."""
+        self._is_due.set()
+
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        while True:
+            self._is_due.wait(self._interval_s)
+            self._is_due.clear()
+            if self._is_closed:
+                return
             try:
-                self._log.retain()
+                self._retain()
                 self.error = None
             except DuramenError as error:
                 self.error = error
 
     def close(self) -> None:
-        self._stop.set()
+        self._is_closed = True
+        self._is_due.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -33,8 +33,9 @@ from duramen.log.sidecar import DIRECTORY, VERSION, Sidecar, Watermark, replace_
 NEXT = posixpath.join(DIRECTORY, "next")
 """Where the log that is to replace this one is built."""
 CONFIG = posixpath.join(DIRECTORY, "log.json")
-_SIDECAR_FILES = ("log.json", "sealed.jsonl", "watermark")
-"""What belongs to the rows and moves with them. The lock, the ledger, cursors and quarantine belong to the place."""
+_STAYS = tuple(posixpath.join(DIRECTORY, name) for name in ("lock", "pending.json", "pending.json.new"))
+"""Of the files in the sidecar these belong to the place; all others describe the rows, and come and go with them. The
+directories (ledger, cursors, quarantine) stay, too."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +205,10 @@ def _files_of_next(disk: Disk, root: str) -> list[str]:
 def ready(disk: Disk, root: str, fmt: Format | None, begun: Pending, after: Watermark) -> Pending:
     """The marker of a replacement whose rows are all on the disk: which files come, and which go. ``fmt`` is the old
     log's, None where there was none."""
-    own = {posixpath.join(DIRECTORY, name) for name in _SIDECAR_FILES}
-    come = [name for name in _files_of_next(disk, root) if posixpath.dirname(name) != DIRECTORY or name in own]
+    come = [name for name in _files_of_next(disk, root) if name not in _STAYS]
     go = [name for name, _ in disk.list(root, SUBDIRECTORIES) if fmt is not None and fmt.classify(name) is not None]
-    go += [name for name in own if disk.kind(posixpath.join(root, name)) == Kind.FILE]
+    go += [f"{DIRECTORY}/{name}" for name, _ in disk.list(posixpath.join(root, DIRECTORY))]
+    go = [name for name in go if name not in _STAYS]
     return replace(begun, after=after, files=tuple(come), old=tuple(sorted(set(go) - set(come))))
 
 

@@ -7,12 +7,13 @@ before it was handed out.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -23,11 +24,11 @@ import pyarrow.compute as pc
 
 from duramen.disk import Disk, Mapped, PosixDisk
 from duramen.disk.base import Kind, Page
-from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, UsageError
+from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
 from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
-from duramen.log import pending
+from duramen.log import change, pending
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.report import Report
@@ -52,6 +53,16 @@ class SegmentInfo(NamedTuple):
     sealed: bool
 
 
+class Located(NamedTuple):
+    """The place of a record, with the bytes of the segment around it and its indexes."""
+
+    path: str
+    position: int
+    base_offset: int
+    buf: memoryview
+    indexes: Mapping[Role, Index]
+
+
 class _OpenSegment:
     """A mapped segment with its index, as of the moment it was mapped."""
 
@@ -69,9 +80,13 @@ class _OpenSegment:
             raise
         self.indexes: dict[Role, Index] = {}
         for role, file in files.derived.items():
-            index = log.codec.open_index(
-                role, self._map(log._disk, log._directory.full(file.path)), self.segment.base_offset
-            )
+            try:
+                data = self._map(log._disk, log._directory.full(file.path))
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                continue  # it goes before its segment does
+            index = log.codec.open_index(role, data, self.segment.base_offset)
             if index is not None:
                 self.indexes[role] = index
 
@@ -151,6 +166,9 @@ class Log:
             self._has_sidecar = self._disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
         self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
         directory = list_log(self._disk, self.path, self.codec)
+        removed = change.pending_removals(self._disk, self.path) if self._has_sidecar else ()
+        if removed:
+            directory = directory.without(removed)
         uncommitted = pending.visible(self._disk, self.path, self.codec, directory) if self._has_sidecar else None
         if uncommitted is not None:
             self._watermark, directory = uncommitted
@@ -389,6 +407,21 @@ class Log:
                 return _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
         return None
 
+    def locate(self, offset: int) -> Located:
+        """Where the record with that offset lies: its file, and the byte at which it (or its chunk) starts."""
+        self._check_open()
+        self._before_read()
+        number = self._number_of(offset)
+        if number is None:
+            raise self._no_such(offset)
+        opened = self._segment(number)
+        for rows in self._steps(opened, opened.cursor_before(offset), verify=False):
+            row = int(np.searchsorted(rows.columns.first_offsets, offset, side="right")) - 1
+            if 0 <= row < len(rows.columns) and int(rows.columns.last_offsets[row]) >= offset:
+                base = opened.segment.base_offset
+                return Located(opened.path, int(rows.columns.position[row]), base, opened.segment.buf, opened.indexes)
+        raise self._no_such(offset)
+
     def verify(self) -> Report:
         """Check every byte of the log, as `duramen.verify` does."""
         self._check_open()
@@ -551,7 +584,14 @@ class _Window:
         for number in range(first, len(log._bases)):
             if self._done():
                 return
-            opened = log._segment(number)
+            try:
+                opened = log._segment(number)
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                self._check_not_removed(error)
+                yield from self._pass(needed, verify, follow)
+                return
             cursor = self._start(opened, number == first)
             rows = None
             for rows in log._steps(opened, cursor, verify=verify):
@@ -568,6 +608,22 @@ class _Window:
             verdict = judge_rows(opened.segment, rows, is_last=opened.is_last)
             if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
                 raise verdict.error(opened.path)
+
+    def _check_not_removed(self, error: StorageError) -> None:
+        """A segment went before its turn came. If compaction emptied it, what follows is there; if retention took it,
+        records are missing, and whoever reads has to know."""
+        log = self._log
+        gone = error.path
+        log.refresh()
+        if any(log._directory.full(files.segment.path) == gone for files in log._directory.segments):
+            raise error
+        if log._bases and log._bases[0] > self._next:
+            raise OffsetError(
+                f"this record was removed before its turn to be read came; the log begins at {log._bases[0]} now",
+                path=log.path,
+                offset=self._next,
+                hint=f"continue at offset {log._bases[0]}, and let a cursor hold what has to stay",
+            ) from error
 
     def _start(self, opened: _OpenSegment, is_first: bool) -> Cursor:
         if self._resume is not None and self._resume[0] == opened.segment.base_offset:

@@ -24,6 +24,7 @@ from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
 from duramen.log.directory import SUBDIRECTORIES, Directory, LogFile, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
+from duramen.log.journal import refuse_unfinished
 from duramen.log.pending import Pending
 from duramen.log.sidecar import DIRECTORY, Sealed, SealedSum, Sidecar, Watermark, replace_file
 from duramen.model import MAX_OFFSET
@@ -44,6 +45,7 @@ class Case(StrEnum):
     CONTINUED = "continued"
     INDEX = "index"
     LEFTOVER = "leftover"
+    CHANGE = "unfinished change"
     UNCOMMITTED = "uncommitted transaction"
     COMMITTED = "committed transaction"
     CUT = "damage, cut on request"
@@ -82,6 +84,7 @@ TABLE: dict[Case, Rule] = {
     Case.SEALED: Rule("the last segment is sealed", "begin a new one behind it"),
     Case.INDEX: Rule("an index is missing, short, long or wrong", "make it anew from the records"),
     Case.LEFTOVER: Rule("a temporary file of work that did not finish", "remove it"),
+    Case.CHANGE: Rule("retention or compaction decided on a change and did not finish it", "finish it"),
     Case.UNCOMMITTED: Rule(
         "a transaction was under way, and its ledger does not know it",
         "take back everything behind its beginning; no copy: nobody was told that it was stored",
@@ -164,6 +167,7 @@ class Recovery:
         self._watermark = sidecar.watermark()
 
     def run(self) -> Recovered:
+        refuse_unfinished(self._disk, self._root)
         self._settle()
         self._sweep()
         self._check_sealed()

@@ -278,7 +278,7 @@ class Sequences:
             content = _parse(raw, self._path)
             known = _counted(log, content, proven_offset)
             self._end, self._size = content.end, len(raw)
-            if content.announced or raw[content.end :].strip(b"\0"):
+            if content.announced or known != content.known or raw[content.end :].strip(b"\0"):
                 self._replace(known)  # before another record can get an offset that was announced in vain
         self.known = _with_tracking(log, known)
 

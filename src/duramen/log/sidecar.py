@@ -8,6 +8,7 @@
       watermark      shared with readers: how far records are acknowledged, and how far they are on the disk
       sealed.jsonl   one line per sealed segment: offsets, size, digest
       pending.json   while a transaction is under way: see `pending`
+      change.json    while retention or compaction changes files: see `change`
       ledger/        which batches of which writer are in the log: see `ledger`
       quarantine/    copies of bytes that recovery or repair took away
 
@@ -34,6 +35,7 @@ from duramen.disk.base import File, Kind, Lock, Page, write_all
 from duramen.errors import CorruptionError, LockedError, StorageError
 
 DIRECTORY = ".duramen"
+SEALED_PATH = posixpath.join(DIRECTORY, "sealed.jsonl")
 VERSION = 1
 
 
@@ -209,6 +211,15 @@ def _parse_line(line: bytes) -> tuple[Sealed, SealedSum | None] | None:
     return Sealed(**tree), None if total is None else SealedSum(*total)
 
 
+def sealed_lines(entries: Iterable[Sealed]) -> bytes:
+    """The list of sealed segments as it lies in its file."""
+    total, lines = SealedSum(), []
+    for entry in entries:
+        total = total.plus([entry.base], [entry.size_bytes])
+        lines.append(_line_of(entry, total))
+    return b"".join(lines)
+
+
 class Sidecar:
     """The sidecar of a log that is open for writing: locked, and made if it was not there."""
 
@@ -345,11 +356,13 @@ class Sidecar:
     def replace_sealed(self, entries: Iterable[Sealed]) -> None:
         """Remember these sealed segments and no others: some were taken back."""
         assert self._sealed_file is None
-        total, lines = SealedSum(), []
-        for entry in entries:
-            total = total.plus([entry.base], [entry.size_bytes])
-            lines.append(_line_of(entry, total))
-        replace_file(self._disk, self._file("sealed.jsonl"), b"".join(lines))
+        replace_file(self._disk, self._file("sealed.jsonl"), sealed_lines(entries))
+
+    def forget_sealed(self) -> None:
+        """Let go of the list: it is about to be replaced."""
+        if self._sealed_file is not None:
+            self._sealed_file.close()
+            self._sealed_file = None
 
     # --- quarantine
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from duramen import kernel
@@ -27,9 +29,10 @@ from duramen.log.directory import SUBDIRECTORIES, kind_of, list_log
 from duramen.log.ending import Ending, judge_rows
 from duramen.log.reader import Log
 from duramen.log.sidecar import DIRECTORY, Config, Sidecar, read_config
+from duramen.model import MAX_OFFSET
 
 ATTEMPTS = 10
-HINT = "`duramen repair` mends the log; `--on-damage skip` leaves the damage out"
+HINT = "`duramen repair` mends the log"
 OWN = frozenset({"quarantine", "next"})
 """Directories of the sidecar that belong to the place, not to the records."""
 STATE_ROLES = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT)
@@ -46,7 +49,7 @@ class Skipped(NamedTuple):
     why: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """One segment: its bytes as far as they are acknowledged."""
 
@@ -68,10 +71,12 @@ class Source:
         disk: Disk | None = None,
         on_damage: str = "raise",
         options: dict[str, Any] | None = None,
+        hint: str = HINT,
     ) -> None:
         if on_damage not in ("raise", "skip"):
             raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'skip'")
         self.path = path
+        self._hint = hint
         self.disk: Disk = disk if disk is not None else PosixDisk()
         self.skipped: list[Skipped] = []
         self.torn_bytes = 0
@@ -86,9 +91,10 @@ class Source:
         with Log(path, format=format, disk=self.disk, **(options or _NO_OPTIONS)) as log:
             self.fmt: Format = log.codec
             self.format_state = self.files(*STATE_ROLES)
+            self._sealed = Sidecar(self.disk, path).sealed() if self.is_directory else {}
             log.refresh()
             self.parts: list[Part] = self._map(log)
-        self._sealed = Sidecar(self.disk, path).sealed() if self.is_directory else {}
+        self._last_offset = -1
 
     @property
     def size_bytes(self) -> int:
@@ -155,11 +161,12 @@ class Source:
 
     @cached_property
     def created_ms(self) -> int:
-        """When the log was made, as far as anything says so."""
+        """When the log was made; now, where nothing says so."""
         if self.config is not None:
             return self.config.created_ms
         manifest = self.fmt.describe(self.files(Role.MANIFEST)).get("manifest")
-        return int(manifest.get("created_ts_ms", 0)) if isinstance(manifest, dict) else 0
+        told = int(manifest.get("created_ts_ms", 0)) if isinstance(manifest, dict) else 0
+        return told or time.time_ns() // 1_000_000
 
     @cached_property
     def written_as(self) -> Format:
@@ -194,12 +201,12 @@ class Source:
     def check_digest(self, part: Part) -> None:
         """A sealed segment must still be the one that was sealed: no format notices every change by itself."""
         sealed = self._sealed.get(-1 if part.base is None else part.base)
-        if sealed is None or self.skips:
+        if sealed is None or self.skips or part.is_last:  # of the last one, a part may not be acknowledged yet
             return
         data = part.data[: sealed.size_bytes]
         if len(data) < sealed.size_bytes or kernel.crc32c(data) != sealed.crc32c or kernel.crc32(data) != sealed.crc32:
             message = "the sealed segment is not what was written: its digest differs"
-            raise CorruptionError(message, path=part.path, offset=part.base, hint=HINT)
+            raise CorruptionError(message, path=part.path, offset=part.base, hint=self._hint)
 
     def check_presence(self) -> None:
         """Sealed segments that are gone, but for those at the beginning, which retention removes."""
@@ -208,18 +215,26 @@ class Source:
         for base in self._sealed:
             if base not in there and base > oldest and not self.skips:
                 path = posixpath.join(self.path, self.fmt.segment_path(base))
-                raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=HINT)
+                raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=self._hint)
 
     def steps(self, part: Part, *, verify: bool = True) -> Iterator[tuple[Segment, Rows]]:
         """The rows of a segment, a few MiB at a time; goes on behind damage where it is skipped."""
+        if part is self.parts[0]:
+            self._last_offset = -1
         segment = self.open(part)
         if segment is None:
             return
         cursor = segment.start
+        most = self._most(part)
         while True:
             rows = segment.scan(cursor, verify=verify)
-            if len(rows.columns):
-                yield segment, rows
+            if rows.end.last_offset > most:
+                rows, cursor = self._up_to(part, rows, cursor, most)
+                if len(rows.columns):
+                    yield segment, self._in_order(part, rows)
+                continue
+            if len(rows.columns) and len((ordered := self._in_order(part, rows)).columns):
+                yield segment, ordered
             cursor = rows.cursor
             if rows.stop == Stop.LIMIT:
                 continue
@@ -231,13 +246,50 @@ class Source:
                 return
             error = end.error(part.path)
             if end.ending == Ending.UNKNOWN_VERSION or not self.skips:
-                error.hint = error.hint if end.ending == Ending.UNKNOWN_VERSION else HINT
+                error.hint = error.hint if end.ending == Ending.UNKNOWN_VERSION else self._hint
                 raise error
             behind = len(part.data) if end.goes_on_at is None else end.goes_on_at
             self._skip(part, end.position, behind - end.position, end.previous_offset + 1, end.why)
             if end.goes_on_at is None:
                 return
             cursor = Cursor(end.goes_on_at, cursor.previous_offset)
+
+    def _most(self, part: Part) -> int:
+        """The highest offset that a record of this segment can have: the next one begins behind it."""
+        following = self.parts.index(part) + 1
+        base = self.parts[following].base if following < len(self.parts) else None
+        return MAX_OFFSET if base is None else base - 1
+
+    def _up_to(self, part: Part, rows: Rows, cursor: Cursor, most: int) -> tuple[Rows, Cursor]:
+        """The rows before the first whose offset cannot be, and where to go on behind that one."""
+        columns = rows.columns
+        wrong = int(np.argmax(columns.last_offsets > most))
+        position, offset = int(columns.position[wrong]), int(columns.first_offsets[wrong])
+        why = f"offset {offset} lies in the next segment, which begins at {most + 1}"
+        if not self.skips:
+            raise CorruptionError(why, path=part.path, position=position, hint=self._hint)
+        behind = int(columns.position[wrong + 1]) if wrong + 1 < len(columns) else rows.end.position
+        before = int(columns.last_offsets[wrong - 1]) if wrong else cursor.previous_offset
+        self._skip(part, position, behind - position, before + 1, why)
+        head = columns.head(wrong)
+        count = int((head.last_offsets - head.first_offsets + 1).sum())
+        return Rows(head, count, ScanEnd(wrong, position, int(Stop.LIMIT), before)), Cursor(behind, before)
+
+    def _in_order(self, part: Part, rows: Rows) -> Rows:
+        """The rows behind everything that was seen. A segment that starts before the end of another is damage."""
+        first, position = int(rows.columns.first_offsets[0]), int(rows.columns.position[0])
+        seen, self._last_offset = self._last_offset, max(self._last_offset, rows.end.last_offset)
+        if first > seen:
+            return rows
+        why = f"the segment before goes up to offset {seen}"
+        if not self.skips:
+            raise CorruptionError(why, path=part.path, position=position, offset=first, hint=self._hint)
+        kept = int(np.searchsorted(rows.columns.first_offsets, seen, side="right"))
+        columns = rows.columns.slice(kept, len(rows.columns))
+        behind = int(columns.position[0]) if len(columns) else rows.end.position
+        self._skip(part, position, behind - position, first, why)
+        count = int((columns.last_offsets - columns.first_offsets + 1).sum())
+        return Rows(columns, count, rows.end)
 
     def decode(self, part: Part, segment: Segment, rows: Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow: one batch, or several where rows that cannot be decoded are skipped."""
@@ -261,7 +313,7 @@ class Source:
     def _hinted(self, error: CorruptionError | LimitError, part: Part) -> CorruptionError | LimitError:
         error.path = error.path or part.path
         if isinstance(error, CorruptionError):
-            error.hint = HINT
+            error.hint = self._hint
         return error
 
 

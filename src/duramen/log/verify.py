@@ -7,20 +7,32 @@ stays flat whatever the size of the log.
 from __future__ import annotations
 
 import copy
+import os
+import posixpath
+import re
+import shlex
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from duramen.disk import Disk, PosixDisk
+from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError, UsageError
-from duramen.formats import Format
+from duramen.formats import Format, make
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
+from duramen.formats.detect import detect_directory
 from duramen.formats.index import Index
 from duramen.kernel.layout import Columns, Stop
-from duramen.log.directory import Directory, LogFile, SegmentFiles, format_at, list_log
+from duramen.log.compaction.state import read_state
+from duramen.log.directory import Directory, Listing, LogFile, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.evidence import Evidence
+from duramen.log.journal import refuse_unfinished
+from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.report import Finding, Report, SegmentReport
 
 Progress = Callable[[int], None]
@@ -29,6 +41,12 @@ Progress = Callable[[int], None]
 _SALVAGE = "`duramen repair` shows what can be kept and what is lost"
 _NOTHING = "nothing: it is cut when the log is next opened for writing"
 _REINDEX = "nothing is lost: `duramen reindex` makes it anew from the records"
+_COMMAND = re.compile(r"`duramen (repair|reindex|verify)((?: --\w+)*)`")
+_GAPS = frozenset({"missing-segment", "offset-gap", "wrong-name", "manifest-ahead"})
+"""Findings that say that offsets are missing."""
+
+THREADS_FROM_BYTES = 8 << 20
+"""Less than this is checked before threads have begun."""
 
 
 def verify(
@@ -41,8 +59,37 @@ def verify(
 ) -> Report:
     """Check the log at ``path``, a directory or a single segment file."""
     disk = disk if disk is not None else PosixDisk()
-    fmt = format_at(disk, path, format, options)
-    return Verifier(disk, path, fmt, progress or (lambda _bytes: None)).run()
+    fmt, problem = format_for(disk, path, format, options)
+    return check_log(disk, path, fmt, progress, [] if problem is None else [problem])
+
+
+def check_log(
+    disk: Disk, path: str, fmt: Format, progress: Progress | None = None, findings: Sequence[Finding] = ()
+) -> Report:
+    """Check a log whose format is known. ``findings`` are those that were made on the way."""
+    verifier = Verifier(disk, path, fmt, progress or (lambda _bytes: None))
+    verifier.report.findings += findings
+    return verifier.run()
+
+
+def verify_segment(
+    disk: Disk, path: str, fmt: Format, files: SegmentFiles, *, is_last: bool, directory: Directory | None = None
+) -> Checked:
+    """Check one segment of the log at ``path`` by itself, with its derived files: what a thread or a process elsewhere
+    does. The answers of all, in order, make the report: `Verifier.conclude`."""
+    return Verifier(disk, path, fmt, lambda _bytes: None, directory).check(files, is_last=is_last)
+
+
+def format_for(disk: Disk, path: str, name: str | None, options: dict[str, Any]) -> tuple[Format, Finding | None]:
+    """The format of a log; told from its files where the sidecar cannot be read, and then with a finding."""
+    try:
+        return format_at(disk, path, name, options), None
+    except CorruptionError as error:
+        if error.path is None or posixpath.basename(error.path) != "log.json":
+            raise
+        action = "`duramen repair` makes it anew; no record is lost"
+        problem = Finding("bad-sidecar", Severity.DAMAGE, error.path, error.message, action)
+        return make(name or detect_directory(path, Listing(disk, path)).format, **options), problem
 
 
 class Checked(NamedTuple):
@@ -70,10 +117,18 @@ class Verifier:
         return self._fmt
 
     def run(self) -> Report:
-        last = len(self._directory.segments) - 1
-        return self.conclude(
-            [self.check(files, is_last=number == last) for number, files in enumerate(self._directory.segments)]
-        )
+        segments = self._directory.segments
+        last = len(segments) - 1
+        threads = min(len(segments), os.cpu_count() or 1)
+        if threads < 2 or sum(files.segment.size_bytes for files in segments) < THREADS_FROM_BYTES:
+            return self.conclude([self.check(files, is_last=number == last) for number, files in enumerate(segments)])
+        self._progress = _one_at_a_time(self._progress)
+        pool = ThreadPoolExecutor(threads, "verify")
+        try:
+            jobs = [pool.submit(self.check, files, is_last=number == last) for number, files in enumerate(segments)]
+            return self.conclude([job.result() for job in jobs])
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def check(self, files: SegmentFiles, *, is_last: bool) -> Checked:
         """Check one segment; changes nothing of this object, so several may run at once."""
@@ -109,7 +164,34 @@ class Verifier:
             self._other(file)
         self._check_against_log()
         self.report.findings += self._evidence.of_log(self.report.segments)
+        self._check_repair()
+        self._explain()
         return self.report
+
+    def _check_repair(self) -> None:
+        """A repair that was stopped half-way leaves a log in between."""
+        try:
+            refuse_unfinished(self._disk, self.report.path)
+        except CorruptionError as error:
+            self._find("unfinished-repair", Severity.DAMAGE, self.report.path, error.message, error.hint or "")
+
+    def _explain(self) -> None:
+        """Name the log in the commands, take what a repair gave up for known, and pass over gaps of our compaction."""
+        losses = read_losses(self._disk, self.report.path)
+        is_file = self._disk.kind(self.report.path) == Kind.FILE
+        compacted = 0 if is_file else read_state(self._disk, self.report.path).begun_until
+        root = shlex.quote(self._directory.root or "." if is_file else self.report.path)
+        explained = []
+        for finding in self.report.findings:
+            # Not those that the sidecar's own list of segments tells of: compaction keeps that one right.
+            is_warning = finding.code in _GAPS and finding.severity == Severity.WARNING
+            is_gap = is_warning or finding.code == "manifest-ahead"
+            if is_gap and finding.last_offset is not None and finding.last_offset < compacted:
+                continue
+            finding = _known(finding, losses) if losses else finding
+            action = _COMMAND.sub(lambda found: f"`duramen {found[1]}{found[2]} {root}`", finding.action)
+            explained.append(finding if action == finding.action else replace(finding, action=action))
+        self.report.findings = explained
 
     # --- segments
 
@@ -197,6 +279,7 @@ class Verifier:
             "fine after compaction; otherwise the first records are lost" if legal else
             "the file was renamed, or its first records are lost",
             position=segment.start.position, first_offset=segment.base_offset,
+            last_offset=report.first_offset - 1 if late and report.first_offset is not None else None,
         )  # fmt: skip
 
     def _check_gaps(self, report: SegmentReport, rows: Rows, previous: int | None) -> None:
@@ -292,11 +375,13 @@ class Verifier:
         return checkers
 
     def _missing_index(self, files: SegmentFiles, report: SegmentReport) -> None:
-        if not self._fmt.capabilities.index or files.base is None or Role.INDEX in files.derived:
-            return
-        if self.report.path == report.path:
-            return  # a single file was asked for
-        self._find("missing-index", Severity.WARNING, report.path, "the segment has no index", _REINDEX)
+        """The index has to be there; one by time helps only with look-ups by time, and other programs may leave it."""
+        if not self._fmt.capabilities.index or files.base is None or self.report.path == report.path:
+            return  # also where a single file was asked for
+        if Role.INDEX not in files.derived:
+            self._find("missing-index", Severity.WARNING, report.path, "the segment has no index", _REINDEX)
+        elif set(self._fmt.index_builder(files.base, 0).headers()) - files.derived.keys():
+            self._find("missing-index", Severity.NOTE, report.path, "the segment has no time index", _REINDEX)
 
     def _other(self, file: LogFile) -> None:
         path = self._directory.full(file.path)
@@ -320,6 +405,10 @@ class Verifier:
             for file in self._directory.others
             if file.name.role in (Role.MANIFEST, Role.CHECKPOINT)
         }
+        if self._disk.kind(self.report.path) == Kind.DIRECTORY:
+            for name in self._fmt.log_files([], 0).keys() - files.keys():
+                message, path = "the file that describes the log is missing", self._directory.full(name)
+                self._find("missing-manifest", Severity.WARNING, path, message, _REINDEX)
         for name, problem in self._fmt.check_log(files, [s.summary for s in self.report.segments]):
             self._problem(self._directory.full(name), problem)
 
@@ -344,6 +433,29 @@ class Verifier:
         last_offset: int | None = None,
     ) -> None:
         self.report.findings.append(Finding(code, severity, path, message, action, position, first_offset, last_offset))
+
+
+def _known(finding: Finding, losses: Sequence[KnownLoss]) -> Finding:
+    """A gap that a repair has shown, and somebody has accepted, is no news."""
+    if finding.code not in _GAPS or finding.first_offset is None or finding.last_offset is None:
+        return finding
+    loss = covered(losses, finding.first_offset, finding.last_offset)
+    if loss is None:
+        return finding
+    return replace(
+        finding, code="known-loss", severity=Severity.NOTE, message=f"{finding.message}: {loss.why}",
+        action=f"nothing: a repair gave them up; what it took away is in {loss.repair}",
+    )  # fmt: skip
+
+
+def _one_at_a_time(progress: Progress) -> Progress:
+    guard = threading.Lock()
+
+    def locked(done_bytes: int) -> None:
+        with guard:
+            progress(done_bytes)
+
+    return locked
 
 
 def _default_action(problem: Problem) -> str:

@@ -22,12 +22,16 @@ from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, DetectionError, DuramenError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Encoded, Role, Segment, SegmentSummary, Values
-from duramen.log import intake, pending
+from duramen.log import change, intake, maintenance, pending
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
+from duramen.log.compaction.compact import Compaction, CompactionReport, Compactor, Progress
 from duramen.log.directory import Directory, SegmentFiles, detect, format_at, list_log
+from duramen.log.holds import Need
+from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
 from duramen.log.reader import Log
-from duramen.log.recovery import Recovered, Recovery, Step
+from duramen.log.recovery import Case, Recovered, Recovery, Step
+from duramen.log.retention import Retention, RetentionPlan
 from duramen.log.sequences import Claim, Sequences, is_damaged, is_there
 from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
 from duramen.model import MAX_OFFSET
@@ -76,6 +80,8 @@ class WritableLog(Log):
         queue_bytes: int = GroupLimits.queue_bytes,
         on_damage: str = "raise",
         clock: Callable[[], int] | None = None,
+        retention: Retention | None = None,
+        retention_interval_s: float = RETENTION_INTERVAL_S,
         **options: Any,
     ) -> None:
         if on_damage not in ("raise", "truncate"):
@@ -90,6 +96,9 @@ class WritableLog(Log):
         self._held: Watermark | None = None
         """In a transaction: the watermark that readers will learn of when it is committed."""
         self._sequences: Sequences | None = None
+        self._maintaining = threading.Lock()
+        self._retention = retention
+        self._timer: RetentionTimer | None = None
         disk = disk if disk is not None else PosixDisk()
         known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
         fmt = _prepare(disk, path, format, options)
@@ -98,6 +107,7 @@ class WritableLog(Log):
         try:
             if read_config(disk, path) != known:  # another writer made or changed the log just now
                 fmt = _prepare(disk, path, format, options)
+            changed = change.finish(disk, path)
             settled = pending.settle(disk, path, fmt, self._sidecar)
             if settled is not None and settled.replaces:
                 fmt = _prepare(disk, path, format, options)
@@ -109,7 +119,11 @@ class WritableLog(Log):
         except BaseException:
             self._sidecar.release()
             raise
+        if changed is not None:
+            self.recovery.insert(0, Step(Case.CHANGE, path, changed.why))
         self._commit = GroupCommit(self._commit_group, self._limits)
+        if retention is not None and retention.rules:
+            self._timer = RetentionTimer(self.retain, retention_interval_s, path)
 
     # --- opening
 
@@ -227,8 +241,30 @@ class WritableLog(Log):
             raise UsageError(f"{self.format} has one file only: it cannot be sealed", path=self.path)
         self._control("seal")
 
+    # --- its life
+
+    def retain(self, rules: Retention | None = None, *, dry_run: bool = False) -> RetentionPlan:
+        """Remove the oldest segments, as far as ``rules`` (or those that the log was opened with) say and nobody needs
+        them: no group, no cursor, no job. Answers what was removed and what held the rest back."""
+        self._check_usable()
+        return maintenance.retain(self, rules or self._retention or Retention(), self._needs(), dry_run=dry_run)
+
+    def compact(
+        self, how: Compaction | None = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> CompactionReport:
+        """Keep only the newest record of every key in the sealed segments. Appends go on meanwhile."""
+        self._check_usable()
+        with self._maintaining:
+            return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress).run(dry_run=dry_run)
+
+    def _needs(self) -> list[Need]:
+        """Who still needs which records, besides the jobs that hold some."""
+        return []
+
     def close(self) -> None:
         """Bring everything to the disk, write the derived files, and let the log go."""
+        if self._timer is not None:
+            self._timer.close()
         with self._closing:
             if self._closed:
                 return
@@ -499,6 +535,8 @@ class WritableLog(Log):
         except BaseException as error:
             self._poison = error
             raise
+        if self._timer is not None:
+            self._timer.wake()
 
     def _write_manifest(self, disk: Disk, path: str) -> None:
         if not self.codec.capabilities.manifest:
@@ -545,13 +583,13 @@ class WritableLog(Log):
 
     def _do_load_sequences(self) -> None:
         if self._sequences is None:
-            self._sequences = Sequences(self, 0, self._sync, self._poisoned_by)
+            self._sequences = Sequences(self, 0, self._do_sync, self._poisoned_by)
 
     def _open_sequences(self, proven_offset: int) -> None:
         """Settle what was announced before any record can get its offset. A damaged file keeps producers out and
         nobody else: whoever asks for one is told."""
         try:
-            self._sequences = Sequences(self, proven_offset, self._sync, self._poisoned_by)
+            self._sequences = Sequences(self, proven_offset, self._do_sync, self._poisoned_by)
         except CorruptionError:
             if not is_damaged(self._disk, self.path):
                 raise

@@ -68,7 +68,8 @@ class Histogram:
 class LogCounters:
     """What one writer has done since it was opened."""
 
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str, *, listed: bool = True) -> None:
+        """``listed``: part of every `snapshot` as long as it lives."""
         self.log = log
         self.appends = 0
         self.records = 0
@@ -82,8 +83,9 @@ class LogCounters:
         self.batch_records = Histogram(RECORDS)
         self.batch_bytes = Histogram(BYTES)
         self.sync_seconds = Histogram(SECONDS)
-        with _guard:
-            _logs.add(self)
+        if listed:
+            with _guard:
+                _logs.add(self)
 
     def committed(self, appends: int, records: int, size_bytes: int) -> None:
         """One group was acknowledged."""

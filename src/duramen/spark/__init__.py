@@ -2,7 +2,7 @@
 
 The only part that imports pyspark, and only what is used of it. The source: `options` reads its options, `places` finds
 the logs, `planning` and `splits` divide them among tasks, `reading` is what a task does, `schema` names the columns,
-`stream` follows, `scan` takes the faster way, `failing` keeps errors short, and `source` is what Spark meets.
+`stream` follows, `scanning` takes the faster way, `failing` keeps errors short, and `source` is what Spark meets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from typing import Any
 
 __all__ = ["lag", "scan"]
 
-_FROM = {"scan": "duramen.spark.scan", "lag": "duramen.spark.stream"}
+_FROM = {"scan": "duramen.spark.scanning", "lag": "duramen.spark.stream"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _FROM:
-        value = getattr(importlib.import_module(_FROM[name]), name)
-        globals()[name] = value  # the module of the same name would hide the function
-        return value
+        return getattr(importlib.import_module(_FROM[name]), name)
     raise AttributeError(f"module 'duramen.spark' has no attribute {name!r}")

@@ -32,6 +32,8 @@ NAMES = (
     "maxBytesPerPartition", "columns", "failOnDataLoss", "onDamage", "verify", "cursor",
 )  # fmt: skip
 
+_OF_A_TABLE = {"provider", "owner", "external", "is_managed_location", "comment", "collation"}
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -64,11 +66,16 @@ class ReadOptions:
 
 def parse(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of one read."""
-    texts = {name.lower(): text for name, text in given.items()}
+    texts = _without_table({name.lower(): text for name, text in given.items()})
     known = {name.lower(): name for name in NAMES}
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}
     _refuse_unknown(texts, {**known, **of_format})
     get = _Texts(texts)
+    if not texts:
+        raise UsageError(
+            "option path is missing, and so are all others: Spark forgets the options of a table for a Python source",
+            hint="use CREATE TEMPORARY VIEW … USING duramen OPTIONS (path '…')",
+        )
     if "path" not in texts:
         raise UsageError("option path is missing", hint='name the log: .load("/data/events")')
     log_format = texts.get("logformat")
@@ -104,6 +111,18 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         verify=get.flag("verify", None),
         cursor=texts.get("cursor"),
     )
+
+
+def _without_table(texts: dict[str, str]) -> dict[str, str]:
+    """The options alone, where Spark hands over all it knows about a table of its catalogue."""
+    location = texts.pop("location", None)
+    for name in _OF_A_TABLE & texts.keys():
+        del texts[name]
+    for name in [name for name in texts if name.startswith("option.")]:
+        texts.setdefault(name.removeprefix("option."), texts.pop(name))
+    if location is not None:
+        texts.setdefault("path", location)
+    return texts
 
 
 def _refuse_unknown(texts: Mapping[str, str], known: Mapping[str, str]) -> None:

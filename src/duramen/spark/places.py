@@ -10,10 +10,9 @@ import os
 import posixpath
 import re
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from duramen.disk import Disk, PosixDisk
-from duramen.disk.arrowfs import is_address, open_address
+from duramen.disk.address import disk_for
 from duramen.disk.base import Kind
 from duramen.errors import StorageError
 from duramen.spark.options import ReadOptions
@@ -31,12 +30,9 @@ class Place(NamedTuple):
 
 
 def disk_of(path: str) -> tuple[Disk, str]:
-    """The disk that a path or address lies on, and the path there."""
-    if path.startswith("file:"):
-        path = unquote(urlsplit(path).path)
-    elif is_address(path):
-        return open_address(path)
-    return PosixDisk(), os.path.abspath(path)
+    """The disk that a path or address lies on, and the path there: executors may stand elsewhere than the driver."""
+    disk, inner = disk_for(path)
+    return disk, os.path.abspath(inner) if isinstance(disk, PosixDisk) else inner
 
 
 def find_places(options: ReadOptions, disk: Disk, path: str) -> list[Place]:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from duramen.errors import DuramenError
 from duramen.spark.failing import plain, plain_rows
 from duramen.spark.options import ReadOptions, parse
 from duramen.spark.places import disk_of
@@ -55,12 +56,14 @@ class DuramenSource(DataSource):
         options = parse(self.options, streaming=False)
         return DuramenReader(options, wanted_of(schema, options))
 
-    @plain
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from duramen.spark.stream import DuramenStreamReader
+        from duramen.spark.stream import DuramenStreamReader, RefusingStreamReader
 
-        options = parse(self.options, streaming=True)
-        return DuramenStreamReader(options, wanted_of(schema, options))
+        try:
+            options = parse(self.options, streaming=True)
+            return DuramenStreamReader(options, wanted_of(schema, options))
+        except DuramenError as error:
+            return RefusingStreamReader(error)
 
     @plain
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -26,8 +26,8 @@ from duramen.model import MAX_OFFSET
 from duramen.spark.options import MAX_PARTITION_BYTES, MIN_PARTITION_BYTES
 from duramen.spark.places import Place
 
-OPEN_COST_BYTES = 1 << 20
-"""What opening a file costs, as if it were so many bytes more: thousands of small segments make few tasks, and not
+OPEN_COST_BYTES = 64 << 10
+"""What opening a file costs, as if it were so many bytes more: thousands of small segments make a few tasks, and not
 one task of thousands of files."""
 DEFAULT_TASKS = 16
 """How many tasks a log is divided into if they can be of a sensible size: enough for a few machines."""
@@ -117,12 +117,13 @@ def plan(
               for segment in _wanted_segments(log, bounds)]  # fmt: skip
     total = sum(segment.size_bytes for _, _, segment, _ in wanted)
     target = max_bytes or min(MAX_PARTITION_BYTES, max(MIN_PARTITION_BYTES, total // DEFAULT_TASKS))
-    target = max(1, min(target, -(-total // min_splits)))
+    cost = min(OPEN_COST_BYTES, target // 16)
+    if min_splits > 1:
+        target, cost = min(target, max(1, total // min_splits)), 0
     pieces: list[Piece] = []
     for number, log, segment, bounds in wanted:
         pieces += _cut(log, disk, segment, number, bounds, target)
     specs = tuple(spec_of(log, place) for place, log, _ in logs)
-    cost = 0 if min_splits > 1 else OPEN_COST_BYTES
     return [_split(specs, group) for group in _pack(pieces, target, cost)]
 
 
@@ -179,7 +180,7 @@ def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, ta
     end_position = marks.position_of(bounds.to_offset)
     while True:
         begin = (start or segment.start).position
-        cut = marks.after_position(begin + target) if end_position - begin > target * 1.25 else None
+        cut = marks.near_position(begin + target, begin) if end_position - begin > target * 1.25 else None
         if cut is None or not begin < cut.position < end_position:
             yield replace(whole, start=start, end_position=end_position)
             return
@@ -294,12 +295,17 @@ class _Marks:
         cursor = self._checked(offsets, positions, int(np.searchsorted(offsets, offset)))
         return size if cursor is None else cursor.position
 
-    def after_position(self, position: int) -> Cursor | None:
-        """The first mark at or behind a position."""
+    def near_position(self, position: int, begin: int) -> Cursor | None:
+        """The mark nearest to a position, behind ``begin``."""
         if self._stride:
             return self._by_stride(-(-(position - self._segment.start.position) // self._stride))
         offsets, positions = self._table()
-        return self._checked(offsets, positions, int(np.searchsorted(positions, position)))
+        row = int(np.searchsorted(positions, position))
+        if 0 < row < len(positions):
+            before, after = int(positions[row - 1]), int(positions[row])
+            if before > begin and position - before < after - position:
+                row -= 1
+        return self._checked(offsets, positions, row)
 
     def _by_stride(self, row: int) -> Cursor | None:
         start = self._segment.start

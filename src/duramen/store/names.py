@@ -27,7 +27,7 @@ def is_topic(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
-def check_topic(name: str) -> str:
+def check_topic(name: object) -> str:
     """The name, if a topic can have it: 1 to 249 of ``A-Z a-z 0-9 . _ -``, and neither ``.`` nor ``..``."""
     if not isinstance(name, str) or not is_topic(name):
         shown = repr(name)
@@ -69,7 +69,7 @@ def parse_partition(name: str) -> int | None:
     return int(name)
 
 
-def check_partition(number: int) -> int:
+def check_partition(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_PARTITIONS:
         raise UsageError(f"{number!r} is no partition", hint=f"a number from 0 to {MAX_PARTITIONS - 1}")
     return number

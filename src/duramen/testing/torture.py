@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from duramen.testing import transactions
 from duramen.testing.explorer import Case, Explorer
 from duramen.testing.running import BrokenPromiseError
 from duramen.testing.workloads import SETUPS, WORKLOADS
@@ -54,6 +55,8 @@ def hunt(setups: Sequence[str], seconds: float, seed: int, files: Mapping[str, M
         explorer = explorers[case.setup]
         try:
             explorer.explore(case)
+            if case.workload == "batches" and SETUPS[case.setup].directory is None:
+                transactions.explore(transactions.Scene(case.setup, case.seed, 1 + case.seed % 2), crashes=2)
         except BrokenPromiseError as error:
             print(f"BROKEN {case}: {error}", flush=True)
             whole = False
@@ -92,12 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         setups = [name for name in given.format or SETUPS if SETUPS[name].directory is None or name in files]
         return 0 if hunt(setups, given.seconds, given.seed, files) else 1
     try:
-        case = Case.parse(given.case)
-        Explorer(files=files).explore(case)
+        if given.case.startswith("transactions:"):
+            transactions.explore(transactions.Scene.parse(given.case))
+        else:
+            Explorer(files=files).explore(Case.parse(given.case))
     except BrokenPromiseError as error:
         print(f"BROKEN {error}")
         return 1
-    print(f"{case}: all promises hold")
+    print(f"{given.case}: all promises hold")
     return 0
 
 

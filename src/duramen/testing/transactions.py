@@ -77,6 +77,12 @@ class Scene:
     def __str__(self) -> str:
         return f"transactions:{self.setup}:{self.seed}:{self.logs}"
 
+    @classmethod
+    def parse(cls, text: str) -> Scene:
+        """Read what `str` wrote."""
+        _, setup, seed, logs = text.split(":")
+        return cls(setup, int(seed), int(logs))
+
     # --- running
 
     def run(self) -> list[Moment]:
@@ -235,11 +241,14 @@ def _holds_a_log(disk: SimulatedDisk, path: str) -> bool:
     return any(not name.startswith(skipped) and not name.endswith("/") for name in disk.tree() if name.startswith(path))
 
 
-def explore(scene: Scene, *, crashes: int = 4, inner_every: int = 60) -> int:
-    """Crash a scene after every operation, ``crashes`` times each, and as a kill. Answers how many disks were seen."""
+def explore(scene: Scene, *, crashes: int = 4, inner_every: int = 60, every: int = 1) -> int:
+    """Crash a scene after every operation (or one of ``every``), ``crashes`` times each, and as a kill. Answers how
+    many disks were seen."""
     seen: set[tuple[bytes, int]] = set()
     chance = random.Random(repr((scene.seed, scene.setup)))
     for number, moment in enumerate(_run(scene)):
+        if number % every != scene.seed % every:
+            continue
         ways: Sequence[CrashPattern | None] = [None, *chance.sample(patterns(number, 8), crashes)]
         for pattern in ways:
             crashed = moment.disk.clone() if pattern is None else moment.disk.crash(pattern)

@@ -14,7 +14,6 @@ Refuses formats whose records cannot be left out one by one.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,30 +23,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from duramen.disk import Disk
-from duramen.disk.base import Kind
 from duramen.errors import UsageError
 from duramen.formats.base import Cursor, Rows, Segment
 from duramen.kernel.layout import FrameColumns, Stop
 from duramen.log.build import BuiltSegment, SegmentBuilder, remove_tree
 from duramen.log.compaction.keys import KeyOf, extractor
+from duramen.log.compaction.state import State, read_state
 from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
-from duramen.log.maintenance import compacted_until, sealed_directory, swap_segment
+from duramen.log.holds import Need, read_holds
+from duramen.log.maintenance import sealed_directory, swap_segment, write_state
 from duramen.log.retention import newest_us
 from duramen.log.sidecar import DIRECTORY
 
 if TYPE_CHECKING:
     from duramen.log.writer import WritableLog
 
-STATE = posixpath.join(DIRECTORY, "compaction.json")
 STAGING = posixpath.join(DIRECTORY, "compacting")
 DEFAULT_MEMORY_BYTES = 128 << 20
 DAY_MS = 86_400_000
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes to do."""
+Progress = Callable[[int], None]
+"""Called with the bytes that were read since the last call; each sealed byte is read twice."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +96,8 @@ class CompactionReport:
     tombstones_removed: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    held_by: list[Need] = field(default_factory=list)
+    """Who has not read a segment yet, so that it was left alone, and all behind it."""
     note: str = ""
     """Why nothing was done, where that is so."""
 
@@ -132,8 +132,7 @@ class Compactor:
         self._how = how
         self._now_us = now_us
         self._columns, self._keys_of = extractor(self._fmt, how.key)
-        self._progress = progress or (lambda done, total: None)
-        self._done_bytes = self._total_bytes = 0
+        self._progress = progress or (lambda read_bytes: None)
         self._report = CompactionReport()
 
     def run(self, *, dry_run: bool = False) -> CompactionReport:
@@ -143,28 +142,38 @@ class Compactor:
         report.segments = len(found)
         report.bytes_before = report.bytes_after = sum(each.files.segment.size_bytes for each in found)
         if not found:
-            report.note = "there is no sealed segment to compact"
+            holder = f": {report.held_by[0]}" if report.held_by else ""
+            report.note = f"there is no sealed segment to compact{holder}"
             return report
         dirty = self._dirty_ratio(found)
         if dirty < self._how.min_dirty_ratio:
             report.note = f"{dirty:.0%} of the bytes are new, less than {self._how.min_dirty_ratio:.0%}"
             return report
+        until = found[-1].next_base
+        if not dry_run:  # the gaps that it leaves have a reason before there is one
+            compacting = State(read_state(self._log._disk, self._log.path).cleaned_until, until, self._now_us)
+            write_state(self._log, compacting)
         with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
             self._compact(directory, found, spill, dry_run)
+        remove_tree(self._log._disk, posixpath.join(self._log.path, STAGING))
         if not report.changed:
             report.note = "every key is there once: nothing to remove"
         if not dry_run:
-            until = found[-1].next_base
-            compacted_until(self._log, until, {STATE: self._state(until)}, self._now_us)
+            write_state(self._log, State(until, until, self._now_us))
         return report
 
     # --- what may be compacted
 
     def _cleanable(self, directory: Directory) -> list[_Found]:
+        """The oldest sealed segments, up to the first that is too young or that somebody has not read yet."""
         segments = directory.segments
         bases = [files.base or 0 for files in segments[1:]] + [self._log._active.base]
-        found = []
+        needs = [*self._log._needs(), *read_holds(self._log._disk, self._log.path, self._now_us)]
+        found: list[_Found] = []
         for files, next_base in zip(segments, bases, strict=True):
+            self._report.held_by = [need for need in needs if need.offset < next_base]
+            if self._report.held_by:
+                break
             if self._how.min_lag_ms and self._fmt.capabilities.timestamps is not None:
                 youngest_us = self._now_us - self._how.min_lag_ms * 1000
                 newest = newest_us(self._log._disk, self._fmt, directory, files, youngest_us)
@@ -174,13 +183,10 @@ class Compactor:
         return found
 
     def _dirty_ratio(self, found: list[_Found]) -> float:
-        cleaned_until = read_cleaned_until(self._log._disk, self._log.path)
+        cleaned_until = read_state(self._log._disk, self._log.path).cleaned_until
         total = sum(each.files.segment.size_bytes for each in found)
         dirty = sum(each.files.segment.size_bytes for each in found if each.next_base > cleaned_until)
         return dirty / total if total else 0.0
-
-    def _state(self, cleaned_until: int) -> bytes:
-        return json.dumps({"cleaned_until": cleaned_until, "at_us": self._now_us}).encode() + b"\n"
 
     # --- the two passes
 
@@ -188,7 +194,6 @@ class Compactor:
         report, how = self._report, self._how
         first, last = found[0].files.base or 0, found[-1].next_base - 1
         survivors = Survivors(first, last, spill, how.memory_bytes)
-        self._total_bytes = 2 * report.bytes_before
         keyed = self._keyed(directory, found)
         report.keys, report.keyless = find_survivors(
             keyed, survivors, spill, how.memory_bytes, keep_keyless=how.keyless == "keep"
@@ -203,7 +208,7 @@ class Compactor:
             report.records_after += kept
             size = each.files.segment.size_bytes
             if kept < each.records and dry_run:
-                report.bytes_after -= size - self._kept_bytes(directory, each, survivors)
+                report.bytes_after -= size - (self._kept_bytes(directory, each, survivors) if kept else 0)
             elif kept < each.records:
                 self._replace(directory, each, survivors, kept, staging)
             self._advance(size)
@@ -244,6 +249,7 @@ class Compactor:
     def _kept_bytes(self, directory: Directory, each: _Found, survivors: Survivors) -> int:
         total = 0
         for segment, rows in self._scan(directory, each.files):
+            total = total or segment.start.position
             kept = survivors.has(rows.columns.first_offsets)
             total += len(segment.select(rows, kept, Cursor(0, -1)).data)
         return total
@@ -279,22 +285,10 @@ class Compactor:
                 builder.close()
 
     def _advance(self, size_bytes: int) -> None:
-        self._done_bytes += size_bytes
-        self._progress(self._done_bytes, self._total_bytes)
+        self._progress(size_bytes)
 
 
 def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:
     frames = rows.columns
     assert isinstance(frames, FrameColumns)
     return frames.value_length == 0
-
-
-def read_cleaned_until(disk: Disk, root: str) -> int:
-    """The offset up to which the log was compacted last; 0 where that is not known."""
-    path = posixpath.join(root, STATE)
-    if disk.kind(path) != Kind.FILE:
-        return 0
-    try:
-        return int(json.loads(bytes(disk.map(path).data))["cleaned_until"])
-    except (ValueError, KeyError, TypeError):
-        return 0

@@ -5,9 +5,30 @@
 'duramen.spark.jobs.verify'
 """
 
+from duramen.spark.jobs.compact import compact
+from duramen.spark.jobs.convert import convert
 from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import Exported, export
+from duramen.spark.jobs.moving import Into, Moved, ingest, replay
+from duramen.spark.jobs.profile import Profile, profile
+from duramen.spark.jobs.profile_page import page as profile_page
 from duramen.spark.jobs.targets import committed_files
 from duramen.spark.jobs.verify import verify, verify_rows
 
-__all__ = ["Exported", "committed_files", "decoder", "export", "verify", "verify_rows"]
+__all__ = [
+    "Exported",
+    "Into",
+    "Moved",
+    "Profile",
+    "committed_files",
+    "compact",
+    "convert",
+    "decoder",
+    "export",
+    "ingest",
+    "profile",
+    "profile_page",
+    "replay",
+    "verify",
+    "verify_rows",
+]

@@ -63,7 +63,9 @@ def export(
         raise UsageError(f"cannot partition by {partition_by!r}", hint=f"by {' or '.join(UNITS_US)}")
     reading = read_options(path, format, **options)
     if incremental and reading.ending_us is not None:
-        raise UsageError("an incremental export cannot end at a time", hint="what came too late would never be exported")
+        raise UsageError(
+            "an incremental export cannot end at a time", hint="what came too late would never be exported"
+        )
     place = target(kind, to, **(target_options or {}))
     names = _columns(columns, partition_by, is_store=reading.is_store)
     if dry_run:

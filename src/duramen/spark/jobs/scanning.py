@@ -8,7 +8,7 @@ changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -57,6 +57,17 @@ class Portion:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         return read_split(self.split, self.wanted, disk_of(self.path)[0])
+
+    @property
+    def log_name(self) -> str:
+        """The log of a portion that has one."""
+        return name_of(self.split.logs[0].place)
+
+    def single_logs(self) -> Iterator[Portion]:
+        """The same, one log at a time."""
+        for number, spec in enumerate(self.split.logs):
+            pieces = tuple(replace(piece, log=0) for piece in self.split.pieces if piece.log == number)
+            yield replace(self, split=Split((spec,), pieces))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from duramen import errors
 from duramen.errors import DuramenError, StorageError
 
 if TYPE_CHECKING:
@@ -118,6 +120,34 @@ def no_pandas_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise what Spark raises as one of our own errors: the one that a task or the sink raised, if it was ours."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise plain_error(error) from error
+
+
+def plain_error(error: Exception) -> DuramenError:
+    """What Spark says, as one line; with the class of the error that was raised on the other side, if it was ours."""
+    thrown = getattr(error, "java_exception", None)  # py4j's error about what no class of pyspark stands for
+    told = str(error) if thrown is None else str(thrown.getMessage())
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    for line in lines:
+        found = _OURS.search(line)
+        kind = getattr(errors, found[1], None) if found else None
+        if found and isinstance(kind, type) and issubclass(kind, DuramenError):
+            return kind(found[2])
+    return DuramenError(f"Spark refused: {lines[0] if lines else type(error).__name__}")
+
+
+_OURS = re.compile(r"(?:duramen\.\w+(?:\.\w+)*\.)?\b(\w+Error): (.+)")
 
 
 def cores(spark: SparkSession) -> int:

@@ -30,7 +30,7 @@ def scan(spark: SparkSession, path: str, **options: Any) -> DataFrame:
     """The log at ``path`` as a DataFrame. ``options`` are those of the data source, by the same names; a list is taken
     where they want names with commas.
 
-    Takes the way through ``mapInArrow`` where pandas is installed, and the data source otherwise: the rows are the same.
+    Goes through ``mapInArrow`` where pandas is installed, and the data source otherwise: the rows are the same.
     """
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     if importlib.util.find_spec("pandas") is None:

@@ -1,0 +1,101 @@
+"""`duramen compact`: keeps only the newest record of every key in the sealed segments of a log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.output import Cell, Output, number, progress_bar, size, to_json
+from duramen.cli.quantities import parse_age_ms, parse_bytes
+from duramen.groups.log import ConsumableWritableLog
+from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport
+
+
+def command(
+    path: LogPath,
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key", metavar="KEY", help="What a record's key is: key, prefix:N, delimiter:TEXT or json:PATH."
+        ),
+    ] = "key",
+    drop_keyless: Annotated[
+        bool, typer.Option("--drop-keyless", help="Remove records without a key; they stay otherwise.")
+    ] = False,
+    tombstone_delay: Annotated[
+        str, typer.Option("--tombstone-delay", metavar="A", help="How long an empty value with a key stays.")
+    ] = "1d",
+    min_lag: Annotated[
+        str, typer.Option("--min-lag", metavar="A", help="Leave segments alone that hold a younger record.")
+    ] = "0s",
+    min_dirty: Annotated[
+        float, typer.Option("--min-dirty", metavar="R", help="Do nothing while less than this part (0 to 1) is new.")
+    ] = 0.0,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="B", help="Memory for the table of keys; more keys go to the disk.")
+    ] = f"{DEFAULT_MEMORY_BYTES >> 20}MiB",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Json = False,
+) -> Job:
+    """Keep only the newest record of every key.
+
+    Offsets and times of what stays do not change. The active segment is left alone: `duramen seal` ends it first.
+    """
+    how = Compaction(
+        key, "drop" if drop_keyless else "keep", parse_age_ms("--tombstone-delay", tombstone_delay),
+        parse_age_ms("--min-lag", min_lag), min_dirty, parse_bytes("--memory", memory),
+    )  # fmt: skip
+    return partial(run, Target.of(path, format, option), how, dry_run=dry_run, json=json)
+
+
+def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = False) -> int:
+    with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
+        total = 2 * sum(segment.size_bytes for segment in log.segments if segment.sealed)
+        with progress_bar(f"compact {target.path}", total) as progress:
+            report = log.compact(how, dry_run=dry_run, progress=progress)
+    out = Output()
+    if json:
+        out.write(
+            to_json(
+                {"dry_run": dry_run, **asdict(report), "held_by": [need._asdict() for need in report.held_by]}, indent=2
+            )
+            + "\n"
+        )
+    else:
+        show(report, out, dry_run=dry_run)
+    return 0
+
+
+def show(report: CompactionReport, out: Output, *, dry_run: bool) -> None:
+    if report.held_by:
+        names = "; ".join(str(need) for need in report.held_by)
+        out.line(Cell(f"held back by {names}", "warning"))
+    if not report.changed:
+        out.line(f"nothing to do: {report.note}")
+        return
+    would = "would be " if dry_run else ""
+    gone = report.records_before - report.records_after
+    out.line(
+        f"{number(gone, 'record')} of {report.records_before:,} {would}removed; "
+        f"{size(report.bytes_before)} {'would become' if dry_run else 'became'} {size(report.bytes_after)}"
+    )
+    out.pairs(
+        [
+            ("keys", f"{report.keys:,}"),
+            ("without a key", f"{report.keyless:,}"),
+            ("tombstones", f"{report.tombstones_removed:,} removed"),
+            ("segments", _segments(report, dry_run)),
+        ]
+    )
+
+
+def _segments(report: CompactionReport, dry_run: bool) -> str | Cell:
+    if dry_run:
+        return f"{report.segments:,} sealed"
+    return f"{report.segments:,} sealed, {report.rewritten:,} written anew, {report.removed:,} emptied and removed"

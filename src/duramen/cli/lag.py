@@ -1,0 +1,145 @@
+"""`duramen lag`: how far every group and every cursor is behind, in one log, in many, or in a whole store."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duramen.cli.address import parse, path_of, topic_of
+from duramen.cli.arguments import Job, Json
+from duramen.cli.group import COLUMNS, row
+from duramen.cli.output import STYLES, Cell, Column, Output, safe, to_json
+from duramen.disk import PosixDisk
+from duramen.errors import DuramenError, UsageError
+from duramen.groups.log import ConsumableLog
+from duramen.groups.overview import Standing, standings
+from duramen.store.layout import list_partitions
+from duramen.watch.places import Place, Places
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def command(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH…", help="Logs, roots of stores, ROOT#topic or ROOT#topic/partition.")
+    ],
+    watch: Annotated[
+        float | None, typer.Option("--watch", metavar="S", help="Look again every S seconds; ctrl-C ends it.")
+    ] = None,
+    json: Json = False,
+) -> Job:
+    """Show the lag of groups and cursors.
+
+    The lag counts offsets. Gaps, which compaction and tracking leave, count until a group has seen them.
+    """
+    if watch is not None and watch <= 0:
+        raise UsageError(f"--watch {watch} is not more than 0")
+    return partial(run, paths, watch, json)
+
+
+def run(paths: list[str], watch_s: float | None, json: bool) -> int:
+    found = places(paths)
+    if watch_s is None:
+        return _print(found, json)
+    try:
+        if json or not sys.stdout.isatty():
+            while True:
+                _print(found, json)
+                sys.stdout.flush()
+                time.sleep(watch_s)
+        _live(found, watch_s)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def places(paths: list[str]) -> list[Place]:
+    """The logs that the words stand for."""
+    disk = PosixDisk()
+    found: list[Place] = []
+    for text in paths:
+        topic = topic_of(text)
+        if topic is not None:
+            parts = list_partitions(disk, topic.root, topic.topic)
+            found += [Place(f"{topic}/{part.number}", part.path) for part in parts]
+        elif parse(text) is not None:
+            found.append(Place(text, path_of(text)))
+        else:
+            found += Places(disk, [text]).all()
+    return found
+
+
+def _look(place: Place) -> list[Standing]:
+    with ConsumableLog(place.path) as log:
+        return standings(log)
+
+
+def _rows(found: list[Place]) -> tuple[list[tuple[Place, Standing]], list[tuple[Place, DuramenError]]]:
+    """What stands, and which logs cannot be read: one that cannot does not hide the others."""
+    rows: list[tuple[Place, Standing]] = []
+    failed: list[tuple[Place, DuramenError]] = []
+    for place in found:
+        try:
+            rows += [(place, one) for one in _look(place)]
+        except DuramenError as error:
+            failed.append((place, error))
+    return rows, failed
+
+
+def _print(found: list[Place], json: bool) -> int:
+    rows, failed = _rows(found)
+    if len(found) == 1 and failed:
+        raise failed[0][1]
+    code = max((error.exit_code for _, error in failed), default=0)
+    code = code or int(any(one.offset is None for _, one in rows))
+    if json:
+        trees: list[dict[str, Any]] = [{"log": place.name, **one._asdict()} for place, one in rows]
+        trees += [{"log": place.name, "problem": str(error)} for place, error in failed]
+        print(to_json(trees))
+        return code
+    out = Output()
+    if rows:
+        columns, cells = _table(rows)
+        out.table(columns, cells, indent=0)
+    elif not failed:
+        out.line("no groups and no cursors")
+    for _, error in failed:
+        out.line(Cell(str(error), "damage"))
+    return code
+
+
+def _table(rows: list[tuple[Place, Standing]]) -> tuple[list[Column], list[list[str | Cell]]]:
+    return [Column("log"), *COLUMNS], [[place.name, *row(one)] for place, one in rows]
+
+
+def _live(found: list[Place], watch_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(markup=False, highlight=False), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(found), refresh=True)
+            time.sleep(watch_s)
+
+
+def _screen(found: list[Place]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    rows, failed = _rows(found)
+    title = f"duramen lag  {time.strftime('%H:%M:%S')}  (ctrl-C ends it)"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=Text(title), title_justify="left")
+    columns, cells = _table(rows)
+    for column in columns:
+        table.add_column(Text(column.title, STYLES["label"]), justify="right" if column.right else "left")
+    for line in cells:
+        shown = [cell if isinstance(cell, Cell) else Cell(cell) for cell in line]
+        table.add_row(*(Text(safe(cell.text), style=STYLES.get(cell.style, "")) for cell in shown))
+    for place, error in failed:
+        table.add_row(Text(safe(place.name)), Text(safe(str(error)), style=STYLES["damage"]))
+    return table

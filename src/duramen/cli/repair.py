@@ -1,0 +1,260 @@
+"""`duramen repair` and `duramen reindex`: what is going to be done, file by file; and, if asked, doing it.
+
+`repair` prints its plan and changes nothing without ``--apply``; ``--undo`` takes the last one back. Exit codes: 0 when
+the log is sound, or was made so; 1 when there is something to repair, or something that could not be; 2 for wrong
+usage; 3 when a file cannot be read or written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.output import Cell, Column, Output, number, offsets, progress_bar, size, to_json
+from duramen.cli.verify import show
+from duramen.disk import PosixDisk
+from duramen.errors import CorruptionError, UsageError
+from duramen.log.directory import list_log
+from duramen.log.repair import Action, Plan, Step, Strategy, Undone, repair, undo_repair
+from duramen.log.repair.reindex import Reindexed, reindex
+
+RANGES_SHOWN = 20
+"""Byte ranges and losses that are listed one by one; JSON has them all."""
+_STYLES = {
+    Action.CUT: "warning", Action.REWRITE: "warning", Action.RENAME: "note", Action.ASIDE: "warning",
+    Action.CREATE: "note", Action.INDEX: "note", Action.MANIFEST: "note", Action.SIDECAR: "note",
+}  # fmt: skip
+
+LogDirectory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
+
+
+def command(
+    path: LogDirectory,
+    apply: Annotated[bool, typer.Option("--apply", help="Do what the plan says.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the last repair back, byte for byte.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done: the default without --apply.")
+    ] = False,
+    strategy: Annotated[
+        Strategy,
+        typer.Option(
+            "--strategy", help="salvage: keep every whole record. truncate: cut a segment at its first bad one."
+        ),
+    ] = Strategy.SALVAGE,
+    strays: Annotated[bool, typer.Option("--strays", help="Also set aside files that are none of the log's.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --undo: drop what was appended since.")] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Json = False,
+) -> Job:
+    """Make a damaged log sound again: print the plan, and with --apply carry it out.
+
+    Nothing is destroyed: everything that changes is copied to .duramen/quarantine first, and --undo puts it back.
+    """
+    target = Target.of(path, format, option)
+    if force and not undo:
+        raise typer.BadParameter("--force goes with --undo")
+    if apply and undo:
+        raise typer.BadParameter("--apply and --undo exclude each other")
+    if apply and dry_run:
+        raise typer.BadParameter("--apply and --dry-run exclude each other")
+    if undo:
+        return partial(run_undo, target, dry_run=dry_run, force=force, json=json)
+    return partial(run, target, apply=apply, strategy=strategy, strays=strays, json=json)
+
+
+def run(
+    target: Target,
+    *,
+    apply: bool = False,
+    strategy: Strategy = Strategy.SALVAGE,
+    strays: bool = False,
+    json: bool = False,
+) -> int:
+    with progress_bar(f"repair {target.path}", (3 if apply else 1) * _size(target)) as progress:
+        plan = repair(
+            target.path, plan_only=not apply, format=target.format, strategy=strategy, strays=strays,
+            progress=progress, **target.options,
+        )  # fmt: skip
+    out = Output()
+    if json:
+        out.write(to_json(plan.as_dict(), indent=2) + "\n")
+    else:
+        show_plan(plan, target, out)
+    return 0 if plan.ok else 1
+
+
+def _size(target: Target) -> int:
+    """How much there is to read; 0 where that cannot be told yet."""
+    try:
+        return sum(files.segment.size_bytes for files in list_log(PosixDisk(), target.path, target.codec).segments)
+    except (CorruptionError, UsageError):
+        return 0
+
+
+# --- the plan
+
+
+def show_plan(plan: Plan, target: Target, out: Output) -> None:
+    if not plan.steps and not plan.refused:
+        out.line(f"{plan.path}: ", Cell("nothing to repair", "good"), f": {plan.format}, ", _kept(plan))
+        _notes(plan, out)
+        return
+    done = "repaired" if plan.applied and plan.steps else "plan"
+    out.line(f"{plan.path}: ", Cell(done, "heading"), f": {plan.format}, {number(len(plan.steps), 'step')}")
+    for step in plan.steps:
+        _show_step(step, out)
+    _show_losses(plan, out)
+    for line in plan.refused:
+        out.paragraph(f"refused: {line}", indent="  ", hanging="    ", style="damage")
+    _notes(plan, out)
+    out.blank()
+    if not plan.applied and plan.steps:
+        out.paragraph(f"Nothing was changed. → {_command(plan, target)} --apply", indent="  ", hanging="  ")
+    elif plan.quarantine is not None:
+        out.paragraph(
+            f"The originals are in {plan.path}/{plan.quarantine}; {_undo(target)} puts them back.", indent="  "
+        )
+    if plan.report is not None:
+        show(plan.report, 0, out)
+
+
+def _command(plan: Plan, target: Target) -> str:
+    words = ["duramen", "repair", shlex.quote(plan.path)]
+    if target.format is not None:
+        words += ["--format", target.format]
+    words += [f"--option {shlex.quote(f'{name}={value}')}" for name, value in target.options.items()]
+    if plan.strategy != Strategy.SALVAGE:
+        words += ["--strategy", str(plan.strategy)]
+    return " ".join(words)
+
+
+def _undo(target: Target) -> str:
+    return f"`duramen repair --undo {shlex.quote(target.path)}`"
+
+
+def _kept(plan: Plan) -> str:
+    return f"{number(plan.kept_records, 'record')}"
+
+
+def _show_step(step: Step, out: Output) -> None:
+    renamed = f" → {step.target}" if step.target is not None else ""
+    at = f", at byte {step.position}" if step.position is not None else ""
+    holds = f" ({number(step.records, 'record')} stay)" if step.records is not None and step.removed else ""
+    out.line(Cell(f"  {step.action:<17}", _STYLES[step.action]), Cell(f"{step.path}{renamed}{at}", "position"), holds)
+    start = " " * 19
+    out.paragraph(step.why, indent=start)
+    for removed in step.removed[:RANGES_SHOWN]:
+        length = size(removed.end - removed.start)
+        out.paragraph(
+            f"bytes {removed.start} to {removed.end - 1} ({length}) go: {removed.why}",
+            indent=start + "- ",
+            hanging=start + "  ",
+        )
+    for line in step.mended[:RANGES_SHOWN]:
+        out.paragraph(line, indent=start + "+ ", hanging=start + "  ")
+    rest = (
+        len(step.removed)
+        + len(step.mended)
+        - min(len(step.removed), RANGES_SHOWN)
+        - min(len(step.mended), RANGES_SHOWN)
+    )
+    if rest > 0:
+        out.line(Cell(f"{start}… and {rest} more: --json lists them all", "label"))
+
+
+def _show_losses(plan: Plan, out: Output) -> None:
+    if not plan.losses:
+        out.line(Cell(f"  nothing is lost: {number(plan.kept_records, 'record')} stay", "good"))
+        return
+    out.line(
+        Cell(f"  {number(plan.kept_records, 'record')} stay, {_lost(plan.lost_records)}", "damage"),
+    )
+    for loss in plan.losses[:RANGES_SHOWN]:
+        out.paragraph(f"{offsets(loss.first, loss.last)}: {loss.why}", indent="    ")
+    if len(plan.losses) > RANGES_SHOWN:
+        out.line(Cell(f"    … and {len(plan.losses) - RANGES_SHOWN} more: --json lists them all", "label"))
+
+
+def _lost(count: int) -> str:
+    return f"{number(count, 'offset')} {'is' if count == 1 else 'are'} lost"
+
+
+def _notes(plan: Plan, out: Output) -> None:
+    for line in plan.notes:
+        out.paragraph(f"note: {line}", indent="  ", hanging="    ", style="note")
+
+
+# --- undo
+
+
+def run_undo(target: Target, *, dry_run: bool = False, force: bool = False, json: bool = False) -> int:
+    undone = undo_repair(target.path, plan_only=dry_run, force=force, format=target.format, **target.options)
+    out = Output()
+    if json:
+        out.write(to_json(asdict(undone), indent=2) + "\n")
+    else:
+        _show_undone(undone, out, force=force)
+    return 0
+
+
+def _show_undone(undone: Undone, out: Output, *, force: bool) -> None:
+    verb = "as before the repair: put back" if undone.applied else "would be as before the repair: put back"
+    out.line(f"{undone.path}: {verb} {number(len(undone.restored), 'file')}, removed {len(undone.removed)}")
+    for path in undone.restored:
+        out.line("  restored  ", Cell(path, "position"))
+    for path in undone.removed:
+        out.line("  removed   ", Cell(path, "position"))
+    for line in undone.dropped:
+        out.line(Cell("  dropped   ", "warning"), line)
+    if undone.dropped and not undone.applied and not force:
+        out.paragraph("The log has changed since the repair: --undo needs --force, and drops that.", indent="  ")
+
+
+# --- reindex
+
+
+def reindex_command(
+    path: LogDirectory,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Json = False,
+) -> Job:
+    """Make index, time index and manifest anew from the records."""
+    return partial(run_reindex, Target.of(path, format, option), dry_run=dry_run, json=json)
+
+
+def run_reindex(target: Target, *, dry_run: bool = False, json: bool = False) -> int:
+    result = reindex(target.path, dry_run=dry_run, format=target.format, **target.options)
+    out = Output()
+    if json:
+        out.write(to_json({**asdict(result), "changed": result.changed}, indent=2) + "\n")
+    else:
+        _show_reindexed(result, out)
+    return 0
+
+
+def _show_reindexed(result: Reindexed, out: Output) -> None:
+    would = "" if result.applied else "would be "
+    changed = number(result.changed, "file")
+    out.line(f"{result.path}: {result.format}, {changed} of {len(result.files)} {would}made anew")
+    rows: list[list[str | Cell]] = [
+        [
+            Cell(file.path, "position"),
+            file.change,
+            "–" if file.before_bytes is None else size(file.before_bytes),
+            size(file.size_bytes),
+        ]
+        for file in result.files
+        if file.change != "same"
+    ]
+    if rows:
+        out.table([Column("file"), Column("change"), Column("before", right=True), Column("after", right=True)], rows)
+    for line in result.notes:
+        out.paragraph(f"note: {line}", indent="  ", hanging="    ", style="note")

@@ -1,0 +1,95 @@
+"""`duramen retain`: removes the oldest segments of a log, as far as the rules say and nobody needs them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.output import Cell, Column, Output, number, size, to_json
+from duramen.cli.quantities import parse_age_ms, parse_bytes, parse_percent
+from duramen.errors import UsageError
+from duramen.groups.log import ConsumableWritableLog
+from duramen.log.retention import Retention, RetentionPlan
+
+
+def command(
+    path: LogPath,
+    max_age: Annotated[
+        str | None, typer.Option("--max-age", metavar="A", help="Records older than this may go: 7d, 12h, 30min.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="B", help="The log may have this size: 500MB, 1.5GiB.")
+    ] = None,
+    before_offset: Annotated[
+        int | None, typer.Option("--before-offset", metavar="N", help="Records below this offset may go.")
+    ] = None,
+    keep_free: Annotated[
+        str | None, typer.Option("--keep-free", metavar="P", help="This much of the disk is to be free: 15%.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Json = False,
+) -> Job:
+    """Remove the oldest segments of a log.
+
+    Whole segments, oldest first; never the active one, and nothing that a group, a cursor or a running job still
+    needs. Says what held it back.
+    """
+    rules = Retention(
+        None if max_age is None else parse_age_ms("--max-age", max_age),
+        None if max_bytes is None else parse_bytes("--max-bytes", max_bytes),
+        before_offset,
+        None if keep_free is None else parse_percent("--keep-free", keep_free),
+    )
+    if not rules.rules:
+        raise UsageError("no rule says what may go", hint="give --max-age, --max-bytes, --before-offset or --keep-free")
+    return partial(run, Target.of(path, format, option), rules, dry_run=dry_run, json=json)
+
+
+def run(target: Target, rules: Retention, *, dry_run: bool = False, json: bool = False) -> int:
+    with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
+        plan = log.retain(rules, dry_run=dry_run)
+    out = Output()
+    if json:
+        out.write(to_json(_document(plan, dry_run), indent=2) + "\n")
+    else:
+        show(plan, out, dry_run=dry_run)
+    return 0
+
+
+def show(plan: RetentionPlan, out: Output, *, dry_run: bool) -> None:
+    if plan.removed:
+        columns = [Column("segment"), Column("offsets"), Column("size", right=True), Column("why")]
+        out.table(
+            columns,
+            [
+                (one.path, f"{one.base} to {one.next_base - 1}", size(one.size_bytes), one.reason)
+                for one in plan.removed
+            ],
+        )
+    verb = "would be removed" if dry_run else "removed"
+    out.line(
+        f"{number(len(plan.removed), 'segment')} {verb} ({size(plan.removed_bytes)}); "
+        f"the log begins at offset {plan.first_offset} and has {size(plan.kept_bytes)}"
+    )
+    if plan.held_by:
+        names = "; ".join(str(need) for need in plan.held_by)
+        out.line(Cell(f"held back by {names}", "warning"))
+    else:
+        out.line(Cell(f"the next segment stays: {plan.kept_because}", "label"))
+
+
+def _document(plan: RetentionPlan, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "removed": [one._asdict() for one in plan.removed],
+        "removed_bytes": plan.removed_bytes,
+        "first_offset": plan.first_offset,
+        "kept_bytes": plan.kept_bytes,
+        "kept_because": plan.kept_because,
+        "held_by": [need._asdict() for need in plan.held_by],
+    }

@@ -1,0 +1,498 @@
+"""A consumer group: records go out under a lease, and come back acknowledged, returned, or not at all.
+
+What is promised:
+
+- **At least once.** A record is delivered until somebody acknowledges it, in every order and over every crash. It is
+  never skipped: where the state is damaged or lost, records are delivered again.
+- **One holder.** Until its deadline a record is its holder's alone, whatever thread or process asks. After it, the
+  record goes out again with its epoch raised by one, and the former holder's ack is refused (`LeaseError`).
+- **An ack that was answered stays.** At ``durability="fsync"``, the default, over a power loss; at ``"write"`` over a
+  killed process. Deliveries are written, not synced: a power loss ends all their holders.
+
+Threads share one `Group` (``log.group(name)`` gives the same one); processes share its files. Calls that arrive
+together take the lock, and sync, once. The clock is the wall clock, because deadlines outlive processes: one that
+jumps ahead lets leases end early, which costs a second delivery, never a record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from duramen.errors import LeaseError, OffsetError, PoisonedError, UsageError
+from duramen.formats.base import columns_for, schema_for
+from duramen.formats.stroma_bulk import Acked, Bumped, Marked, Run
+from duramen.groups.ahead import Int64s, ReadAhead
+from duramen.groups.dead_letters import DeadLetters, Target
+from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds, claims_of, to_ms
+from duramen.groups.journal import COMPACT_BYTES, COMPACT_IN_FLIGHT, Journal, Ticket
+from duramen.groups.machine import Claim, Decision, Refused, runs_of
+from duramen.groups.places import place_of
+from duramen.log.commit import GroupCommit, GroupLimits, Request
+from duramen.log.reader import Log, Time, records_of
+from duramen.log.writer import DURABILITIES
+
+T = TypeVar("T")
+
+DEFAULT_LEASE_S = 30.0
+WINDOW = 1_000_000
+POLL_S = 0.1
+"""How long a waiting fetch sleeps at most before it looks again: for records that others gave back."""
+
+
+class GroupStatus(NamedTuple):
+    """How a group stands. Counts are of offsets."""
+
+    name: str
+    acked_until: int
+    """Everything before is acknowledged."""
+    next_offset: int
+    """The log's."""
+    lag: int
+    """Not acknowledged yet: in flight, or not even delivered."""
+    in_flight: int
+    expired: int
+    """Of those in flight: the deadline has passed, so they will be delivered again."""
+    acked_ahead: int
+    """Acknowledged behind something that is not."""
+    next_deadline_ms: int | None
+    warnings: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """Records that go out together: all for the same time."""
+
+    batch: pa.RecordBatch
+    epoch: int
+    runs: list[tuple[int, int]]
+    """Their offsets."""
+
+
+class Group:
+    """A consumer group of a log. Made by ``log.group(name)``.
+
+    >>> import tempfile, duramen
+    >>> with duramen.open(tempfile.mkdtemp() + "/orders", "a") as log:
+    ...     _ = log.append_batch([b"a", b"b", b"c"])
+    ...     group = log.group("billing")
+    ...     first, second = group.fetch(2, lease=30)
+    ...     print(group.ack(first), group.nack(second))
+    ...     print([(delivery.offset, delivery.epoch) for delivery in group.fetch(10)])
+    True 1
+    [(1, 2), (2, 1)]
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        name: str,
+        *,
+        start: str | int = "beginning",
+        lease: Seconds = DEFAULT_LEASE_S,
+        max_attempts: int | None = None,
+        dead_letter: Target | None = None,
+        durability: str = "fsync",
+        window: int = WINDOW,
+        on_damage: str = "raise",
+        create: bool = True,
+        compact_bytes: int = COMPACT_BYTES,
+        compact_in_flight: int = COMPACT_IN_FLIGHT,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        place, exists = place_of(log, name)
+        if not exists and not create:
+            raise UsageError(f"there is no group {name!r}", path=log.path, hint="`duramen group PATH list` shows them")
+        if on_damage not in ("raise", "redeliver"):
+            raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'redeliver'")
+        if (max_attempts is None) != (dead_letter is None):
+            raise UsageError("max_attempts and dead_letter belong together", path=log.path)
+        for option, number in {"max_attempts": max_attempts, "window": window, "compact_bytes": compact_bytes}.items():
+            if number is not None and number < 1:
+                raise UsageError(f"{option}={number} is not 1 or more")
+        self.name = name
+        self._log = log
+        self._start = start
+        self._lease_ms = to_ms(lease, "lease")
+        self._max_attempts = max_attempts
+        self._dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log.path)
+        self._durability = _checked(durability)
+        self._window = window
+        self._clock = clock or _now_ms
+        self._journal = Journal(
+            log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
+        )
+        self._ahead = ReadAhead(log)
+        self._turns = GroupCommit(self._take_turn, GroupLimits())
+        self._syncs = GroupCommit(self._sync_together, GroupLimits())
+        self._poison: BaseException | None = None
+        self._closed = False
+
+    # --- fetching
+
+    def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
+        """Up to ``max`` records, each yours for ``lease`` seconds (the group's, unless given). Records whose deadline
+        has passed come first. With ``timeout_s``, waits for the first one; an empty list when there is none."""
+        return list(self.fetch_batch(max, lease, timeout_s=timeout_s))
+
+    def fetch_batch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> DeliveryBatch:
+        """The same as an Arrow batch, without an object per record."""
+        if max < 1:
+            raise UsageError(f"max={max} is not 1 or more")
+        lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
+        until = time.monotonic() + timeout_s
+        while True:
+            batch, next_deadline_ms = self._turn(partial(self._fetch, max, lease_ms))
+            left_s = until - time.monotonic()
+            if len(batch) or left_s <= 0:
+                return batch
+            due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
+            self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001))
+
+    def _fetch(self, most: int, lease_ms: int, now_ms: int) -> tuple[DeliveryBatch, int | None]:
+        self._begin(now_ms)
+        parts: list[Part] = []
+        deadline_ms = now_ms + lease_ms
+        taken = self._fetch_expired(most, deadline_ms, now_ms, parts)
+        try:
+            while taken < most:
+                fresh = self._fetch_fresh(most - taken, deadline_ms, now_ms)
+                if fresh is None:
+                    break
+                taken += fresh.batch.num_rows
+                parts.append(fresh)
+        except Exception:
+            if not parts:  # what came before the damage goes out first
+                raise
+        return self._batch(parts, deadline_ms), self._journal.machine.next_deadline_ms()
+
+    def _begin(self, now_ms: int) -> None:
+        """A new group starts where it was told to; one whose records were removed goes on behind them."""
+        first = self._log.first_offset
+        if not self._journal.exists:
+            first = self._where(self._start)
+            self._journal.write([Bumped(first)] if first else [], now_ms)
+        elif first > self._journal.machine.acked_until:
+            self._journal.write([Bumped(first)], now_ms)
+
+    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> int:
+        """Records that are delivered again; those that were delivered often enough are moved away."""
+        machine = self._journal.machine
+        expired = machine.take_expired(most, now_ms, deadline_ms)
+        taken = 0
+        for number, run in enumerate(expired):
+            try:
+                rows = self._rows_of(run)
+                if self._max_attempts is not None and run.epoch > self._max_attempts:
+                    self._move(rows, run.epoch - 1, f"not acknowledged in {run.epoch - 1} deliveries", now_ms)
+                    continue
+                found = [Part(batch, run.epoch, runs_of(offsets)) for batch, offsets in rows]
+                marks: list[Run] = [Marked(*span, deadline_ms, run.epoch) for part in found for span in part.runs]
+                self._journal.write(marks, now_ms)
+            except BaseException:
+                machine.give_back(expired[number:])
+                raise
+            parts += found
+            taken += sum(part.batch.num_rows for part in found)
+        return taken
+
+    def _rows_of(self, run: Marked) -> list[tuple[pa.RecordBatch, Int64s]]:
+        """The records of a run. Those that the log does not hold any more are done with."""
+        rows = self._ahead.between(run.start, run.end)
+        there = np.concatenate([offsets for _, offsets in rows]) if rows else np.empty(0, np.int64)
+        if len(there) < run.end - run.start:
+            missing = np.setdiff1d(np.arange(run.start, run.end), there, assume_unique=True)
+            for start, end in runs_of(missing):
+                following = self._ahead.at(start)
+                if following is not None and int(following[1][0]) >= end:
+                    self._journal.machine.skip(start, end)
+                elif following is None:  # not to be seen from here yet
+                    self._journal.machine.give_back([Marked(start, end, 0, 0)])
+                else:
+                    more = self._ahead.between(start, end)
+                    rows += more
+        return rows
+
+    def _fetch_fresh(self, most: int, deadline_ms: int, now_ms: int) -> Part | None:
+        """Records that go out for the first time, as many as lie together; None when there are none."""
+        machine = self._journal.machine
+        while True:
+            start, end = machine.fresh()
+            end = min(end, machine.acked_until + self._window)
+            if start >= end:
+                return None
+            found = self._ahead.at(start)
+            if found is None:
+                return None
+            batch, offsets = found
+            count = min(int(np.searchsorted(offsets, end)), most)
+            if count:
+                break
+            machine.skip(start, end)
+        offsets = offsets[:count]
+        runs = runs_of(offsets)
+        for run_start, run_end in runs:
+            if start < run_start:
+                machine.skip(start, run_start)
+            start = run_end
+        self._journal.write(machine.deliver(runs, deadline_ms), now_ms)
+        return Part(batch.slice(0, count), 1, runs)
+
+    def _batch(self, parts: list[Part], deadline_ms: int) -> DeliveryBatch:
+        if len(parts) == 1:
+            batch = parts[0].batch
+        elif parts:
+            batch = pa.Table.from_batches([part.batch for part in parts]).combine_chunks().to_batches()[0]
+        else:
+            schema = schema_for(self._log.codec, columns_for(self._log.codec, None))
+            batch = pa.RecordBatch.from_pylist([], schema)
+        epochs = np.repeat([part.epoch for part in parts], [part.batch.num_rows for part in parts]).astype(np.int64)
+        claims = tuple(Claim(*span, part.epoch) for part in parts for span in part.runs)
+        return DeliveryBatch(batch, epochs, deadline_ms, claims)
+
+    # --- giving back
+
+    def ack(self, handed: Delivery | int, epoch: int | None = None, *, durability: str | None = None) -> bool:
+        """Acknowledge one delivery, or an offset with its epoch; without an epoch, whoever holds it. False where it
+        was acknowledged before. `LeaseError` where the lease is not held any more."""
+        return self.ack_many(handed, epoch, durability=durability) > 0
+
+    def ack_many(self, handed: Handed, epochs: Any = None, *, durability: str | None = None) -> int:
+        """Acknowledge deliveries, a batch of them, or offsets with their epochs; answers how many were not acknowledged
+        before. Where some of them are not held any more, the others are acknowledged, and then `LeaseError` says
+        which were not."""
+        claims = claims_of(handed, epochs)
+        sync = _checked(durability or self._durability) == "fsync"
+        return self._settle(partial(self._ack, claims), sync, "acknowledged")
+
+    def _ack(self, claims: list[Claim], now_ms: int) -> tuple[Decision, Ticket]:
+        decision = self._journal.machine.ack(claims, now_ms)
+        return decision, self._journal.write(decision.runs, now_ms)
+
+    def nack(
+        self, handed: Handed, epochs: Any = None, *, delay: Seconds = 0.0, reason: str = "returned by its consumer"
+    ) -> int:
+        """Give back one delivery or many: they go out again now, or after ``delay`` seconds. One that was delivered
+        ``max_attempts`` times is moved to the dead letters, with the reason. Answers how many were given back."""
+        claims = claims_of(handed, epochs)
+        return self._settle(partial(self._nack, claims, to_ms(delay, "delay"), reason), False, "given back")
+
+    def _nack(self, claims: list[Claim], delay_ms: int, reason: str, now_ms: int) -> tuple[Decision, Ticket]:
+        machine = self._journal.machine
+        if self._max_attempts is not None:
+            for run in machine.held(claims, now_ms):
+                if run.epoch >= self._max_attempts:
+                    self._move(self._rows_of(run), run.epoch, reason, now_ms)
+        decision = machine.lease(claims, now_ms, now_ms + delay_ms)
+        return decision, self._journal.write(decision.runs, now_ms)
+
+    def extend(self, handed: Handed, lease: Seconds | None = None, epochs: Any = None) -> int:
+        """Hold deliveries for ``lease`` seconds more, from now on; answers the new deadline in milliseconds. The
+        deliveries that you have stay good for `ack`."""
+        lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
+        claims = claims_of(handed, epochs)
+        deadlines: list[int] = []
+
+        def extended(now_ms: int) -> tuple[Decision, Ticket]:
+            deadlines.append(now_ms + lease_ms)
+            decision = self._journal.machine.lease(claims, now_ms, now_ms + lease_ms)
+            return decision, self._journal.write(decision.runs, now_ms)
+
+        self._settle(extended, False, "extended")
+        return deadlines[-1]
+
+    def _settle(self, work: Callable[[int], tuple[Decision, Ticket]], sync: bool, done: str) -> int:
+        decision, ticket = self._turn(work)
+        if sync:
+            self._syncs.submit(Request(ticket, 0, 0))
+        if decision.refused:
+            raise _refusal(self._log.path, self.name, decision.refused, decision.offsets, done)
+        return decision.offsets
+
+    def _move(self, rows: list[tuple[pa.RecordBatch, Int64s]], attempts: int, reason: str, now_ms: int) -> None:
+        """To the dead letters; acknowledged once they are there."""
+        assert self._dead_letters is not None
+        for batch, offsets in rows:
+            self._dead_letters.move(list(records_of(batch)), [attempts] * len(offsets), [reason] * len(offsets))
+            self._journal.write([Acked(*span) for span in runs_of(offsets)], now_ms)
+
+    # --- standing
+
+    def status(self) -> GroupStatus:
+        """How the group stands."""
+        return self._turn(self._status)
+
+    def _status(self, now_ms: int) -> GroupStatus:
+        machine = self._journal.machine
+        next_offset = self._log.next_offset
+        if not self._journal.exists:
+            start = min(self._where(self._start), next_offset)
+            return GroupStatus(self.name, start, next_offset, next_offset - start, 0, 0, 0, None)
+        start, _ = machine.fresh()
+        if start < next_offset and self._ahead.at(start) is None:
+            machine.skip(start, next_offset)  # the last offsets hold no records
+        acked_until = max(machine.acked_until, self._log.first_offset)
+        lag = max(next_offset - acked_until - machine.acked_below(next_offset), 0)
+        return GroupStatus(
+            self.name, acked_until, next_offset, lag, machine.in_flight, machine.expired(now_ms),
+            len(machine.acked), machine.next_deadline_ms(), tuple(self._journal.warnings),
+        )  # fmt: skip
+
+    @property
+    def acked_until(self) -> int:
+        """Every offset below is acknowledged."""
+        return self.status().acked_until
+
+    @property
+    def lag(self) -> int:
+        return self.status().lag
+
+    @property
+    def in_flight(self) -> int:
+        return self.status().in_flight
+
+    # --- steering
+
+    def reset(self, to: int | str | None = None, *, time: Time | None = None) -> int:
+        """Go to an offset, ``"beginning"``, ``"end"``, or the first record at or behind a time; answers the offset.
+        What is before it counts as acknowledged, the rest is delivered (again). Those who hold a lease lose it."""
+        if (to is None) == (time is None):
+            raise UsageError("a group is reset to an offset or to a time: one of them")
+        offset = self._log.offset_at(time) if time is not None else self._where(to if to is not None else 0)
+        return self._turn(partial(self._reset, offset))
+
+    def _reset(self, offset: int, now_ms: int) -> int:
+        self._journal.write(self._journal.machine.reset(offset, now_ms), now_ms)
+        self._journal.rewrite(now_ms)
+        return offset
+
+    def _where(self, where: str | int) -> int:
+        first, following = self._log.first_offset, self._log.next_offset
+        if where == "beginning":
+            return first
+        if where == "end":
+            return following
+        if isinstance(where, str):
+            raise UsageError(f"{where!r} is neither an offset nor 'beginning' nor 'end'")
+        if not first <= where <= following:
+            raise OffsetError(
+                "the log does not reach that offset", path=self._log.path, offset=where,
+                hint=f"it goes from {first} to {following}",
+            )  # fmt: skip
+        return where
+
+    def compact(self) -> None:
+        """Write a new snapshot and begin a new delta, which otherwise happens by itself."""
+        self._turn(self._compact)
+
+    def _compact(self, now_ms: int) -> bool:
+        self._journal.rewrite(now_ms)
+        return True
+
+    def rewind(self) -> bool:
+        """Forget what the state says of records behind the log's end: a power loss took them before they were synced,
+        and other records will get their offsets. Done when a log is opened for append."""
+        next_offset = self._log.next_offset
+
+        def rewound(now_ms: int) -> bool:
+            if self._journal.machine.top() <= next_offset:
+                return False
+            self._journal.write(self._journal.machine.rewind(next_offset), now_ms)
+            self._journal.rewrite(now_ms)
+            return True
+
+        return self._turn(rewound)
+
+    def delete(self) -> bool:
+        """Forget the group; False where there was nothing to forget."""
+
+        def deleted(now_ms: int) -> bool:
+            return self._journal.delete()
+
+        return self._turn(deleted, refresh=False)
+
+    def close(self) -> None:
+        """Use the group no more. What it holds is given back when its deadlines pass."""
+        self._closed = True
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._closed and self._poison is None
+
+    @property
+    def is_poisoned(self) -> bool:
+        """A sync failed: nobody knows what of the delta is on the disk."""
+        return self._poison is not None
+
+    def distrust(self) -> None:
+        """Write both files anew before anything is added to them: what they hold may never reach the disk."""
+        self._journal.must_rewrite = True
+
+    def __repr__(self) -> str:
+        return f"<duramen.Group {self.name!r} of {self._log.path!r}>"
+
+    # --- turns
+
+    def _turn(self, work: Callable[[int], T], *, refresh: bool = True) -> T:
+        """Run ``work`` with the present time, under the lock, with the state as it is now."""
+        self._check_usable()
+        answer: T = self._turns.submit(Request(work, 0, 0, alone=not refresh))
+        return answer
+
+    def _take_turn(self, requests: list[Request]) -> None:
+        with self._journal.lock():
+            if not requests[0].alone:
+                self._journal.refresh()
+            now_ms = self._clock()
+            for request in requests:
+                try:
+                    request.result = request.work(now_ms)
+                except Exception as error:  # noqa: BLE001
+                    request.error = error
+
+    def _sync_together(self, requests: list[Request]) -> None:
+        self._check_usable()
+        last = max((request.work for request in requests), key=lambda ticket: (ticket.created_ms or 0, ticket.end))
+        try:
+            self._journal.sync(last)
+        except BaseException as error:
+            self._poison = error
+            raise
+        for request in requests:
+            request.result = True
+
+    def _check_usable(self) -> None:
+        self._log._check_open()
+        if self._closed:
+            raise UsageError(f"the group {self.name!r} is closed", path=self._log.path)
+        if self._poison is not None:
+            raise PoisonedError(
+                f"a sync of the group {self.name!r} failed: {self._poison}",
+                path=self._journal.place.delta,
+                hint="close the log and open it again",
+            ) from self._poison
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _checked(durability: str) -> str:
+    if durability not in DURABILITIES:
+        raise UsageError(f"durability {durability!r} is not known", hint=f"it is one of {', '.join(DURABILITIES)}")
+    return durability
+
+
+def _refusal(path: str, group: str, refused: list[Refused], done: int, verb: str) -> LeaseError:
+    first = refused[0]
+    count = sum(part.end - part.start for part in refused)
+    others = f"; {count - 1} more of them refused, {done} {verb}" if count > 1 or done else ""
+    return LeaseError(
+        f"not {verb} in group {group!r}: {first.why}{others}", path=path, offset=first.start,
+        refused=tuple((part.start, part.end, part.why) for part in refused),
+        hint="the record goes, or went, to another consumer" if "in flight" not in first.why else None,
+    )  # fmt: skip

@@ -1,0 +1,443 @@
+"""A group's state: what is acknowledged and what is in flight. Pure: no file, no clock, no record.
+
+An offset is in one of these states::
+
+    below acked_until ──── acknowledged, as everything below it is
+    acked ──────────────── acknowledged, but something before it is not
+    in flight ──────────── delivered; has a deadline and an epoch, which counts its deliveries
+       deadline > now        its holder's alone
+       deadline <= now       to be delivered again, with the next epoch
+    absent ─────────────── the log has no such record; known to this process only, and found out again by others
+    anything else ──────── fresh: never delivered
+
+Everything that changes the state is a run of Stroma events (`formats.stroma_bulk`), and `apply` is the only door: what
+a process does and what another one reads back from the delta go the same way. The methods that decide (`take_expired`,
+`ack`, `nack`, …) change nothing; they answer the runs, which the caller writes and applies. Time is an argument.
+
+Applying follows the format's rules: an ack is final, of two marks the higher epoch wins and of equal ones the later,
+a reset forgets everything. So replaying an old delta over a newer snapshot changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from duramen.formats.stroma_bulk import (
+    ACK,
+    BUMP,
+    CLEAR,
+    MARK,
+    RESET,
+    Acked,
+    Bumped,
+    Cleared,
+    Events,
+    Marked,
+    Run,
+    SnapshotColumns,
+    WasReset,
+)
+from duramen.groups.spans import Spans
+from duramen.model import MAX_OFFSET
+
+Int64s = npt.NDArray[np.int64]
+
+FOREVER = MAX_OFFSET + 1
+MAX_EPOCH = 2**32 - 1
+_MIN_DUE = 1024
+
+
+class Lease(NamedTuple):
+    """How a record in flight is held."""
+
+    deadline_ms: int
+    epoch: int
+
+
+class Claim(NamedTuple):
+    """Offsets that somebody says he holds. Epoch None: whoever holds them."""
+
+    start: int
+    end: int
+    epoch: int | None
+
+
+class Refused(NamedTuple):
+    """A part of a claim that does not hold, and why."""
+
+    start: int
+    end: int
+    why: str
+
+
+class Decision(NamedTuple):
+    """What is to be done about claims: the events, how many offsets they concern, and what is refused."""
+
+    runs: list[Run]
+    offsets: int
+    refused: list[Refused]
+
+
+class Machine:
+    """The state of one group.
+
+    >>> state = Machine()
+    >>> state.apply(state.deliver([(0, 3)], deadline_ms=30_000))
+    >>> state.apply(state.ack([Claim(1, 2, epoch=1)], now_ms=5).runs)
+    >>> state.acked_until, state.in_flight
+    (0, 2)
+    >>> state.apply(state.ack([Claim(0, 1, epoch=1)], now_ms=5).runs)
+    >>> state.acked_until
+    2
+    """
+
+    def __init__(self, acked_until: int = 0) -> None:
+        self.acked_until = acked_until
+        self.acked: Spans[None] = Spans()
+        self.leases: Spans[Lease] = Spans()
+        self.absent: Spans[None] = Spans()
+        self._due: list[tuple[int, int, int, int]] = []
+        """(deadline, start, end, epoch) of every run that was put in flight; those that changed since are skipped."""
+        self._fresh_hint = acked_until
+
+    # --- looking
+
+    @property
+    def in_flight(self) -> int:
+        """How many offsets are delivered and not acknowledged, whether their deadline has passed or not."""
+        return len(self.leases)
+
+    def expired(self, now_ms: int) -> int:
+        """How many of them wait to be delivered again."""
+        return sum(run.end - run.start for run in self.leases if run.value.deadline_ms <= now_ms)
+
+    def acked_below(self, next_offset: int) -> int:
+        """How many offsets behind ``acked_until`` and before ``next_offset`` need no delivery any more."""
+        spans = (*self.acked.within(self.acked_until, next_offset), *self.absent.within(self.acked_until, next_offset))
+        return sum(span.end - span.start for span in spans)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next record in flight is due; None when nothing is in flight."""
+        while self._due and not self._is_current(self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def _is_current(self, due: tuple[int, int, int, int]) -> bool:
+        deadline_ms, start, end, epoch = due
+        return any(span.value == (deadline_ms, epoch) for span in self.leases.within(start, end))
+
+    def top(self) -> int:
+        """Behind the highest offset that the state knows anything about, except that it is absent."""
+        return max(self.acked_until, self.acked.end or 0, self.leases.end or 0)
+
+    def fresh(self) -> tuple[int, int]:
+        """The first run of offsets that were never delivered: its start, and where it ends at the latest."""
+        offset = max(self._fresh_hint, self.acked_until)
+        while True:
+            span = self.acked.at(offset) or self.leases.at(offset) or self.absent.at(offset)
+            if span is None:
+                break
+            offset = span.end
+        self._fresh_hint = offset
+        following = (spans.next_start(offset) for spans in (self.acked, self.leases, self.absent))
+        return offset, min((start for start in following if start is not None), default=FOREVER)
+
+    # --- deciding
+
+    def deliver(self, runs: Iterable[tuple[int, int]], deadline_ms: int) -> list[Run]:
+        """Fresh offsets go out for the first time."""
+        return [Marked(start, end, deadline_ms, 1) for start, end in runs]
+
+    def take_expired(self, most: int, now_ms: int, deadline_ms: int) -> list[Marked]:
+        """Up to so many offsets whose deadline has passed, those first whose deadline is the oldest."""
+        taken: list[Marked] = []
+        back: list[tuple[int, int, int, int]] = []
+        seen: Spans[None] = Spans()  # a run that was put in flight twice in the same way is due twice
+        while most > 0 and self._due and self._due[0][0] <= now_ms:
+            old_deadline_ms, start, end, epoch = heappop(self._due)
+            for span in self.leases.within(start, end):
+                if span.value != (old_deadline_ms, epoch):
+                    continue
+                for free_start, free_end in _uncovered(seen, span.start, span.end):
+                    cut = min(free_end, free_start + most)
+                    if cut > free_start:
+                        taken.append(Marked(free_start, cut, deadline_ms, min(epoch + 1, MAX_EPOCH)))
+                        most -= cut - free_start
+                    if cut < free_end:
+                        back.append((old_deadline_ms, cut, free_end, epoch))
+                seen.put(span.start, span.end, None)
+        for due in back:
+            heappush(self._due, due)
+        return taken
+
+    def give_back(self, runs: Iterable[Marked]) -> None:
+        """What `take_expired` took is not delivered after all: it is due again."""
+        for run in runs:
+            for span in self.leases.within(run.start, run.end):
+                heappush(self._due, (span.value.deadline_ms, span.start, span.end, span.value.epoch))
+
+    def ack(self, claims: Iterable[Claim], now_ms: int) -> Decision:
+        """The claims that hold are acknowledged. What was acknowledged before is neither answered nor refused."""
+        held, refused = self._judge(claims, now_ms)
+        runs: list[Run] = []
+        until = self.acked_until
+        for start, end, _ in sorted(held):
+            if start <= until or self._is_done(until, start):
+                until = max(until, end)
+            else:
+                runs.append(Acked(start, end))
+        if until > self.acked_until:
+            runs.insert(0, Bumped(until))
+        return Decision(runs, _offsets(held), refused)
+
+    def _is_done(self, start: int, end: int) -> bool:
+        """Whether nothing from ``start`` to before ``end`` needs a delivery."""
+        while start < end:
+            span = self.acked.at(start) or self.absent.at(start)
+            if span is None:
+                return False
+            start = span.end
+        return True
+
+    def lease(self, claims: Iterable[Claim], now_ms: int, deadline_ms: int) -> Decision:
+        """The claims that hold get a new deadline: a later one extends them, one that is now gives them back."""
+        held, refused = self._judge(claims, now_ms)
+        marks: list[Run] = [Marked(start, end, deadline_ms, lease.epoch) for start, end, lease in held]
+        return Decision(marks, _offsets(held), refused)
+
+    def held(self, claims: Iterable[Claim], now_ms: int) -> list[Marked]:
+        """The runs that the claims hold, as they are."""
+        return [Marked(start, end, *lease) for start, end, lease in self._judge(claims, now_ms)[0]]
+
+    def reset(self, offset: int, now_ms: int) -> list[Run]:
+        """Everything before ``offset`` is acknowledged, nothing behind it is. Leases that are alive end, and keep
+        their epochs: their holders must not be taken for those who get the records next."""
+        runs: list[Run] = [WasReset()]
+        if offset:
+            runs.append(Bumped(offset))
+        for start, end, lease in self.leases.within(offset, FOREVER):
+            if lease.deadline_ms > now_ms:
+                runs.append(Marked(start, end, now_ms, lease.epoch))
+        return runs
+
+    def rewind(self, next_offset: int) -> list[Run]:
+        """The log ends at ``next_offset``, and the state knows more: what it says of the rest is forgotten."""
+        runs: list[Run] = [WasReset()]
+        if until := min(self.acked_until, next_offset):
+            runs.append(Bumped(until))
+        runs += [Acked(start, end) for start, end, _ in self.acked.within(0, next_offset)]
+        runs += [Marked(start, end, *lease) for start, end, lease in self.leases.within(0, next_offset)]
+        return runs
+
+    def _judge(self, claims: Iterable[Claim], now_ms: int) -> tuple[list[tuple[int, int, Lease]], list[Refused]]:
+        held: list[tuple[int, int, Lease]] = []
+        refused: list[Refused] = []
+        for start, end, epoch in claims:
+            offset = max(start, self.acked_until)
+            while offset < end:
+                span = self.leases.at(offset)
+                if span is None:
+                    offset = self._judge_unheld(offset, end, refused)
+                    continue
+                until = min(span.end, end)
+                why = _objection(span.value, epoch, now_ms)
+                if why is None:
+                    held.append((offset, until, span.value))
+                else:
+                    refused.append(Refused(offset, until, why))
+                offset = until
+        return held, refused
+
+    def _judge_unheld(self, offset: int, end: int, refused: list[Refused]) -> int:
+        done = self.acked.at(offset)
+        if done is not None:
+            return min(done.end, end)
+        following = [spans.next_start(offset) for spans in (self.acked, self.leases)]
+        until = min(end, *(start for start in following if start is not None), end)
+        refused.append(Refused(offset, until, "it is not in flight"))
+        return until
+
+    # --- changing
+
+    def apply(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            if isinstance(run, Marked):
+                self._mark(run)
+            elif isinstance(run, Acked):
+                self._ack(run.start, run.end)
+            elif isinstance(run, Bumped):
+                self._bump(run.acked_until)
+            elif isinstance(run, Cleared):
+                self._clear(run.start, run.end)
+            else:
+                self._forget()
+
+    def skip(self, start: int, end: int) -> None:
+        """The log holds no record from ``start`` to before ``end``."""
+        for free_start, free_end in self._undone(start, end):
+            self.leases.cut(free_start, free_end)
+            self.absent.put(free_start, free_end, None)
+        self._advance()
+
+    def _mark(self, run: Marked) -> None:
+        lease = Lease(run.deadline_ms, run.epoch)
+        for start, end in self._undone(run.start, run.end):
+            newer = [span for span in self.leases.within(start, end) if span.value.epoch > run.epoch]
+            for span in newer:
+                self._put(start, span.start, lease)
+                start = span.end
+            self._put(start, end, lease)
+
+    def _put(self, start: int, end: int, lease: Lease) -> None:
+        if start < end:
+            self.absent.cut(start, end)
+            self.leases.put(start, end, lease)
+            heappush(self._due, (lease.deadline_ms, start, end, lease.epoch))
+            if len(self._due) > 4 * self.leases.runs + _MIN_DUE:  # most are acknowledged long since
+                self._due = [(span.value.deadline_ms, span.start, span.end, span.value.epoch) for span in self.leases]
+                heapify(self._due)
+
+    def _undone(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The parts that are not acknowledged."""
+        return _uncovered(self.acked, max(start, self.acked_until), end)
+
+    def _ack(self, start: int, end: int) -> None:
+        start = max(start, self.acked_until)
+        if start < end:
+            self.leases.cut(start, end)
+            self.absent.cut(start, end)
+            self.acked.put(start, end, None)
+            self._advance()
+
+    def _clear(self, start: int, end: int) -> None:
+        self.leases.cut(start, end)
+        self._fresh_hint = min(self._fresh_hint, start)
+
+    def _bump(self, acked_until: int) -> None:
+        if acked_until > self.acked_until:
+            for spans in (self.leases, self.acked, self.absent):
+                spans.cut(self.acked_until, acked_until)
+            self.acked_until = acked_until
+            self._advance()
+
+    def _forget(self) -> None:
+        for spans in (self.leases, self.acked, self.absent):
+            spans.clear()
+        self._due.clear()
+        self.acked_until = self._fresh_hint = 0
+
+    def _advance(self) -> None:
+        """Move ``acked_until`` over what needs no delivery."""
+        until = self.acked_until
+        while (span := self.acked.at(until) or self.absent.at(until)) is not None:
+            until = span.end
+        if until > self.acked_until:
+            self.acked.cut(self.acked_until, until)
+            self.absent.cut(self.acked_until, until)
+            self.acked_until = until
+
+    # --- many events at once
+
+    def load(self, snapshot: SnapshotColumns) -> None:
+        """Begin with a snapshot."""
+        self._forget()
+        self.acked_until = self._fresh_hint = snapshot.acked_until
+        self.apply(_marks(snapshot.offset, snapshot.deadline_ms, snapshot.epoch))
+
+    def replay(self, events: Events) -> None:
+        """The same as to apply the events one by one, at the cost of what is in flight in the end. An ack is final and
+        does not depend on what was before, so the acks go first, and of the rest only what they leave is looked at."""
+        kind, first = events.kind, 0
+        resets = np.flatnonzero(kind == RESET)
+        if len(resets):
+            self._forget()
+            first = int(resets[-1]) + 1
+        kind, offset = kind[first:], events.offset[first:]
+        deadline_ms, epoch = events.deadline_ms[first:], events.epoch[first:]
+        bumps = offset[kind == BUMP]
+        if len(bumps):
+            self._bump(int(bumps.max()))
+        acks = np.unique(offset[kind == ACK])
+        for start, end in runs_of(acks[acks >= self.acked_until]):
+            self._ack(start, end)
+        rest = ((kind == MARK) | (kind == CLEAR)) & (offset >= self.acked_until)
+        if len(acks):
+            at = np.minimum(np.searchsorted(acks, offset), len(acks) - 1)
+            rest &= acks[at] != offset
+        for rows in _same_kind(kind, np.flatnonzero(rest)):
+            if kind[rows[0]] == MARK:
+                self.apply(_marks(offset[rows], deadline_ms[rows], epoch[rows]))
+            else:
+                self.apply([Cleared(start, end) for start, end in runs_of(offset[rows])])
+
+    def snapshot(self) -> tuple[int, list[Marked]]:
+        """``acked_until`` and what is in flight, for a snapshot file."""
+        return self.acked_until, [Marked(start, end, *lease) for start, end, lease in self.leases]
+
+    def leftover(self) -> list[Run]:
+        """What a snapshot has no place for: the acks behind something that is not acknowledged."""
+        return [Acked(start, end) for start, end, _ in self.acked]
+
+    @property
+    def is_new(self) -> bool:
+        return not (self.acked_until or self.acked or self.leases)
+
+
+def _uncovered(spans: Spans[None], start: int, end: int) -> list[tuple[int, int]]:
+    """What of ``start`` to before ``end`` the runs leave free."""
+    free = []
+    for span in spans.within(start, end):
+        if start < span.start:
+            free.append((start, span.start))
+        start = span.end
+    if start < end:
+        free.append((start, end))
+    return free
+
+
+def _offsets(held: Iterable[tuple[int, int, Lease]]) -> int:
+    return sum(end - start for start, end, _ in held)
+
+
+def _objection(lease: Lease, epoch: int | None, now_ms: int) -> str | None:
+    if epoch is not None and epoch < lease.epoch:
+        return f"the lease is an old one: delivery {epoch}, and it was delivered again since (delivery {lease.epoch})"
+    if epoch is not None and epoch > lease.epoch:
+        return f"no delivery {epoch} was made: the last one is {lease.epoch}"
+    if epoch is not None and lease.deadline_ms <= now_ms:
+        return f"the lease has expired {now_ms - lease.deadline_ms} ms ago"
+    return None
+
+
+def runs_of(offsets: Int64s) -> list[tuple[int, int]]:
+    """Where offsets follow one another: (start, end) each. In the order given, whatever that is."""
+    if not len(offsets):
+        return []
+    breaks = np.flatnonzero(offsets[1:] - offsets[:-1] != 1)
+    if not len(breaks):
+        return [(int(offsets[0]), int(offsets[-1]) + 1)]
+    starts = offsets[np.append(0, breaks + 1)]
+    ends = offsets[np.append(breaks, len(offsets) - 1)] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _marks(offset: Int64s, deadline_ms: Int64s, epoch: Int64s) -> list[Marked]:
+    """Marks as runs, in their order."""
+    if not len(offset):
+        return []
+    same = (np.diff(offset) == 1) & (np.diff(deadline_ms) == 0) & (np.diff(epoch) == 0)
+    breaks = np.flatnonzero(~same)
+    starts, ends = np.append(0, breaks + 1), np.append(breaks, len(offset) - 1)
+    columns = (offset[starts], offset[ends] + 1, deadline_ms[starts], epoch[starts])
+    return list(map(Marked._make, zip(*(column.tolist() for column in columns), strict=True)))
+
+
+def _same_kind(kind: npt.NDArray[np.uint8], rows: Int64s) -> Sequence[Int64s]:
+    if not len(rows):
+        return []
+    return np.split(rows, np.flatnonzero(np.diff(kind[rows].astype(np.int64)) != 0) + 1)

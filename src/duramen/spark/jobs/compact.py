@@ -1,0 +1,316 @@
+"""Compact on Spark: of every key the newest record, over logs of any size, into a new log.
+
+The rules are those of `duramen.log.compaction`: the newest offset of a key wins, records without a key stay (or go),
+a tombstone (an empty value) goes once it is old enough; the active segment is taken over as it is. Keys of any number
+are no matter: 128-bit hashes of them and offsets, 24 bytes a record, go through Spark's shuffle, never a value. Then
+each segment is rewritten by a task of its own, byte for byte what stays, and the new log gets its name in one rename.
+
+Needs pandas, because Spark's functions over groups of Arrow batches ask for it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import posixpath
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.disk import PosixDisk
+from duramen.errors import DuramenError, IncompleteHeaderError, UsageError
+from duramen.formats import make
+from duramen.formats.base import Rows, Segment
+from duramen.kernel.layout import Stop
+from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, remove_tree
+from duramen.log.compaction.compact import Compaction, CompactionReport
+from duramen.log.compaction.keys import extractor
+from duramen.log.ending import Ending, judge_rows
+from duramen.log.keys import siphash
+from duramen.log.source import Source
+from duramen.spark.failing import plainly
+from duramen.spark.jobs.tasks import attempt, distribute, has_pandas, no_pandas_warning, plain_errors
+from duramen.spark.jobs.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEYED = pa.schema(
+    [("h0", pa.int64()), ("h1", pa.int64()), ("offset", pa.int64()), ("segment", pa.int32()), ("goes", pa.bool_())]
+)
+_KEYED_DDL = "h0 bigint, h1 bigint, offset bigint, segment int, goes boolean"
+_BUILT = pa.schema([("segment", pa.int32()), ("answer", pa.binary())])
+_BUILT_DDL = "segment int, answer binary"
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A segment as a task needs to know it."""
+
+    path: str
+    base: int | None
+    size_bytes: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What all tasks know. ``now_us`` is one moment for all of them."""
+
+    path: str
+    format: str
+    options: dict[str, Any]
+    segments: tuple[_Segment, ...]
+    how: Compaction
+    now_us: int
+    secret: tuple[int, int]
+    staging: str
+
+    def steps(self, number: int) -> Iterator[tuple[Segment, Rows]]:
+        """The rows of a segment; damage raises."""
+        here = self.segments[number]
+        data = PosixDisk().map(here.path).data[: here.size_bytes]
+        try:
+            segment = make(self.format, **self.options).open_segment(data, here.base)
+        except IncompleteHeaderError:
+            if here.is_last:
+                return
+            raise
+        cursor = segment.start
+        while True:
+            rows = segment.scan(cursor)
+            if len(rows.columns):
+                yield segment, rows
+            if rows.stop != Stop.LIMIT:
+                break
+            cursor = rows.cursor
+        end = judge_rows(segment, rows, is_last=here.is_last)
+        if end.ending not in (Ending.CLEAN, Ending.TORN):
+            raise end.error(here.path)
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """The answer of a task that rewrote a segment. ``directory`` is where its files lie; no files if nothing stayed."""
+
+    built: BuiltSegment | None
+    directory: str
+    before: int
+    keyless: int
+
+
+def compact(
+    spark: SparkSession,
+    src: str,
+    dst: str,
+    *,
+    key: str = "key",
+    keyless: str = "keep",
+    tombstone_delay_ms: int = 86_400_000,
+    dry_run: bool = False,
+    format: str | None = None,
+    **options: Any,
+) -> CompactionReport:
+    """Compact the log at ``src`` into a new one at ``dst``."""
+    if not has_pandas():
+        raise DuramenError("compact needs pandas, which Spark asks for", hint="`pip install pandas`")
+    how = Compaction(key=key, keyless=keyless, tombstone_delay_ms=tombstone_delay_ms)
+    source = Source(src, format=format, options=options)
+    _check_format(source, how)
+    report = CompactionReport(segments=max(len(source.parts) - 1, 0), bytes_before=source.size_bytes)
+    builder = LogBuilder(dst, source.written_as, created_ms=source.created_ms)
+    with builder:
+        work = _Work(
+            src, source.fmt.name, dict(source.written_as.options),
+            tuple(_Segment(part.path, part.base, len(part.data), part.is_last) for part in source.parts),
+            how, int(time.time() * 1e6), (_random(), _random()), posixpath.join(builder.root, ".duramen", "staging"),
+        )  # fmt: skip
+        rewritten = _rewrite(spark, work, report)
+        _sum_up(report, rewritten)
+        if dry_run:
+            return report
+        for answer in rewritten:
+            if answer.built is not None:
+                builder.adopt(answer.built, answer.directory)
+        remove_tree(builder.disk, work.staging)
+        builder.finish()
+        _check(spark, builder, report)
+        builder.publish()
+    return report
+
+
+def _check_format(source: Source, how: Compaction) -> None:
+    if not source.fmt.capabilities.compaction:
+        raise UsageError(
+            f"a {source.fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
+            path=source.path, hint="convert it to a format that can: keratin, durable-log or rustlog",
+        )  # fmt: skip
+    extractor(source.fmt, how.key)
+
+
+def _random() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def _rewrite(spark: SparkSession, work: _Work, report: CompactionReport) -> list[_Rewritten]:
+    """The answers for all segments, in order. Those of which no key survived have no group: they get a round of
+    their own, and so has the active one, of which everything stays."""
+    sealed = len(work.segments) - 1
+    answers: dict[int, _Rewritten] = {}
+    if sealed > 0:
+        with no_pandas_warning(), plain_errors():
+            survivors = _survivors(spark, work, sealed).cache()
+            try:
+                counts = survivors.selectExpr("count(*) as keys", "count_if(goes) as gone").collect()[0]
+                report.keys, report.tombstones_removed = int(counts.keys), int(counts.gone)
+                groups = (
+                    survivors.where("not goes")
+                    .select("segment", "offset")
+                    .repartition(sealed, "segment")
+                    .groupBy("segment")
+                )
+
+                def rewrite(table: pa.Table) -> pa.Table:
+                    return _rewrite_group(work, table)
+
+                for row in groups.applyInArrow(rewrite, _BUILT_DDL).collect():
+                    answers[int(row.segment)] = pickle.loads(bytes(row.answer))
+            finally:
+                survivors.unpersist()
+    rest = [(work, number) for number in range(len(work.segments)) if number not in answers]
+    for (_, number), answer in zip(rest, distribute(spark, _rewrite_rest, rest), strict=True):
+        answers[number] = answer
+    failed = next((answers[n] for n in sorted(answers) if isinstance(answers[n], DuramenError)), None)
+    if isinstance(failed, DuramenError):
+        raise failed
+    return [answers[number] for number in range(len(work.segments))]
+
+
+def _survivors(spark: SparkSession, work: _Work, sealed: int) -> DataFrame:
+    """The newest offset of every key, where it lies, and whether it is a tombstone that goes."""
+    from pyspark.sql import functions as fn
+
+    keyed = spark.range(0, sealed, 1, sealed).mapInArrow(partial(_keyed, work), _KEYED_DDL)
+    newest = keyed.groupBy("h0", "h1").agg(fn.max(fn.struct("offset", "segment", "goes")).alias("newest"))
+    return newest.select("newest.*")
+
+
+def _keyed(work: _Work, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In an executor: the keys of whole segments as hashes, with offsets."""
+    with plainly():
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from _keyed_segment(work, number)
+
+
+def _keyed_segment(work: _Work, number: int) -> Iterator[pa.RecordBatch]:
+    fmt = make(work.format, **work.options)
+    columns, keys_of = extractor(fmt, work.how.key)
+    needed = list(dict.fromkeys(("offset", "timestamp", "value", *columns)))
+    horizon_us = work.now_us - work.how.tombstone_delay_ms * 1000
+    for segment, rows in work.steps(number):
+        batch = segment.decode(rows, needed)
+        keys = keys_of(batch)
+        has_key = keys.is_valid()
+        goes = pc.equal(pc.binary_length(batch.column("value")), 0)
+        if work.how.tombstone_delay_ms:
+            times = batch.column("timestamp").view(pa.int64()).fill_null(2**63 - 1)
+            goes = pc.and_(goes, pc.less_equal(times, horizon_us))
+        hashes = siphash(keys.filter(has_key), *work.secret).view(np.int64)
+        offsets = batch.column("offset").filter(has_key)
+        arrays = [
+            pa.array(np.ascontiguousarray(hashes[:, 0])), pa.array(np.ascontiguousarray(hashes[:, 1])), offsets,
+            pa.array(np.full(len(offsets), number, np.int32)), goes.filter(has_key),
+        ]  # fmt: skip
+        yield pa.RecordBatch.from_arrays(arrays, schema=_KEYED)
+
+
+def _rewrite_group(work: _Work, table: pa.Table) -> pa.Table:
+    """In an executor: rewrite the segment whose surviving offsets these are."""
+    number = table.column("segment")[0].as_py()
+    offsets = np.sort(table.column("offset").to_numpy())
+    try:
+        answer: Any = _rewrite_segment(work, number, offsets)
+    except DuramenError as error:
+        answer = error
+    return pa.Table.from_pylist([{"segment": number, "answer": pickle.dumps(answer)}], _BUILT)
+
+
+def _rewrite_rest(task: tuple[_Work, int]) -> _Rewritten:
+    """In an executor: a segment without a surviving key, or the active one."""
+    work, number = task
+    is_active = number == len(work.segments) - 1
+    return _rewrite_segment(work, number, None if is_active else np.empty(0, np.int64))
+
+
+def _rewrite_segment(work: _Work, number: int, survivors: npt.NDArray[np.int64] | None) -> _Rewritten:
+    """Write what stays of a segment: the survivors and what has no key; everything, if ``survivors`` is None."""
+    fmt = make(work.format, **work.options)
+    columns, keys_of = extractor(fmt, work.how.key)
+    directory = posixpath.join(work.staging, f"{number}-{attempt().name}")
+    disk, base = PosixDisk(), work.segments[number].base or 0
+    builder: SegmentBuilder | None = None
+    before = keyless = 0
+    created_ms = 0
+    try:
+        for segment, rows in work.steps(number):
+            before += rows.count
+            created_ms = segment.created_ms
+            mask = np.ones(rows.count, bool)
+            if survivors is not None:
+                without = keys_of(segment.decode(rows, columns)).is_null().to_numpy(zero_copy_only=False)
+                keyless += int(without.sum())
+                mask = _among(rows.columns.first_offsets, survivors)
+                mask |= without if work.how.keyless == "keep" else False
+            if not mask.any():
+                continue
+            if builder is None:
+                builder = _begin(disk, directory, fmt.continuing(segment), base, segment.created_ms)
+            builder.put(segment.select(rows, mask, builder.cursor))
+        if builder is None and survivors is None:
+            builder = _begin(disk, directory, fmt, base, created_ms)
+        built = None if builder is None else builder.finish()
+        return _Rewritten(built, directory, before, keyless)
+    finally:
+        if builder is not None:
+            builder.close()
+
+
+def _begin(disk: PosixDisk, directory: str, fmt: Any, base: int, created_ms: int) -> SegmentBuilder:
+    disk.make_directory(directory)
+    return SegmentBuilder(disk, directory, fmt, base, created_ms=created_ms)
+
+
+def _among(offsets: npt.NDArray[np.int64], sorted_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    if not len(sorted_offsets):
+        return np.zeros(len(offsets), bool)
+    places = np.minimum(np.searchsorted(sorted_offsets, offsets), len(sorted_offsets) - 1)
+    return sorted_offsets[places] == offsets
+
+
+def _sum_up(report: CompactionReport, rewritten: Sequence[_Rewritten]) -> None:
+    built = [answer.built for answer in rewritten]
+    report.records_before = sum(answer.before for answer in rewritten)
+    report.records_after = sum(one.records for one in built if one is not None)
+    report.bytes_after = sum(one.size_bytes for one in built if one is not None)
+    report.keyless = sum(answer.keyless for answer in rewritten)
+    report.removed = sum(one is None for one in built)
+    report.rewritten = sum(answer.built is not None and answer.built.records < answer.before for answer in rewritten)
+    if not report.changed:
+        report.note = "every key is there once: nothing to remove"
+
+
+def _check(spark: SparkSession, builder: LogBuilder, report: CompactionReport) -> None:
+    """The new log must be sound and hold what was kept, or it is not published."""
+    found = verify(spark, builder.root)
+    if not found.ok or found.records != report.records_after:
+        first = next((f for f in found.findings if f.severity == "damage"), None)
+        reason = first.message if first else f"{report.records_after} records were written, {found.records} are there"
+        raise DuramenError(f"what was written is not sound: {reason}", path=builder.path)

@@ -1,0 +1,162 @@
+"""The sink: ``df.write.format("duramen")`` and ``writeStream``, each batch exactly once.
+
+Tasks write what they get into staged files (`staging`) and answer with their names, lengths and checksums. The driver's
+commit checks and maps those files and stores all rows in one transaction (`duramen.log.transaction`), in the order of
+the tasks, together with the ledger entry (query, batch). So a batch that Spark runs again is recognised; a task that
+failed, was killed or lost a race is never named; and a reader sees all rows of a batch or none. ``abort`` takes
+away staged files only: Spark calls it even for a commit that failed after it had published.
+
+No Python object is made per row, and none of this opens a log in a task.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from duramen.disk import PosixDisk
+from duramen.disk.base import Kind
+from duramen.errors import UsageError
+from duramen.log.ledger import JOBS, Key
+from duramen.log.transaction import Part, commit_batch, new_attempt
+from duramen.spark.failing import plain, plainly
+from duramen.spark.routing import Router, Target, make_topics, part_of, plan_target
+from duramen.spark.staging import StagedFile, Staging
+from duramen.spark.write_options import WriteOptions, check_columns, parse
+
+
+@dataclass(frozen=True)
+class Stored(WriterCommitMessage):
+    """What one task staged."""
+
+    writer: str
+    task: int
+    files: tuple[StagedFile, ...]
+
+
+def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of one job. Runs on the driver, and refuses what cannot work before any task is started."""
+    parsed = parse(options)
+    target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
+    return BatchWriter(parsed, target, uuid.uuid4().hex)
+
+
+def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of a streaming query. ``overwrite`` is the output mode ``complete``: each batch replaces the log."""
+    parsed = parse(options)
+    if parsed.app_id is not None:
+        raise UsageError("option txnAppId makes no sense for a stream", hint="a query has an id and numbers of its own")
+    return StreamWriter(parsed, plan_target(parsed, check_columns(schema), overwrite=overwrite))
+
+
+def stage(staging: Staging, target: Target, iterator: Iterable[pa.RecordBatch], writer: str) -> Stored:
+    """Write what a task gets."""
+    context = TaskContext.get()
+    assert context is not None
+    task, attempt = context.partitionId(), context.taskAttemptId()
+    router = Router(target, staging, task, f"{task:05d}-{attempt}")
+    try:
+        for batch in iterator:
+            router.write(batch)
+        return Stored(writer, task, router.close())
+    except BaseException:
+        router.discard()
+        raise
+
+
+def publish(options: WriteOptions, target: Target, staging: Staging, key: Key, messages: Sequence[Stored]) -> None:
+    """Store what the tasks staged, unless it is there already, and clean up."""
+    places: dict[tuple[str | None, int], list[StagedFile]] = {}
+    for message in sorted(messages, key=lambda message: message.task):
+        for file in message.files:
+            places.setdefault((file.topic, file.partition), []).append(file)
+    disk = PosixDisk()
+    if disk.kind(target.path) == Kind.DIRECTORY:
+        disk.sync_directory(target.path)  # tasks made directories in it, whose names nobody has synced
+
+    if target.is_store:
+        make_topics(disk, target, [file for files in places.values() for file in files])
+
+    def rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            yield from staging.map(file)
+
+    parts: list[Part] = [
+        part_of(target, place, lambda files=tuple(files): rows_of(files))  # type: ignore[misc]
+        for place, files in sorted(target.with_empty(places).items(), key=lambda item: (item[0][0] or "", item[0][1]))
+    ]
+    commit_batch(target.path, key, parts, disk=disk, lock_timeout_s=options.lock_timeout_s)
+    staging.sweep()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One job."""
+
+    def __init__(self, options: WriteOptions, target: Target, job: str) -> None:
+        self._options = options
+        self._target = target
+        self._job = job
+        self._staging = Staging(target.path, f"job {job}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        with plainly():
+            return stage(self._staging, self._target, iterator, self._job)
+
+    @plain
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        key = Key(JOBS, None, self._job)
+        if self._options.app_id is not None:
+            key = Key(f"app {self._options.app_id}", self._options.app_version, self._job)
+        publish(self._options, self._target, self._staging, key, _all(messages))
+
+    @plain
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._staging.remove()
+        self._staging.remove_empty_target()
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One streaming query. Spark makes it anew for every commit: the query's id travels in the messages."""
+
+    def __init__(self, options: WriteOptions, target: Target) -> None:
+        self._options = options
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        with plainly():
+            context = TaskContext.get()
+            assert context is not None
+            query = context.getLocalProperty("sql.streaming.queryId")
+            batch = context.getLocalProperty("streaming.sql.batchId")
+            if query is None or batch is None:
+                raise UsageError("Spark does not say which query and batch this task belongs to")
+            return stage(Staging(self._target.path, query, int(batch)), self._target, iterator, query)
+
+    @plain
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        stored = _all(messages)
+        if not stored or (not any(one.files for one in stored) and self._target.is_there and not self._target.replaces):
+            return  # no rows: there is nothing that could be stored twice
+        staging = Staging(self._target.path, stored[0].writer, batchId)
+        key = Key(f"query {stored[0].writer}", batchId, new_attempt())
+        publish(self._options, self._target, staging, key, stored)
+
+    @plain
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        for message in messages:
+            if isinstance(message, Stored):
+                Staging(self._target.path, message.writer, batchId).remove()
+                return
+
+
+def _all(messages: Sequence[WriterCommitMessage | None]) -> list[Stored]:
+    stored = [message for message in messages if isinstance(message, Stored)]
+    if len(stored) < len(messages):
+        raise UsageError(f"{len(messages) - len(stored)} of {len(messages)} tasks have not answered")
+    return stored

@@ -1,0 +1,146 @@
+"""The logs of a store that are open, and how many segments they hold between them.
+
+A partition is opened when it is first needed and kept open for the next time. Once more segments are open than
+``max_open_segments``, the logs that were not used for the longest time are closed; a log in use never is. Closing a log
+that was appended to brings it to the disk and lets its lock go, so another process may write to that partition then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from duramen.errors import UsageError
+from duramen.groups.log import ConsumableLog, ConsumableWritableLog
+from duramen.log.writer import WritableLog
+
+MAX_OPEN_SEGMENTS = 64
+
+
+@dataclass
+class _Entry:
+    log: ConsumableLog
+    users: int = 0
+    is_replaced: bool = False
+
+    @property
+    def is_writer(self) -> bool:
+        return isinstance(self.log, WritableLog)
+
+    @property
+    def segments(self) -> int:
+        return len(self.log._open) + self.is_writer
+
+
+class Pool:
+    """Open logs by path, the least recently used first."""
+
+    def __init__(self, max_open_segments: int = MAX_OPEN_SEGMENTS) -> None:
+        if max_open_segments < 1:
+            raise UsageError(f"max_open_segments={max_open_segments} is not 1 or more")
+        self.max_open_segments = max_open_segments
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._guard = threading.RLock()
+        self._closed = False
+
+    @property
+    def open_segments(self) -> int:
+        """How many segments are open now."""
+        with self._guard:
+            return sum(entry.segments for entry in self._entries.values())
+
+    @contextmanager
+    def reading(self, path: str, make: Callable[[], ConsumableLog]) -> Iterator[ConsumableLog]:
+        """The log at ``path`` for reading: the one that is open already, or one that ``make`` opens."""
+        entry = self._take(path, make)
+        try:
+            yield entry.log
+        finally:
+            self._give_back(entry)
+
+    @contextmanager
+    def writing(self, path: str, make: Callable[[], ConsumableWritableLog]) -> Iterator[ConsumableWritableLog]:
+        """The log at ``path`` for append. One that failed is closed and opened again, which runs recovery."""
+        entry = self._take(path, make, for_append=True)
+        try:
+            assert isinstance(entry.log, ConsumableWritableLog)
+            yield entry.log
+        finally:
+            self._give_back(entry)
+
+    def _take(self, path: str, make: Callable[[], ConsumableLog], *, for_append: bool = False) -> _Entry:
+        with self._guard:
+            if self._closed:
+                raise UsageError("the store is closed", path=path)
+            entry = self._entries.get(path)
+            if entry is not None and not self._serves(entry, for_append):
+                self._drop(path, entry)
+                entry = None
+            if entry is None:
+                entry = self._entries[path] = _Entry(make())
+            elif not entry.is_writer and not entry.users:
+                entry.log.refresh()
+            self._entries.move_to_end(path)
+            entry.users += 1
+            self._shrink()
+            return entry
+
+    def _serves(self, entry: _Entry, for_append: bool) -> bool:
+        is_usable = not entry.log._closed and getattr(entry.log, "_poison", None) is None
+        return is_usable and (entry.is_writer or not for_append)
+
+    def _give_back(self, entry: _Entry) -> None:
+        with self._guard:
+            entry.users -= 1
+            if entry.is_replaced and not entry.users:
+                entry.log.close()
+            elif not entry.users:
+                self._trim(entry)
+            self._shrink()
+
+    def _trim(self, entry: _Entry) -> None:
+        """A log's own bound, which Keratin keeps in its manifest, and the store's for one log alone."""
+        most = min(
+            int(entry.log.codec.options.get("max_open_segments", self.max_open_segments)), self.max_open_segments
+        )
+        if entry.segments > most:
+            with entry.log._guard:
+                entry.log._close_segments()
+
+    def _shrink(self) -> None:
+        for path, entry in list(self._entries.items()):
+            if self.open_segments <= self.max_open_segments:
+                return
+            if not entry.users:
+                self._drop(path, entry)
+
+    def _drop(self, path: str, entry: _Entry) -> None:
+        del self._entries[path]
+        if entry.users:
+            entry.is_replaced = True
+        else:
+            entry.log.close()
+
+    def forget(self, prefix: str) -> None:
+        """Close every log below a directory; `UsageError` where one is in use."""
+        with self._guard:
+            below = [(path, entry) for path, entry in self._entries.items() if path.startswith(prefix + "/")]
+            if any(entry.users for _, entry in below):
+                raise UsageError("the topic is in use in this process", path=prefix, hint="end its readers first")
+            for path, entry in below:
+                self._drop(path, entry)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            first: BaseException | None = None
+            for path, entry in list(self._entries.items()):
+                try:
+                    self._drop(path, entry)
+                except Exception as error:  # noqa: BLE001
+                    first = first or error
+            if first is not None:
+                raise first

@@ -1,0 +1,189 @@
+"""Looking at a log from time to time: what it is, how fast it grows, who lags behind.
+
+An observation is made from names, sizes and the watermark; no record is read. What the writer measures about itself
+(latencies, batch sizes) it leaves in the sidecar about once a second, and it is read from there. A log that cannot be
+read is an observation, too: with what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from duramen.disk import Disk
+from duramen.disk.base import Kind
+from duramen.errors import DuramenError
+from duramen.groups.log import ConsumableLog
+from duramen.groups.overview import Standing, standings
+from duramen.log.published import Published, read_published
+from duramen.log.sidecar import DIRECTORY
+from duramen.metrics import Histogram, Sample
+from duramen.metrics.counting import BYTES
+from duramen.watch.places import Place
+
+KEPT = 600
+"""Observations that are remembered: ten minutes at one a second."""
+
+
+@dataclass
+class Observation:
+    """A log at one moment."""
+
+    at: float
+    format: str = ""
+    first_offset: int = 0
+    next_offset: int = 0
+    durable_offset: int = 0
+    segments: int = 0
+    size_bytes: int = 0
+    free_ratio: float | None = None
+    is_written: bool = False
+    standings: list[Standing] = field(default_factory=list)
+    published: Published | None = None
+    problem: str | None = None
+
+
+class Rates(NamedTuple):
+    """Per second, between two observations."""
+
+    records: float
+    size_bytes: float
+    syncs: float
+    sync_p50_s: float | None
+    sync_p99_s: float | None
+
+
+class Observer:
+    """One log, looked at again and again. Safe to use from several threads."""
+
+    def __init__(self, disk: Disk, place: Place) -> None:
+        self.place = place
+        self._disk = disk
+        self._guard = threading.RLock()
+        self._log: ConsumableLog | None = None
+        self.history: deque[Observation] = deque(maxlen=KEPT)
+        self.sizes: list[int] = []
+
+    def log(self) -> ConsumableLog:
+        """The log, open for reading, as it is now."""
+        with self._guard:
+            if self._log is None:
+                self._log = ConsumableLog(self.place.path, disk=self._disk)
+            else:
+                self._log.refresh()
+            return self._log
+
+    def observe(self) -> Observation:
+        """Look, remember, and answer."""
+        with self._guard:
+            seen = Observation(time.time())
+            try:
+                self._look(seen)
+            except DuramenError as error:
+                seen.problem = str(error)
+                self.close()
+            self.history.append(seen)
+            return seen
+
+    def _look(self, seen: Observation) -> None:
+        log = self.log()
+        seen.format = log.format
+        segments = log.segments
+        self.sizes = [segment.size_bytes for segment in segments]
+        seen.segments = len(segments)
+        seen.size_bytes = sum(self.sizes)
+        seen.first_offset, seen.next_offset = log.first_offset, log.next_offset
+        seen.durable_offset = log.durable_offset
+        seen.standings = standings(log)
+        lock = posixpath.join(self.place.path, DIRECTORY, "lock")
+        seen.is_written = self._disk.kind(lock) == Kind.FILE and self._disk.is_locked(lock)
+        seen.published = read_published(self._disk, self.place.path)
+        try:
+            total, free = self._disk.space(self.place.path)
+            seen.free_ratio = free / total if total else None
+        except DuramenError:
+            seen.free_ratio = None
+
+    def rates(self, since_s: float = 5.0) -> Rates:
+        """How fast the log grew over the last seconds."""
+        with self._guard:
+            return rates_of([seen for seen in self.history if seen.at >= self.history[-1].at - since_s])
+
+    def samples(self) -> Iterator[Sample]:
+        """The latest observation for Prometheus."""
+        with self._guard:
+            if not self.history or self.history[-1].problem is not None:
+                return
+            seen = self.history[-1]
+            labels = (("log", self.place.name),)
+            sizes = Histogram(BYTES)
+            for size in self.sizes:
+                sizes.observe(size)
+            for name, value in (
+                ("duramen_segments", seen.segments),
+                ("duramen_log_bytes", seen.size_bytes),
+                ("duramen_segment_bytes", sizes),
+                ("duramen_first_offset", seen.first_offset),
+                ("duramen_next_offset", seen.next_offset),
+                ("duramen_durable_offset", seen.durable_offset),
+                ("duramen_unsynced_records", max(seen.next_offset - seen.durable_offset, 0)),
+                ("duramen_disk_free_ratio", seen.free_ratio),
+            ):
+                if value is not None:
+                    yield Sample(name, value, labels)
+            for standing in seen.standings:
+                yield from _standing_samples(standing, self.place.name)
+            if seen.published is not None:
+                yield from seen.published.samples(self.place.name)
+
+    def close(self) -> None:
+        with self._guard:
+            if self._log is not None:
+                self._log.close()
+                self._log = None
+
+
+def rates_of(seen: list[Observation]) -> Rates:
+    """Rates from the first to the last of some observations.
+
+    >>> rates_of([Observation(1.0, next_offset=10), Observation(3.0, next_offset=30)]).records
+    10.0
+    """
+    good = [each for each in seen if each.problem is None]
+    if len(good) < 2 or good[-1].at <= good[0].at:
+        return Rates(0.0, 0.0, 0.0, None, None)
+    first, last = good[0], good[-1]
+    seconds = last.at - first.at
+    records = max(last.next_offset - first.next_offset, 0) / seconds
+    size = max(last.size_bytes - first.size_bytes, 0) / seconds
+    between = None
+    if first.published is not None and last.published is not None:
+        between = last.published.syncs_since(first.published)
+    if between is None or not between.count:
+        return Rates(records, size, 0.0, None, None)
+    return Rates(records, size, between.count / seconds, between.quantile(0.5), between.quantile(0.99))
+
+
+def _standing_samples(standing: Standing, log: str) -> Iterator[Sample]:
+    if standing.lag is None:
+        return
+    if standing.kind == "cursor":
+        yield Sample("duramen_cursor_lag_records", standing.lag, (("log", log), ("cursor", standing.name)))
+    else:
+        labels = (("log", log), ("group", standing.name))
+        yield Sample("duramen_group_lag_records", standing.lag, labels)
+        yield Sample("duramen_group_in_flight", standing.in_flight, labels)
+
+
+def as_json(seen: Observation) -> dict[str, Any]:
+    """An observation for the page."""
+    tree: dict[str, Any] = {key: value for key, value in vars(seen).items() if key not in ("standings", "published")}
+    tree["standings"] = [standing._asdict() for standing in seen.standings]
+    tree["published"] = None if seen.published is None else json.loads(seen.published.encode())
+    return tree

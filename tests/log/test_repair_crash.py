@@ -1,0 +1,179 @@
+"""A repair that is stopped: by a power loss at any operation, by a full disk, by ctrl-C, by another writer."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+import pytest
+
+from duramen.disk.crash import CrashPattern
+from duramen.disk.faulty import FaultyDisk, parse_faults
+from duramen.disk.simulated import SimulatedDisk
+from duramen.errors import CorruptionError, LockedError, StorageError, UsageError
+from duramen.log.journal import State, read_journal
+from duramen.log.repair import repair, undo_repair
+from duramen.log.verify import verify
+from duramen.log.writer import WritableLog
+from duramen.testing.running import clocked, disk_of
+from tests.damage.damages import Damage, all_damages
+from tests.damage.logs import FORMATS, ROOT, Base, base_log, options_for, read, tree
+
+PATTERNS = (
+    CrashPattern("lost", "lost"),
+    CrashPattern("kept", "kept"),
+    CrashPattern("prefix", "prefix", block_bytes=512, seed=3),
+    CrashPattern("coin", "coin", block_bytes=512, seed=5),
+    CrashPattern("kept", "each", seed=7),
+)
+CHOSEN = {
+    "durable-log": "zeroed page",
+    "keratin": "lost segment",
+    "rustlog": "wrong name",
+    "osiris": "bit flip: payload",
+    "fixed-slot": "zeroed page",
+}
+
+
+def damaged(name: str, kind: str | None = None) -> tuple[Base, Damage, SimulatedDisk]:
+    base = base_log(name, True)
+    found = [damage for damage in all_damages(base) if damage.kind == (kind or CHOSEN[name])]
+    damage = found[len(found) // 2]
+    files = damage.make(dict(base.files))
+    return base, damage, disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+
+
+def of_the_log(disk: SimulatedDisk) -> dict[str, bytes]:
+    """All files but those of the repair itself."""
+    return {
+        path: content
+        for path, content in tree(disk).items()
+        if not path.startswith(".duramen/quarantine/") and not path.startswith(".duramen/repair.json")
+    }
+
+
+def do_repair(disk: SimulatedDisk | FaultyDisk, name: str, **more: bool) -> None:
+    inner = disk if isinstance(disk, SimulatedDisk) else disk.inner  # type: ignore[attr-defined]
+    with clocked():
+        plan = repair(ROOT, plan_only=False, format=name, disk=disk, **options_for(inner, name), **more)
+    assert plan.ok, plan
+
+
+def moments(disk: SimulatedDisk, name: str, *, undo: bool = False) -> Iterator[tuple[int, SimulatedDisk]]:
+    """The disk after each operation of a repair, or of its undo."""
+    clones: list[SimulatedDisk] = []
+    disk.on_operation = lambda _number, _operation: clones.append(disk.clone())
+    if undo:
+        undo_repair(ROOT, disk=disk)
+    else:
+        do_repair(disk, name)
+    disk.on_operation = None
+    assert len(clones) > 10
+    yield from enumerate(clones)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_power_loss_at_any_operation_of_a_repair(name: str) -> None:
+    _, _, disk = damaged(name)
+    before = of_the_log(disk)
+    whole = disk.clone()
+    do_repair(whole, name)
+    expected = read(whole, name)
+    for number, clone in moments(disk.clone(), name):
+        crashed = clone.crash(PATTERNS[number % len(PATTERNS)])
+        journal = read_journal(crashed, ROOT)
+        if journal is not None and journal.state == State.ACTING:
+            with pytest.raises(CorruptionError, match="half-way"):
+                WritableLog(ROOT, format=name, disk=crashed.clone(), **options_for(crashed, name))
+            report = verify(ROOT, format=name, disk=crashed, **options_for(crashed, name))
+            assert "unfinished-repair" in {finding.code for finding in report.findings}
+            if number % 2:
+                undone = crashed.clone()
+                undo_repair(ROOT, disk=undone, format=name, **options_for(undone, name))
+                assert of_the_log(undone) == before, number
+        do_repair(crashed, name)
+        assert read(crashed, name) == expected, number
+
+
+@pytest.mark.parametrize("name", ["keratin", "fixed-slot"])
+def test_a_power_loss_at_any_operation_of_an_undo(name: str) -> None:
+    _, _, disk = damaged(name)
+    before = of_the_log(disk)
+    do_repair(disk, name)
+    for number, clone in moments(disk.clone(), name, undo=True):
+        crashed = clone.crash(PATTERNS[number % len(PATTERNS)])
+        journal = read_journal(crashed, ROOT)
+        assert journal is not None
+        if journal.state != State.UNDONE:
+            undo_repair(ROOT, disk=crashed, format=name, **options_for(crashed, name))
+        assert of_the_log(crashed) == before, number
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_full_disk_leaves_the_log_as_it_was_or_a_way_back(name: str) -> None:
+    _, _, disk = damaged(name)
+    before = of_the_log(disk)
+    refused = 0
+    for call in range(1, 40, 2):
+        inner = disk.clone()
+        faulty = FaultyDisk(inner, parse_faults(f"write#{call}: short; write#{call + 1}+: ENOSPC"))
+        try:
+            repair(ROOT, plan_only=False, format=name, disk=faulty, **options_for(inner, name))
+        except StorageError as error:
+            refused += bool(error.hint)
+        else:
+            break
+        journal = read_journal(inner, ROOT)
+        if journal is not None and journal.state == State.ACTING:
+            undo_repair(ROOT, disk=inner, format=name, **options_for(inner, name))
+        left = {p: c for p, c in of_the_log(inner).items() if not p.endswith(".new")}
+        assert left == before, call
+        do_repair(inner, name)
+    assert refused
+
+
+def test_a_live_writer_is_named() -> None:
+    base, _, disk = damaged("keratin", "lost index")
+    with WritableLog(ROOT, disk=disk) as log:
+        log.append(b"x")
+        with pytest.raises(LockedError, match="open for writing elsewhere"):
+            repair(ROOT, plan_only=False, disk=disk)
+    assert base.sidecar
+
+
+def test_undo_refuses_to_drop_what_came_since() -> None:
+    _, damage, disk = damaged("durable-log")
+    before = of_the_log(disk)
+    do_repair(disk, "durable-log")
+    with WritableLog(ROOT, disk=disk) as log:
+        offset = log.append(b"came since")
+    with pytest.raises(UsageError, match="changed since"):
+        undo_repair(ROOT, disk=disk)
+    assert read(disk, "durable-log")[offset] == b"came since", damage
+    planned = undo_repair(ROOT, disk=disk, plan_only=True)
+    assert planned.dropped
+    undone = undo_repair(ROOT, disk=disk, force=True)
+    assert undone.applied
+    left = of_the_log(disk)
+    assert {path: left[path] for path in before if path.endswith((".log", ".idx"))} == {
+        path: content for path, content in before.items() if path.endswith((".log", ".idx"))
+    }
+    kept = [content for path, content in tree(disk).items() if path.startswith(".duramen/quarantine/undo-")]
+    assert any(b"came since" in content for content in kept)
+
+
+def test_undo_needs_its_copies() -> None:
+    _, _, disk = damaged("durable-log")
+    do_repair(disk, "durable-log")
+    for path in list(tree(disk)):
+        if path.startswith(".duramen/quarantine/"):
+            disk.remove(posixpath.join(ROOT, path))
+    with pytest.raises(CorruptionError, match="copy"):
+        undo_repair(ROOT, disk=disk)
+
+
+def test_there_is_nothing_to_undo_at_first() -> None:
+    base = base_log("keratin", True)
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in base.files.items()})
+    with pytest.raises(UsageError, match="nothing to undo"):
+        undo_repair(ROOT, disk=disk)
