@@ -13,7 +13,7 @@ import rich.table
 from rich.console import Console
 
 from bench import appending, converting, groups, limits, opening, preallocation, reading, syncing, verifying
-from bench.report import Subject, Table, machine
+from bench.report import BARS, Subject, Table, bars, machine
 
 SUBJECTS: dict[str, Subject] = {
     "throughput": reading.throughput,
@@ -65,6 +65,8 @@ def main() -> None:
         for name in arguments.only:
             for table in SUBJECTS[name](scratch, arguments.quick):
                 show(console, table)
+        if BARS:
+            show(console, bars())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -20,12 +20,36 @@ Subject = Callable[[Path, bool], Iterator[Table]]
 """Takes a scratch directory, and whether a look is enough."""
 
 
-def at_least(value: float, bar: float) -> str:
-    return f"≥ {bar:g} {'met' if value >= bar else 'MISSED'}"
+class Bar(NamedTuple):
+    """Something that was asked for, and what came of it."""
+
+    what: str
+    value: str
+    verdict: str
 
 
-def at_most(value: float, bar: float, unit: str) -> str:
-    return f"≤ {bar:g} {unit} {'met' if value <= bar else 'MISSED'}"
+BARS: list[Bar] = []
+"""Of this run, in the order of measuring."""
+
+
+def at_least(value: float, bar: float, what: str = "") -> str:
+    return _judged(value >= bar, f"≥ {bar:g}", value, what)
+
+
+def at_most(value: float, bar: float, unit: str = "", what: str = "") -> str:
+    return _judged(value <= bar, f"≤ {bar:g} {unit}".rstrip(), value, what)
+
+
+def _judged(is_met: bool, bar: str, value: float, what: str) -> str:
+    verdict = f"{bar} {'met' if is_met else 'MISSED'}"
+    if what:
+        BARS.append(Bar(what, f"{value:.2f}", verdict))
+    return verdict
+
+
+def bars() -> Table:
+    """Every bar that was named, as one table."""
+    return Table("Bars of this run", ["what", "value", "bar"], iter([list(bar) for bar in BARS]))
 
 
 def us(seconds: float) -> str:

@@ -6,6 +6,7 @@ tests of the kernel of Hypothesis'.
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -293,30 +294,38 @@ def _encode(reader: Reader) -> None:
     values = reader.rest()
     headers: dict[str, Any] = {"headers": values, "headers_offsets": bounds} if with_headers else {}
 
-    def make_frames() -> Call:
-        out, positions = np.zeros(size, np.uint8), np.zeros(count, np.int64)
-        columns = {"timestamps": offsets, "flags": offsets.astype(np.uint32), "base_position": base, **headers}
-        return (out, layout, offsets, values, bounds, positions), columns, (out, positions)
+    parts = tuple(values[max(a, 0) : max(b, 0)] for a, b in itertools.pairwise(bounds.tolist()))
+
+    def make_frames(*source: Any) -> Call:
+        out, columns = np.zeros(size, np.uint8), zeroed(FrameColumns, count)
+        columns.offset[:] = columns.timestamp[:] = offsets
+        columns.flags[:] = offsets.astype(np.uint32)
+        return (out, layout, columns, *source), {"base_position": base, **headers}, (out, *arrays_of(columns))
 
     def make_entries() -> Call:
         out, positions = np.zeros(size, np.uint8), np.zeros(count, np.int64)
         return (out, values, bounds, positions, base), {}, (out, positions)
 
-    def make_chunks() -> Call:
+    def make_chunks(*source: Any) -> Call:
         out, columns = np.zeros(size, np.uint8), zeroed(ChunkColumns, 2)
         columns.records[:] = [with_headers, count - with_headers if count > with_headers else 0]
         columns.chunk_id[:] = columns.epoch[:] = base
-        return (out, base & 1, columns, values, bounds, base), {}, (out, *arrays_of(columns))
+        return (out, base & 1, columns, *source), {"base_position": base}, (out, *arrays_of(columns))
 
-    def make_slots() -> Call:
-        record_bytes = max(count, 1)
-        out = np.zeros(len(values) // record_bytes * (record_bytes + 4), np.uint8)
-        return (out, values, record_bytes), {}, (out,)
+    def make_starts(*source: Any) -> Call:
+        starts = np.zeros(count, np.int64)
+        return (starts, size, with_headers + 1, *source), {}, (starts,)
 
-    both("encode_frames", make_frames)
+    def make_slots(*source: Any) -> Call:
+        out = np.zeros(size, np.uint8)
+        return (out, len(parts[0]) if parts else 1, *source), {}, (out,)
+
+    for source in ((values, bounds), (parts,)):
+        both("encode_frames", lambda source=source: make_frames(*source))
+        both("encode_chunks", lambda source=source: make_chunks(*source))
+        both("split_chunks", lambda source=source: make_starts(*source))
+        both("encode_slots", lambda source=source: make_slots(*source))
     both("encode_entries", make_entries)
-    both("encode_chunks", make_chunks)
-    both("encode_slots", make_slots)
 
 
 CALLS = (

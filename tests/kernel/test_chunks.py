@@ -33,6 +33,7 @@ from tests.kernel.twins import COMPILED, INT64, Refused, arrow, both, edited, fl
 
 FUNCTIONS = (
     "encode_chunks", "encode_entries", "find_chunk", "scan_chunks", "scan_entries", "scan_prefixed", "seek_chunk",
+    "split_chunks",
 )  # fmt: skip
 for function in FUNCTIONS:
     COMPILED.setdefault(function, _chunks)
@@ -604,7 +605,12 @@ def encode(bodies: Sequence[bytes], counts: Sequence[int], *, version: int = 1, 
         made.append(columns)
         return (out, version, columns, data, offsets, base), {}, (out, *arrays(columns))
 
+    def from_tuple() -> Any:
+        (out, version, columns, *_), _, filled = make()
+        return (out, version, columns, tuple(bodies)), {"base_position": base}, filled
+
     answer = both("encode_chunks", make)
+    assert both("encode_chunks", from_tuple) == answer
     return answer if isinstance(answer, Refused) else (answer[1][0], made[0])
 
 
@@ -646,6 +652,48 @@ def test_encoding_reads_no_offset_behind_the_last() -> None:
         return (out, 0, columns, b"abc", bounds), {}, (out,)
 
     assert both("encode_chunks", make) == Refused("chunk 0 does not fit")
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=9), st.booleans()), max_size=12), st.integers(1, 40), st.integers(1, 5),
+    st.booleans(),
+)  # fmt: skip
+def test_chunks_are_split_at_breaks_and_limits(
+    rows: list[tuple[bytes, bool]], max_bytes: int, max_records: int, with_breaks: bool
+) -> None:
+    bodies = [body for body, _ in rows]
+    breaks = np.array([is_break for _, is_break in rows[1:]], np.uint8) if with_breaks else None
+    data, offsets = arrow(bodies)
+
+    def make(*source: Any) -> Any:
+        starts = np.zeros(len(bodies), np.int64)
+        return (starts, max_bytes, max_records, *source), {"breaks": breaks}, (starts,)
+
+    answer = both("split_chunks", lambda: make(data, offsets))
+    assert both("split_chunks", lambda: make(tuple(bodies))) == answer
+    count, (raw,) = answer
+    starts = np.frombuffer(raw, np.int64)[:count].tolist()
+    expected: list[list[int]] = []
+    for row, (body, is_break) in enumerate(rows):
+        size = sum(4 + len(bodies[other]) for other in expected[-1]) if expected else 0
+        too_much = size + 4 + len(body) > max_bytes or (bool(expected) and len(expected[-1]) == max_records)
+        if not expected or (with_breaks and is_break) or too_much:
+            expected.append([])
+        expected[-1].append(row)
+    assert starts == [group[0] for group in expected]
+
+
+def test_splitting_refuses_what_does_not_fit() -> None:
+    starts = np.zeros(2, np.int64)
+    for args, kwargs in (
+        ((starts, 0, 1, (b"a", b"b")), {}),
+        ((starts, 1, 0, (b"a", b"b")), {}),
+        ((starts, 1, 1, (b"a",)), {}),
+        ((starts, 1, 1, (b"a", b"b")), {"breaks": np.zeros(2, np.uint8)}),
+        ((starts, 1, 1, b"ab", np.array([0, 1, 3], np.int32)), {}),
+        ((starts, 1, 1, b"ab", np.array([], np.int32)), {}),
+    ):
+        assert isinstance(both("split_chunks", lambda a=args, k=kwargs: (a, k, ())), Refused), args  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("offsets", [[-1, 2], [2, 1], [0, 9], [5, 5], [0]])

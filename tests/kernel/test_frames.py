@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from duramen.formats import durable_log, keratin, rustlog
 from duramen.kernel import _frames, reference
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, Checksum, FrameColumns, FrameLayout, Stop
+from fuzz.agreement import arrays_of, zeroed
 from tests.kernel.twins import (
     INT64,
     FrameRecord,
@@ -26,6 +27,7 @@ from tests.kernel.twins import (
     encode,
     find_frame,
     flips,
+    frame_rows,
     guarded,
     layouts,
     records,
@@ -299,18 +301,17 @@ def test_find_gives_up_on_hostile_bytes(name: str, magic: bytes) -> None:
 @named
 def test_encode_refuses_what_does_not_fit(layout: FrameLayout) -> None:
     values, value_offsets = arrow([b"one", b"two", b"three"])
-    offsets = np.arange(3, dtype=np.int64)
     size = 11 + 3 * (layout.header_bytes + layout.trailer_bytes)
 
     def attempt(**changed: Any) -> Any:
         def make() -> Any:
             out = np.zeros(changed.get("size", size), np.uint8)
-            positions = np.zeros(changed.get("rows", 3), np.int64)
-            args = (
-                out, layout, offsets, changed.get("values", values),
-                np.array(changed.get("value_offsets", value_offsets), np.int32), positions,
-            )  # fmt: skip
-            return args, changed.get("kwargs", {}), (out, positions)
+            columns = frame_rows(THREE[: changed.get("rows", 3)])
+            for name, array in changed.get("columns", {}).items():
+                setattr(columns, name, array)
+            bounds = np.array(changed.get("value_offsets", value_offsets), np.int32)
+            args = (out, layout, columns, changed.get("values", values), bounds)
+            return args, changed.get("kwargs", {}), (out, *arrays_of(columns))
 
         return both("encode_frames", make)
 
@@ -323,10 +324,12 @@ def test_encode_refuses_what_does_not_fit(layout: FrameLayout) -> None:
     assert attempt(value_offsets=[-1, 3, 6, 11]) == Refused("row 0 does not fit")
     assert attempt(value_offsets=[0, 3, 6, 2**31 - 1]) == Refused("row 2 does not fit")
     assert attempt(value_offsets=[0, 3, 6]) == Refused("the columns differ in length")
+    assert attempt(value_offsets=[]) == Refused("the columns differ in length")
     assert attempt(rows=2) == Refused("the columns differ in length")
-    short = np.zeros(2, np.int64)
-    assert attempt(kwargs={"timestamps": short}) == Refused("the columns differ in length")
-    assert attempt(kwargs={"flags": short.astype(np.uint32)}) == Refused("the columns differ in length")
+    for name in ("offset", "timestamp", "position", "value_position"):
+        assert attempt(columns={name: np.zeros(2, np.int64)}) == Refused("the columns differ in length")
+    for name in ("flags", "value_length", "headers_length"):
+        assert attempt(columns={name: np.zeros(2, np.uint32)}) == Refused("the columns differ in length")
     assert attempt(kwargs={"headers": b""}) == Refused("headers and headers_offsets go together")
     only = {"headers_offsets": np.zeros(4, np.int32)}
     assert attempt(kwargs=only) == Refused("headers and headers_offsets go together")
@@ -341,8 +344,8 @@ def test_encode_refuses_a_payload_over_the_maximum() -> None:
     values, value_offsets = arrow([b"abc", b"abcd"])
 
     def make() -> Any:
-        out, positions = np.zeros(100, np.uint8), np.zeros(2, np.int64)
-        return (out, layout, np.arange(2), values, value_offsets, positions), {}, (out, positions)
+        out, columns = np.zeros(100, np.uint8), frame_rows(THREE[:2])
+        return (out, layout, columns, values, value_offsets), {}, (out, *arrays_of(columns))
 
     assert both("encode_frames", make) == Refused("row 1 does not fit")
 
@@ -366,8 +369,9 @@ def test_encode_arbitrary_columns(layout: FrameLayout, data: st.DataObject) -> N
     size = data.draw(st.integers(0, 200))
 
     def make() -> Any:
-        out, positions = np.zeros(size, np.uint8), np.zeros(count, np.int64)
-        return (out, layout, offsets, values, value_offsets, positions), kwargs, (out, positions)
+        out, columns = np.zeros(size, np.uint8), zeroed(FrameColumns, count)
+        columns.offset[:] = columns.timestamp[:] = offsets
+        return (out, layout, columns, values, value_offsets), kwargs, (out, *arrays_of(columns))
 
     both("encode_frames", make)
 
@@ -425,7 +429,7 @@ def test_encode_refuses_a_read_only_target() -> None:
     values, value_offsets = arrow([b"x"])
     for half in (_frames, reference):
         with pytest.raises((ValueError, TypeError, BufferError)):
-            half.encode_frames(bytes(100), layout, np.zeros(1, np.int64), values, value_offsets, np.zeros(1, np.int64))
+            half.encode_frames(bytes(100), layout, frame_rows(THREE[:1]), values, value_offsets)
 
 
 def test_the_packed_table_must_have_its_size() -> None:
@@ -436,28 +440,62 @@ def test_the_packed_table_must_have_its_size() -> None:
         _frames.find_frame(b"", 0, 0, Wrong())
 
 
-@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 2**62), st.integers(-(2**63), 2**63 - 1))
-def test_values_of_a_list_are_encoded_as_those_of_an_array(values: list[bytes], first: int, timestamp: int) -> None:
-    for dialect in (durable_log.DIALECT, keratin.DIALECT, rustlog.SPEC, rustlog.SHORT):
-        layout = dialect.layout
-        size = _frames.values_bytes(values) + len(values) * (layout.header_bytes + layout.trailer_bytes)
-        assert reference.values_bytes(values) == sum(map(len, values))
-        made = []
-        for kernel in (_frames, reference):
-            out, positions = bytearray(size), np.zeros(len(values), np.int64)
-            written = kernel.encode_values(out, layout, first, values, positions, base_position=7, timestamp=timestamp)
-            made.append((written, bytes(out), positions.tolist()))
-            short, positions = bytearray(max(size - 1, 0)), np.zeros(len(values) or 1, np.int64)
-            with pytest.raises(ValueError, match="does not fit" if values else "differ"):
-                kernel.encode_values(short, layout, first, values, positions, base_position=7)
-        assert made[0] == made[1]
-        assert made[0][0] == size
+@given(layouts(), records(payload_bytes=40), st.integers(0, 3))
+def test_a_tuple_of_values_is_encoded_as_an_array(layout: FrameLayout, made: list[FrameRecord], missing: int) -> None:
+    made = [record._replace(headers=b"") for record in made]
+    values = tuple(record.value for record in made)
+    if any(len(value) > layout.max_payload_bytes for value in values):
+        return
+    expected = encode(layout, made, base_position=7)
+    for kind in (tuple, list):
+        room = max(len(expected.data) - missing, 0)
+
+        def make(kind: Any = kind, room: int = room) -> Any:
+            out, columns = np.zeros(room, np.uint8), frame_rows(made)
+            return (out, layout, columns, kind(values)), {"base_position": 7}, (out, *arrays_of(columns))
+
+        answer = both("encode_frames", make)
+        if missing and made:
+            assert answer == Refused(f"row {len(made) - 1} does not fit")
+        else:
+            assert answer[0] == len(expected.data)
+            assert answer[1][0] == expected.data
 
 
 def test_values_must_be_bytes() -> None:
+    columns = frame_rows(THREE[:2])
     for kernel in (_frames, reference):
         for wrong in ("text", bytearray(b"x"), None, 1):
             with pytest.raises(TypeError, match="a value is bytes"):
-                kernel.values_bytes([b"", wrong])  # type: ignore[list-item]
+                kernel.measure_values([b"", wrong])  # type: ignore[list-item]
             with pytest.raises(TypeError, match="a value is bytes"):
-                kernel.encode_values(bytearray(99), durable_log.DIALECT.layout, 0, [b"", wrong], np.zeros(2, np.int64))  # type: ignore[list-item]
+                kernel.encode_frames(bytearray(99), durable_log.DIALECT.layout, columns, (b"", wrong))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="differ"):
+            kernel.encode_frames(bytearray(99), durable_log.DIALECT.layout, columns, (b"",))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_values_are_measured(values: list[bytes]) -> None:
+    lengths = [len(value) for value in values] or [0]
+    assert both("measure_values", lambda: ((values,), {}, ()))[0] == (sum(lengths), min(lengths), max(lengths))
+    assert both("measure_values", lambda: ((tuple(values),), {}, ()))[0] == (sum(lengths), min(lengths), max(lengths))
+
+
+@given(records(most=9, payload_bytes=60), st.integers(1, 200), st.integers(-50, 50))
+def test_picked_rows_lie_a_stride_apart(made: list[FrameRecord], stride: int, counted_from: int) -> None:
+    layout = LAYOUTS["keratin"]
+    end, rows = scan_frames(encode(layout, made).data, layout)
+    positions, lengths = np.array([row[3] for row in rows], np.int64), np.array([row[4] for row in rows], np.uint32)
+
+    def make(room: int = end.count) -> Any:
+        picked = np.zeros(room, np.int64)
+        return (positions, lengths, layout.trailer_bytes, stride, counted_from, picked), {}, (picked,)
+
+    (count, last), (raw,) = both("pick_strides", make)
+    expected, at = [], counted_from
+    for row, bound in enumerate(encode(layout, made).bounds[1:]):
+        if bound - at >= stride:
+            expected.append(row)
+            at = bound
+    assert (np.frombuffer(raw, np.int64)[:count].tolist(), last) == (expected, at)
+    assert both("pick_strides", lambda: make(end.count + 1)) == Refused("the columns differ in length")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import google_crc32c
@@ -36,12 +37,19 @@ def infer(buf: Any, most: int = 1 << 20) -> int | Refused:
 
 
 def encode(values: bytes, record_bytes: int, size: int | None = None) -> bytes | Refused:
-    def make() -> Any:
-        wanted = len(values) // max(record_bytes, 1) * (record_bytes + 4) if size is None else size
-        out = np.full(wanted, 0xAA, np.uint8)
-        return (out, values, record_bytes), {}, (out,)
+    """From an Arrow buffer and from a tuple, which come to the same."""
+    bounds = [*range(0, len(values), max(record_bytes, 1)), len(values)]
+    parts = tuple(values[start:stop] for start, stop in itertools.pairwise(bounds))
+    wanted = len(values) // max(record_bytes, 1) * (record_bytes + 4) if size is None else size
 
-    answer = both("encode_slots", make)
+    def make(*source: Any) -> Any:
+        out = np.full(wanted, 0xAA, np.uint8)
+        return (out, record_bytes, *source), {}, (out,)
+
+    answer = both("encode_slots", lambda: make(values, np.array(bounds, np.int32)))
+    assert both("encode_slots", lambda: make(parts)) == answer
+    if not isinstance(answer, Refused):
+        assert answer[0] == len(parts) * (record_bytes + 4)
     return answer if isinstance(answer, Refused) else answer[1][0]
 
 
@@ -166,7 +174,7 @@ def test_infer_bounds() -> None:
 
 
 def test_encode_refuses_what_does_not_fit() -> None:
-    for values, size in ((b"12345", 8), (b"1234", 7), (b"1234", 9), (b"", 1), (b"1", 0)):
+    for values, size in ((b"12345", 16), (b"1234", 7), (b"12345678", 15), (b"1", 0), (b"1", 8)):
         assert isinstance(encode(values, 4, size), Refused)
     assert encode(b"", 4) == b""
 
@@ -174,4 +182,7 @@ def test_encode_refuses_what_does_not_fit() -> None:
 def test_buffers_that_are_refused() -> None:
     for bad in (memoryview(b"abcdef")[::2], "text", 7):
         assert isinstance(both("infer_slot", lambda bad=bad: ((bad, 4), {}, ())), Refused)
-    assert isinstance(both("encode_slots", lambda: ((bytes(5), b"x", 1), {}, ())), Refused)
+    assert isinstance(both("encode_slots", lambda: ((bytes(5), 1, (b"x",)), {}, ())), Refused)
+    for offsets in ([], [-1, 3], [0, 5], [4, 0]):
+        bounds = np.array(offsets, np.int32)
+        assert isinstance(both("encode_slots", lambda b=bounds: ((bytearray(8), 4, b"1234", b), {}, ())), Refused)

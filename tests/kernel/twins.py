@@ -20,7 +20,8 @@ from fuzz.agreement import COMPILED, Refused, arrays_of, both, zeroed
 
 __all__ = [
     "COMPILED", "INT64", "FrameRecord", "Refused", "Segment", "arrow", "both", "edited", "encode", "find_frame",
-    "flips", "guarded", "layouts", "names", "records", "rows_expected", "rows_of", "scan_frames", "seek_frame",
+    "flips", "frame_rows", "guarded", "layouts", "names", "records", "rows_expected", "rows_of", "scan_frames",
+    "seek_frame",
 ]  # fmt: skip
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -106,29 +107,37 @@ def arrow(parts: Sequence[bytes]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.in
     return b"".join(parts), np.cumsum([0, *map(len, parts)], dtype=np.int32)
 
 
+def frame_rows(records: Sequence[FrameRecord]) -> FrameColumns:
+    """The columns that an encoder reads, and zeros in those that it fills in."""
+    columns: FrameColumns = zeroed(FrameColumns, len(records))
+    for row, record in enumerate(records):
+        columns.offset[row], columns.timestamp[row], columns.flags[row] = record.offset, record.timestamp, record.flags
+    return columns
+
+
 def encode(layout: FrameLayout, records: Sequence[FrameRecord], base_position: int = 0) -> Segment:
     """Encode with both halves. Headers are left out where the table has no place for them."""
-    offsets = np.array([record.offset for record in records], np.int64)
     values, value_offsets = arrow([record.value for record in records])
-    extra: dict[str, Any] = {
-        "base_position": base_position,
-        "timestamps": np.array([record.timestamp for record in records], np.int64),
-        "flags": np.array([record.flags for record in records], np.uint32),
-    }
+    extra: dict[str, Any] = {"base_position": base_position}
     if layout.headers_length_at >= 0:
         extra["headers"], extra["headers_offsets"] = arrow([record.headers for record in records])
     blobs = sum(len(record.headers) for record in records) if layout.headers_length_at >= 0 else 0
     size = len(values) + blobs + len(records) * (layout.header_bytes + layout.trailer_bytes)
+    made: list[FrameColumns] = []
 
     def make() -> Any:
-        out, positions = np.full(size, 0xAA, np.uint8), np.zeros(len(records), np.int64)
-        return (out, layout, offsets, values, value_offsets, positions), extra, (out, positions)
+        out, columns = np.full(size, 0xAA, np.uint8), frame_rows(records)
+        made.append(columns)
+        return (out, layout, columns, values, value_offsets), extra, (out, *arrays_of(columns))
 
     answer = both("encode_frames", make)
     assert not isinstance(answer, Refused), answer
-    written, (data, positions) = answer
+    written, (data, *_) = answer
     assert written == size
-    starts = (np.frombuffer(positions, np.int64) - base_position).tolist()
+    columns = made[0]
+    starts = (columns.position - base_position).tolist()
+    assert (columns.value_position - columns.position - columns.headers_length == layout.header_bytes).all()
+    assert columns.value_length.tolist() == [len(record.value) for record in records]
     return Segment(data, [*starts, size])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import duramen
 from duramen.formats import Format, make
 from duramen.model import TIMESTAMP
 
@@ -68,3 +70,23 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make_log
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def create(root: Path) -> Iterator[Callable[..., duramen.WritableLog]]:
+    """Open a log for append; whatever a test leaves open is closed."""
+    opened: list[duramen.WritableLog] = []
+
+    def open_log(name: str, **more: Any) -> duramen.WritableLog:
+        log = duramen.open(root, "a", format=name, **options(name), **more)
+        opened.append(log)
+        return log
+
+    yield open_log
+    for log in opened:
+        log.close()

@@ -462,3 +462,76 @@ def test_no_wake_up_is_lost(linger_ms: float) -> None:
         assert [work for work in committed if work[0] == thread] == answered[thread], "a caller's own, in order"
     assert all(answered[thread] for thread in range(32) if thread % 8), "nobody starves"
     assert idle(commit)
+
+
+# --- those who were there a moment ago
+
+
+def crowd_of(commit: GroupCommit, threads: int, times: int) -> None:
+    """So many threads, each with one request after another."""
+
+    def run(name: int) -> None:
+        for number in range(times):
+            commit.submit(request((name, number)))
+
+    workers = [threading.Thread(target=run, args=(name,), daemon=True) for name in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(PATIENCE_S)
+        assert not worker.is_alive()
+
+
+def test_a_crowd_stays_together() -> None:
+    """Otherwise half of them would be committed while the other half waits, again and again."""
+    committer = Committer()
+    committer.act = lambda group: time.sleep(0.008)
+    crowd_of(GroupCommit(committer, GroupLimits()), threads=8, times=12)
+    sizes = [len(group) for group in committer.groups]
+    assert sum(sizes) == 96
+    assert len(sizes) <= 18, sizes  # 12 if all are always together, 24 in two halves
+
+
+def test_one_alone_is_not_kept_waiting() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits())
+    commit._patience_s = PATIENCE_S
+    for number in range(5):
+        began = time.monotonic()
+        commit.submit(request(number))
+        assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def test_nobody_waits_long_for_those_who_do_not_come_back() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits())
+    commit._crowd, commit._patience_s = 5, 0.02
+    began = time.monotonic()
+    assert commit.submit(request("one")) == "done one"
+    assert 0.02 <= time.monotonic() - began < PATIENCE_S / 2
+    assert commit._crowd == 1
+    assert commit._patience_s < 0.02
+
+
+def test_a_leader_who_waits_goes_on_for_one_who_must_be_alone() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits())
+    commit._crowd, commit._patience_s = 5, PATIENCE_S
+    first = Caller(commit, request("first"))
+    wait_until(lambda: commit._wanted == 5)
+    seal = Caller(commit, request("seal", 0, 0, alone=True))
+    assert first.join().answer == "done first"
+    assert seal.join().answer == "done seal"
+    assert committer.groups == [["first"], ["seal"]]
+
+
+def test_a_leader_who_waits_goes_on_for_one_who_finds_no_room() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits(queue_bytes=15))
+    commit._crowd, commit._patience_s = 5, PATIENCE_S
+    first = Caller(commit, request("first"))
+    wait_until(lambda: commit._wanted == 5)
+    second = Caller(commit, request("second"))
+    assert first.join().answer == "done first"
+    commit._patience_s = 0.0
+    assert second.join().answer == "done second"

@@ -10,7 +10,7 @@ import pytest
 
 import duramen
 from duramen.formats import make
-from duramen.formats.base import Cursor, Role
+from duramen.formats.base import Cursor, Role, Values
 from duramen.log.ending import Ending
 from duramen.model import TIMESTAMP
 from tests.log.conftest import START_US, batch, codec, options, value
@@ -191,7 +191,7 @@ def test_a_sealed_segment_that_another_program_continued(tmp_path: Path) -> None
     last.unlink()
     (tmp_path / fmt.path_of(Role.INDEX, 2)).unlink()
     with first.open("ab") as file:
-        file.write(fmt.encode_values([b"three"], Cursor(first.stat().st_size, 1)).data)
+        file.write(fmt.encode_values(Values([b"three"]), Cursor(first.stat().st_size, 1)).data)
     assert {f.code for f in duramen.verify(tmp_path).findings} >= {"sealed-continued"}
     with duramen.open(tmp_path, "a") as log:
         assert [r.value for r in log.scan()] == [b"one", b"two", b"three"]

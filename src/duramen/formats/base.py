@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.index import Index
 from duramen.formats.structs import Block, Buffer
@@ -34,6 +35,7 @@ __all__ = [
     "Format",
     "IndexBuilder",
     "NoIndex",
+    "Picked",
     "Problem",
     "Role",
     "Rows",
@@ -41,6 +43,7 @@ __all__ = [
     "SegmentSummary",
     "Severity",
     "Stop",
+    "Values",
     "columns_for",
     "cursor_near",
     "schema_for",
@@ -132,6 +135,8 @@ class Capabilities:
     """Whether a time before 1970 has a place."""
     ordered_timestamps: bool = False
     """Whether a time that goes backwards is against the format's rules."""
+    manifest: bool = False
+    """Whether a file describes the whole log: see `Format.log_files`."""
     lost_segments_show: bool = False
     """Whether a gap between two segments can only be a loss: no program of this format leaves one."""
     tracking: bool = False
@@ -175,6 +180,28 @@ class Rows:
         expected[0] = firsts[0] if previous_offset is None else previous_offset + 1
         for row in np.flatnonzero(firsts > expected).tolist():
             yield int(self.columns.position[row]), int(expected[row]), int(firsts[row]) - 1
+
+
+_VALUES_SCHEMA = pa.schema([VALUE])
+
+
+class Values:
+    """Records that are nothing but values, as the bytes that the caller gave: no Arrow array is made of them unless a
+    format needs one. Looks like a batch to whoever queues and cuts it."""
+
+    __slots__ = ("longest", "nbytes", "num_rows", "shortest", "values")
+    schema = _VALUES_SCHEMA
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        self.values = tuple(values)
+        self.num_rows = len(self.values)
+        self.nbytes, self.shortest, self.longest = kernel.measure_values(self.values)
+
+    def slice(self, start: int, length: int | None = None) -> Values:
+        return Values(self.values[start : None if length is None else start + length])
+
+    def batch(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(self.values, VALUE.type)], schema=self.schema)
 
 
 class Encoded(NamedTuple):
@@ -293,30 +320,44 @@ def cursor_near(segment: Segment, position: int, index: Index | None) -> Cursor 
     return None
 
 
+Picked = tuple[npt.NDArray[Any], ...]
+"""What an index says of some rows, as columns in the order of `IndexBuilder.entries`; empty for no row."""
+
+
 class IndexBuilder(ABC):
-    """Makes the derived files of one segment from what scans or encoders answer, all at once or bit by bit."""
+    """Makes the derived files of one segment from what scans or encoders answer, all at once or bit by bit. Rows are
+    picked as they come; the bytes are made when they are asked for, which costs many rows little more than one."""
 
     def __init__(self) -> None:
-        self._new: dict[Role, list[bytes]] = {role: [header] for role, header in self.headers().items()}
+        self._new: dict[Role, bytes] = self.headers()
+        self._picked: list[Picked] = []
 
     @abstractmethod
     def headers(self) -> dict[Role, bytes]:
         """What each file begins with."""
 
     @abstractmethod
-    def entries(self, rows: Rows) -> dict[Role, bytes]:
-        """The entries for the next rows."""
+    def pick(self, rows: Rows) -> Picked:
+        """What goes into the entries for the next rows, in arrays of their own."""
+
+    @abstractmethod
+    def entries(self, picked: Picked) -> dict[Role, bytes]:
+        """The entries for what was picked."""
 
     def add(self, rows: Rows) -> None:
         """Take the next rows in."""
-        for role, raw in self.entries(rows).items():
-            if raw:
-                self._new[role].append(raw)
+        picked = self.pick(rows)
+        if picked:
+            self._picked.append(picked)
 
     def build(self) -> dict[Role, bytes]:
         """The bytes of each file that were not handed out before."""
-        built = {role: b"".join(parts) for role, parts in self._new.items()}
-        self._new = {role: [] for role in self._new}
+        built, self._new = self._new, dict.fromkeys(self._new, b"")
+        if self._picked:
+            parts, self._picked = self._picked, []
+            columns = parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
+            entries = self.entries(columns)
+            built = {role: header + entries[role] for role, header in built.items()}
         return built
 
 
@@ -326,7 +367,10 @@ class NoIndex(IndexBuilder):
     def headers(self) -> dict[Role, bytes]:
         return {}
 
-    def entries(self, rows: Rows) -> dict[Role, bytes]:
+    def pick(self, rows: Rows) -> Picked:
+        return ()
+
+    def entries(self, picked: Picked) -> dict[Role, bytes]:
         return {}
 
 
@@ -444,6 +488,12 @@ class Format(ABC):
         to an offset. ``existing`` is what was there before."""
         return {}
 
+    def log_files_fit(
+        self, files: Mapping[str, Buffer], sealed_count: int, active: SegmentSummary, created_ms: int
+    ) -> bool:
+        """Whether `log_files` need not be made anew in a log that is as it was when they were written last."""
+        return not self.capabilities.manifest
+
     def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:
         """A whole log, one segment per batch, as paths and bytes: for tests, demonstrations and staged files."""
         summaries: list[SegmentSummary] = []
@@ -473,15 +523,16 @@ class Format(ABC):
         if batch.nbytes > most:  # otherwise no value can be
             longest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
             if longest > most:
-                raise UsageError(f"a value has {longest} bytes, more than {self.name}'s {most}")
+                self.refuse_long(longest)
 
-    def accept_values(self, values: list[bytes]) -> None:
+    def accept_values(self, values: Values) -> None:
         """`accept` for values alone."""
-        self.accept(values_batch(values))
+        if values.longest > self.capabilities.max_value_bytes:
+            self.refuse_long(values.longest)
 
-    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
+    def encode_values(self, values: Values, cursor: Cursor, default_us: int = 0) -> Encoded:
         """`encode` for values alone, which some formats do without a detour."""
-        return self.encode(values_batch(values), cursor, default_us)
+        return self.encode(values.batch(), cursor, default_us)
 
     def temporary_path(self, path: str) -> str:
         """The name under which the next content of ``path`` is written before it replaces it."""
@@ -533,6 +584,11 @@ class Format(ABC):
 
     # --- for the subclasses
 
+    def refuse_long(self, value_bytes: int) -> None:
+        raise UsageError(
+            f"a value has {value_bytes} bytes, more than {self.name}'s {self.capabilities.max_value_bytes}"
+        )
+
     def refuse_unsupported(self, batch: pa.RecordBatch) -> None:
         """Raise for a column with values that this format has no place for."""
         for name in batch.schema.names:
@@ -557,11 +613,6 @@ class SegmentSummary(NamedTuple):
     last_offset: int
     segment_bytes: int
     index_bytes: int
-
-
-def values_batch(values: list[bytes]) -> pa.RecordBatch:
-    """A batch of values alone."""
-    return pa.RecordBatch.from_arrays([pa.array(values, VALUE.type)], names=[VALUE.name])
 
 
 def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:

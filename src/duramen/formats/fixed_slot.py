@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
@@ -37,6 +36,7 @@ from duramen.formats.base import (
     Role,
     Rows,
     Segment,
+    Values,
     schema_for,
 )
 from duramen.formats.index import Index
@@ -247,40 +247,42 @@ class FixedSlot(Format):
     def accept(self, batch: pa.RecordBatch) -> None:
         super().accept(batch)
         size = self._record_size()
-        lengths = pc.binary_length(batch.column("value")).to_numpy(zero_copy_only=False)
+        lengths = np.diff(binary_buffers(batch.column("value"))[1])
         if (lengths != size).any():
             row = int((lengths != size).argmax())
             raise UnsupportedFieldError(
                 f"value {row} has {int(lengths[row])} bytes; every value must have exactly record_size={size}"
             )
 
-    def accept_values(self, values: list[bytes]) -> None:
+    def accept_values(self, values: Values) -> None:
         size = self._record_size()
-        for row, value in enumerate(values):
-            if len(value) != size:
-                raise UnsupportedFieldError(
-                    f"value {row} has {len(value)} bytes; every value must have exactly record_size={size}"
-                )
+        if values.num_rows and not values.shortest == values.longest == size:
+            self.accept(values.batch())
 
-    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
-        self.accept_values(values)
+    def encode_values(self, values: Values, cursor: Cursor, default_us: int = 0) -> Encoded:
         first = cursor.previous_offset + 1
-        return self._encode(cursor, b"".join(values), np.arange(first, first + len(values), dtype=np.int64))
+        try:
+            return self._encode(cursor, np.arange(first, first + values.num_rows), values.values, None)
+        except ValueError:
+            self.accept_values(values)
+            raise
 
     def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
-        self.accept(batch)
-        values, value_offsets = binary_buffers(batch.column("value"))
+        self.refuse_unsupported(batch)
         offsets = offsets_to(batch, cursor.previous_offset + 1)
         first = cursor.previous_offset + 1
         if len(offsets) and (int(offsets[0]) != first or int(offsets[-1]) != first + len(offsets) - 1):
             raise UnsupportedFieldError("fixed-slot cannot leave out an offset")
-        payload = memoryview(values)[int(value_offsets[0]) : int(value_offsets[-1])] if len(offsets) else b""
-        return self._encode(cursor, payload, offsets)
+        try:
+            return self._encode(cursor, offsets, *binary_buffers(batch.column("value")))
+        except ValueError:
+            self.accept(batch)
+            raise
 
-    def _encode(self, cursor: Cursor, payload: Buffer, offsets: Int64s) -> Encoded:
+    def _encode(self, cursor: Cursor, offsets: Int64s, values: Any, value_offsets: Any) -> Encoded:
         size, first = self._record_size(), cursor.previous_offset + 1
         out = allocate(len(offsets) * (size + CRC.size))
-        kernel.encode_slots(out, payload, size)
+        kernel.encode_slots(out, size, values, value_offsets)
         columns = SlotColumns(offsets, offsets * (size + CRC.size))
         end = ScanEnd(len(offsets), cursor.position + len(out), int(Stop.END), first + len(offsets) - 1)
         return Encoded(out, Rows(columns, len(offsets), end))

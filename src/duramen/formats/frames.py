@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,17 @@ from duramen.formats.base import (
     Encoded,
     Format,
     IndexBuilder,
+    Picked,
     Role,
     Rows,
     Segment,
+    Values,
     cursor_near,
 )
 from duramen.formats.index import Index
 from duramen.formats.showing import first_shown, title, unreadable, zeros
 from duramen.formats.structs import Field, Struct
-from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, ScanEnd, Stop
+from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, Int64s, ScanEnd, Stop, UInt32s
 from duramen.model import HEADERS, KEY, SCHEMA, Headers, Record, from_us
 
 ExtraColumns = Callable[[FrameColumns, str], pa.Array]
@@ -65,12 +67,7 @@ class FrameFormat(Format):
 
     writes: Dialect
 
-    def accept_values(self, values: list[bytes]) -> None:
-        most = self.capabilities.max_value_bytes
-        if kernel.values_bytes(values) > most and (longest := max(map(len, values))) > most:
-            raise UsageError(f"a value has {longest} bytes, more than {self.name}'s {most}")
-
-    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
+    def encode_values(self, values: Values, cursor: Cursor, default_us: int = 0) -> Encoded:
         return encode_values(values, cursor, self.writes, default_us)
 
 
@@ -216,67 +213,79 @@ def encode_frames(
     default_us: int = 0,
     *,
     headers: pa.BinaryArray | None = None,
-    flags: np.ndarray[tuple[int], np.dtype[np.uint32]] | None = None,
+    flags: UInt32s | None = None,
 ) -> Encoded:
     """The batch as frames that start at ``cursor``."""
     layout = dialect.layout
-    count = batch.num_rows
     values, value_offsets = binary_buffers(batch.column("value"))
-    lengths = np.diff(value_offsets).astype(np.int64)
-    if count and int(lengths.max()) > layout.max_payload_bytes:
+    offsets = offsets_to(batch, cursor.previous_offset + 1)
+    header_data, header_offsets = (None, None) if headers is None else binary_buffers(headers)
+    timestamps = None
+    if dialect.timestamp_unit is not None:
+        timestamps = timestamps_to(batch, dialect.timestamp_unit, default_us)
+    columns = _columns(offsets, timestamps, flags)
+    size = _span(value_offsets) + batch.num_rows * (layout.header_bytes + layout.trailer_bytes)
+    if header_offsets is not None:
+        size += _span(header_offsets)
+    out = allocate(size)
+    try:
+        kernel.encode_frames(
+            out, layout, columns, values, value_offsets, base_position=cursor.position,
+            headers=header_data, headers_offsets=header_offsets,
+        )  # fmt: skip
+    except ValueError:
+        _refuse_long(np.diff(value_offsets), layout)
+        raise
+    return _encoded(out, columns, cursor)
+
+
+def encode_values(values: Values, cursor: Cursor, dialect: Dialect, default_us: int) -> Encoded:
+    """Values without key, headers and times of their own: straight from the list to the bytes."""
+    layout, first = dialect.layout, cursor.previous_offset + 1
+    timestamps = None
+    if dialect.timestamp_unit is not None:
+        timestamps = np.full(values.num_rows, default_us // 1000 if dialect.timestamp_unit == "ms" else default_us)
+    columns = _columns(np.arange(first, first + values.num_rows), timestamps, None)
+    out = allocate(values.nbytes + values.num_rows * (layout.header_bytes + layout.trailer_bytes))
+    try:
+        kernel.encode_frames(out, layout, columns, values.values, base_position=cursor.position)
+    except ValueError:
+        _refuse_long(np.array([len(value) for value in values.values]), layout)
+        raise
+    return _encoded(out, columns, cursor)
+
+
+def _columns(offsets: Int64s, timestamps: Int64s | None, flags: UInt32s | None) -> FrameColumns:
+    """What is known of the rows before they are encoded; the kernel fills in the rest."""
+    count = len(offsets)
+    return FrameColumns(
+        offset=offsets,
+        timestamp=np.zeros(count, np.int64) if timestamps is None else timestamps,
+        position=np.empty(count, np.int64),
+        value_position=np.empty(count, np.int64),
+        value_length=np.empty(count, np.uint32),
+        headers_length=np.empty(count, np.uint32),
+        flags=np.zeros(count, np.uint32) if flags is None else flags,
+    )
+
+
+def _span(offsets: npt.NDArray[np.int32]) -> int:
+    """The bytes between the first of Arrow's offsets and the last."""
+    return int(offsets[-1]) - int(offsets[0])
+
+
+def _refuse_long(lengths: npt.NDArray[Any], layout: FrameLayout) -> None:
+    if len(lengths) and int(lengths.max()) > layout.max_payload_bytes:
         row = int(lengths.argmax())
         raise UsageError(
             f"value {row} has {int(lengths[row])} bytes, more than the format's {layout.max_payload_bytes}"
         )
-    offsets = offsets_to(batch, cursor.previous_offset + 1)
-    header_data, header_offsets = (None, None) if headers is None else binary_buffers(headers)
-    header_lengths = np.zeros(count, np.int64) if header_offsets is None else np.diff(header_offsets)
-    timestamps = None
-    if dialect.timestamp_unit is not None:
-        timestamps = timestamps_to(batch, dialect.timestamp_unit, default_us)
-    size = int(lengths.sum() + header_lengths.sum()) + count * (layout.header_bytes + layout.trailer_bytes)
-    out = allocate(size)
-    positions = np.empty(count, np.int64)
-    kernel.encode_frames(
-        out, layout, offsets, values, value_offsets, positions, base_position=cursor.position,
-        timestamps=timestamps, flags=flags, headers=header_data, headers_offsets=header_offsets,
-    )  # fmt: skip
-    columns = FrameColumns(
-        offset=offsets,
-        timestamp=timestamps if timestamps is not None else np.zeros(count, np.int64),
-        position=positions,
-        value_position=positions + layout.header_bytes + header_lengths,
-        value_length=lengths.astype(np.uint32),
-        headers_length=header_lengths.astype(np.uint32),
-        flags=flags if flags is not None else np.zeros(count, np.uint32),
-    )
-    last = int(offsets[-1]) if count else cursor.previous_offset
-    end = ScanEnd(count, cursor.position + size, int(Stop.END), last)
-    return Encoded(out, Rows(columns, count, end))
 
 
-def encode_values(values: list[bytes], cursor: Cursor, dialect: Dialect, default_us: int) -> Encoded:
-    """Values without key, headers and times of their own: straight from the list to the bytes."""
-    layout, count = dialect.layout, len(values)
-    overhead = layout.header_bytes + layout.trailer_bytes
-    size = kernel.values_bytes(values) + count * overhead
-    timestamp = default_us // 1000 if dialect.timestamp_unit == "ms" else default_us
-    out = allocate(size)
-    positions = np.empty(count, np.int64)
-    first = cursor.previous_offset + 1
-    kernel.encode_values(out, layout, first, values, positions, base_position=cursor.position, timestamp=timestamp)
-    lengths = np.diff(positions, append=cursor.position + size) - overhead
-    nothing = np.zeros(count, np.uint32)
-    columns = FrameColumns(
-        offset=np.arange(first, first + count, dtype=np.int64),
-        timestamp=np.full(count, timestamp, np.int64),
-        position=positions,
-        value_position=positions + layout.header_bytes,
-        value_length=lengths.astype(np.uint32),
-        headers_length=nothing,
-        flags=nothing,
-    )
-    end = ScanEnd(count, cursor.position + size, int(Stop.END), first + count - 1)
+def _encoded(out: memoryview, columns: FrameColumns, cursor: Cursor) -> Encoded:
+    count = len(columns)
+    last = int(columns.offset[-1]) if count else cursor.previous_offset
+    end = ScanEnd(count, cursor.position + len(out), int(Stop.END), last)
     return Encoded(out, Rows(columns, count, end))
 
 
@@ -344,12 +353,16 @@ class EveryRecordIndex(IndexBuilder):
     def headers(self) -> dict[Role, bytes]:
         return {Role.INDEX: b""}
 
-    def entries(self, rows: Rows) -> dict[Role, bytes]:
+    def pick(self, rows: Rows) -> Picked:
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
         first = -self._seen % self._interval
         self._seen += rows.count
-        entries = np.empty(len(frames.offset[first :: self._interval]), self._dtype)
-        entries["offset"] = frames.offset[first :: self._interval]
-        entries["position"] = frames.position[first :: self._interval]
+        if first >= rows.count:
+            return ()
+        return frames.offset[first :: self._interval].copy(), frames.position[first :: self._interval].copy()
+
+    def entries(self, picked: Picked) -> dict[Role, bytes]:
+        entries = np.empty(len(picked[0]), self._dtype)
+        entries["offset"], entries["position"] = picked
         return {Role.INDEX: entries.tobytes()}

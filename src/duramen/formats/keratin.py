@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -65,6 +66,7 @@ from duramen.formats.base import (
     Encoded,
     FileName,
     IndexBuilder,
+    Picked,
     Problem,
     Role,
     Rows,
@@ -176,39 +178,33 @@ class SparseIndex(IndexBuilder):
             for role, header in INDEX_HEADERS.items()
         }
 
-    def entries(self, rows: Rows) -> dict[Role, bytes]:
+    def pick(self, rows: Rows) -> Picked:
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
         if not rows.count:
-            return {}
-        picked = self._pick(frames)
-        relative = frames.offset[picked] - self._base
-        fits = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
-        picked, relative = picked[fits], relative[fits]
-        columns = {
-            "rel_offset": relative, "file_pos": frames.position[picked], "timestamp_ms": frames.timestamp[picked],
-        }  # fmt: skip
-        built = {}
-        for role, entry in ENTRIES.items():
-            entries = np.zeros(len(picked), _dtype(entry))
-            for name in columns.keys() & set(entry.names):
-                entries[name] = columns[name].astype(np.uint64)
-            built[role] = entries.tobytes()
-        return built
-
-    def _pick(self, frames: FrameColumns) -> npt.NDArray[np.int64]:
-        """The rows that get an entry."""
-        ends = frames.value_position + frames.value_length + CRC.size
+            return ()
         if self._counted_from is None:
             self._counted_from = int(frames.position[0])
-        if self._stride_bytes <= HEADER.size + CRC.size:
-            self._counted_from = int(ends[-1])
-            return np.arange(len(ends))
-        picked = []
-        while (row := int(np.searchsorted(ends, self._counted_from + self._stride_bytes))) < len(ends):
-            picked.append(row)
-            self._counted_from = int(ends[row])
-        return np.array(picked, np.int64)
+        picked = np.empty(len(frames), np.int64)
+        count, self._counted_from = kernel.pick_strides(
+            frames.value_position, frames.value_length, CRC.size, self._stride_bytes, self._counted_from, picked
+        )
+        if not count:
+            return ()
+        picked = picked[:count]
+        return frames.offset[picked], frames.position[picked], frames.timestamp[picked]
+
+    def entries(self, picked: Picked) -> dict[Role, bytes]:
+        relative = picked[0] - self._base
+        fits = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
+        columns = dict(zip(("rel_offset", "file_pos", "timestamp_ms"), (relative, *picked[1:]), strict=True))
+        built = {}
+        for role, entry in ENTRIES.items():
+            entries = np.zeros(len(relative), _dtype(entry))
+            for name in columns.keys() & set(entry.names):
+                entries[name] = columns[name].astype(np.uint64)
+            built[role] = entries[fits].tobytes()
+        return built
 
 
 @cache
@@ -273,6 +269,7 @@ class Keratin(FrameFormat):
         max_value_bytes=DIALECT.layout.max_payload_bytes,
         max_relative_offset=MAX_RELATIVE_OFFSET,
         ordered_timestamps=True,
+        manifest=True,
         extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
     )
     magics: ClassVar[Mapping[bytes, Role]] = {
@@ -435,15 +432,27 @@ class Keratin(FrameFormat):
     def log_files(self, segments: Sequence[SegmentSummary], created_ms: int) -> dict[str, bytes]:
         """The manifest: the last segment is the active one, the others are sealed (an empty one is left out)."""
         active = segments[-1] if segments else SegmentSummary(0, -1, 0, 0)
+        sealed = tuple(SealedSegment(*s) for s in segments[:-1] if s.last_offset >= s.base_offset)
+        return {_FIXED[Role.MANIFEST]: replace(self._manifest(active, created_ms), segments=sealed).encode()}
+
+    def log_files_fit(
+        self, files: Mapping[str, Buffer], sealed_count: int, active: SegmentSummary, created_ms: int
+    ) -> bool:
+        try:
+            head, count = Manifest.decode_head(files[_FIXED[Role.MANIFEST]])
+        except (KeyError, CorruptionError):
+            return False
+        return count == sealed_count and head == self._manifest(active, created_ms)
+
+    def _manifest(self, active: SegmentSummary, created_ms: int) -> Manifest:
+        """The manifest without its list of sealed segments."""
         named = ("segment_max_bytes", "index_stride_bytes", "max_open_segments")
-        manifest = Manifest(
+        return Manifest(
             created_ts_ms=created_ms,
             active_base_offset=active.base_offset,
             next_offset=active.last_offset + 1,
-            segments=tuple(SealedSegment(*s) for s in segments[:-1] if s.last_offset >= s.base_offset),
             **{name: self.options[name] for name in named if name in self.options},
         )
-        return {_FIXED[Role.MANIFEST]: manifest.encode()}
 
 
 def _flags_of(columns: Mapping[str, pa.Array]) -> UInt32s | None:

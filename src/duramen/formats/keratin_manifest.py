@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from duramen import kernel
@@ -115,14 +115,22 @@ class Manifest:
     def decode(cls, buf: Buffer) -> Manifest:
         """The manifest in ``buf``; raises `CorruptionError` with the position of what is wrong."""
         view = memoryview(buf)
+        head, count = cls.decode_head(view)
+        first = len(view) - count * SEALED.size
+        rows = (SEALED.unpack(view, first + row * SEALED.size) for row in range(count))
+        return replace(head, segments=tuple(SealedSegment(*map(int, row.values())) for row in rows))
+
+    @classmethod
+    def decode_head(cls, buf: Buffer) -> tuple[Manifest, int]:
+        """The manifest without its list of sealed segments, and how many they are. Its checksum covers them, too."""
+        view = memoryview(buf)
         start = _check_header(view)
         layout = _layout_of(view, start)
         payload = MANIFEST_LAYOUTS[layout].payload
         values: dict[str, Any] = {"flags": MANIFEST_HEADER.unpack(view)["flags"], **payload.unpack(view, start)}
         values["reserved0"] = values.pop("pad", values.get("reserved0"))
-        count = values.pop("segment_count", 0)
-        rows = (SEALED.unpack(view, start + payload.size + row * SEALED.size) for row in range(count))
-        return cls(**values, layout=layout, segments=tuple(SealedSegment(*map(int, row.values())) for row in rows))
+        count = int(values.pop("segment_count", 0))
+        return cls(**values, layout=layout), count
 
     def problems(self) -> Iterator[Problem]:
         """Numbers that contradict each other, under a checksum that is right."""

@@ -47,12 +47,14 @@ from duramen.formats.base import (
     FileName,
     Format,
     IndexBuilder,
+    Picked,
     Problem,
     Role,
     Rows,
     Segment,
     SequenceRun,
     Severity,
+    Values,
 )
 from duramen.formats.index import Index, dump_index, table
 from duramen.formats.osiris_chunk import (
@@ -107,9 +109,11 @@ class ChunkIndex(IndexBuilder):
     def headers(self) -> dict[Role, bytes]:
         return {Role.INDEX: INDEX_HEADER}
 
-    def entries(self, rows: Rows) -> dict[Role, bytes]:
+    def pick(self, rows: Rows) -> Picked:
         chunks = chunks_of(rows)
-        if len(chunks) and int(chunks.position[-1]) >= 2**32:
+        if not len(chunks):
+            return ()
+        if int(chunks.position[-1]) >= 2**32:
             raise LimitError(
                 "a chunk lies behind 4 GiB, where an Osiris index cannot point",
                 position=int(chunks.position[-1]), hint="a smaller segment_max_bytes",
@@ -117,7 +121,10 @@ class ChunkIndex(IndexBuilder):
         entries = np.empty(len(chunks), _ENTRY_DTYPE)
         for name in ENTRY.names:
             entries[name] = getattr(chunks, name)
-        return {Role.INDEX: entries.tobytes()}
+        return (entries,)
+
+    def entries(self, picked: Picked) -> dict[Role, bytes]:
+        return {Role.INDEX: picked[0].tobytes()}
 
 
 class Osiris(Format):
@@ -357,71 +364,57 @@ class Osiris(Format):
         breaks = (np.diff(offsets) != 1) | (np.diff(timestamps) != 0)
         if "chunk_id" in batch.schema.names:
             breaks |= np.diff(batch.column("chunk_id").fill_null(-1).to_numpy(zero_copy_only=False)) != 0
-        return self._encode(cursor, offsets, timestamps, values, value_offsets, breaks)
+        size = int(value_offsets[-1]) - int(value_offsets[0])
+        return self._encode(cursor, offsets, timestamps, size, values, value_offsets, breaks)
 
     def recode(self, segment: Segment, rows: Rows, cursor: Cursor) -> Encoded:
         assert isinstance(segment, OsirisSegment)
         return recode_chunk(self, segment, rows, cursor, self._chunk_version)
 
-    def encode_values(self, values: list[bytes], cursor: Cursor, default_us: int = 0) -> Encoded:
-        count, first = len(values), cursor.previous_offset + 1
-        offsets = np.arange(first, first + count, dtype=np.int64)
-        timestamps = np.full(count, default_us // 1000, np.int64)
-        value_offsets = np.zeros(count + 1, np.int32)
-        np.cumsum(np.fromiter(map(len, values), np.int32, count), out=value_offsets[1:])
-        return self._encode(
-            cursor, offsets, timestamps, b"".join(values), value_offsets, np.zeros(max(count - 1, 0), bool)
-        )
-
-    def accept_values(self, values: list[bytes]) -> None:
-        if kernel.values_bytes(values) > self.capabilities.max_value_bytes:
-            super().accept_values(values)
+    def encode_values(self, values: Values, cursor: Cursor, default_us: int = 0) -> Encoded:
+        if self._compression != Compression.NONE:
+            return self.encode(values.batch(), cursor, default_us)
+        first, count = cursor.previous_offset + 1, values.num_rows
+        timestamps = np.full(count, default_us // 1000)
+        return self._encode(cursor, np.arange(first, first + count), timestamps, values.nbytes, values.values)
 
     def _encode(
-        self, cursor: Cursor, offsets: Int64s, timestamps: Int64s, values: Any, value_offsets: Any, breaks: Any
+        self,
+        cursor: Cursor,
+        offsets: Int64s,
+        timestamps: Int64s,
+        values_bytes: int,
+        values: Any,
+        value_offsets: Any = None,
+        breaks: Any = None,
     ) -> Encoded:
-        ends = np.empty(len(offsets) + 1, np.int64)
-        ends[0] = 0
-        np.cumsum(np.diff(value_offsets).astype(np.int64) + SIMPLE.size, out=ends[1:])
-        if not len(offsets):
+        count = len(offsets)
+        if not count:
             end = ScanEnd(0, cursor.position, int(Stop.END), cursor.previous_offset)
             return Encoded(memoryview(b""), Rows(ChunkColumns.empty(0), 0, end))
-        starts = self._chunk_starts(breaks, ends)
-        chunks = ChunkColumns.empty(len(starts))
+        starts = np.empty(count, np.int64)
+        between = None if breaks is None else breaks.view(np.uint8)
+        found = kernel.split_chunks(
+            starts, self._chunk_max_bytes, self._chunk_max_records, values, value_offsets, between
+        )
+        starts = starts[:found]
+        chunks = ChunkColumns.empty(found)
         chunks.chunk_id[:] = offsets[starts]
         chunks.timestamp[:] = timestamps[starts]
         chunks.epoch[:] = self._epoch
-        chunks.records[:] = np.diff(starts, append=len(offsets))
+        chunks.records[:-1] = starts[1:] - starts[:-1]
+        chunks.records[-1] = count - int(starts[-1])
         if self._compression == Compression.NONE:
-            data = allocate(int(ends[-1]) + len(starts) * HEADER.size)
+            data = allocate(values_bytes + count * SIMPLE.size + found * HEADER.size)
             kernel.encode_chunks(data, self._chunk_version, chunks, values, value_offsets, cursor.position)
         else:
-            data = memoryview(self._compressed(chunks, values, value_offsets, ends, cursor.position))
-        end = ScanEnd(len(starts), cursor.position + len(data), int(Stop.END), int(offsets[-1]))
-        return Encoded(data, Rows(chunks, len(offsets), end))
+            data = memoryview(self._compressed(chunks, values, value_offsets, cursor.position))
+        end = ScanEnd(found, cursor.position + len(data), int(Stop.END), int(offsets[-1]))
+        return Encoded(data, Rows(chunks, count, end))
 
-    def _chunk_starts(self, breaks: Any, ends: Int64s) -> Int64s:
-        """The first row of every chunk: behind every break, and wherever a run is too long for one chunk."""
-        starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
-        stops = np.append(starts[1:], len(ends) - 1)
-        too_long = (stops - starts > self._chunk_max_records) | (ends[stops] - ends[starts] > self._chunk_max_bytes)
-        if not too_long.any():
-            return starts
-        split: list[int] = []
-        for row in np.flatnonzero(too_long).tolist():
-            at, stop = int(starts[row]), int(stops[row])
-            while True:
-                fitting = int(np.searchsorted(ends, ends[at] + self._chunk_max_bytes, side="right")) - 1
-                at = min(max(fitting, at + 1), at + self._chunk_max_records)
-                if at >= stop:
-                    break
-                split.append(at)
-        return np.union1d(starts, np.array(split, np.int64))
-
-    def _compressed(
-        self, chunks: ChunkColumns, values: Any, value_offsets: Any, ends: Int64s, position: int
-    ) -> bytearray:
+    def _compressed(self, chunks: ChunkColumns, values: Any, value_offsets: Any, position: int) -> bytearray:
         """Chunks of sub-batches; fills in the columns that depend on what compression makes of them."""
+        ends = value_offsets.astype(np.int64) + np.arange(len(value_offsets)) * SIMPLE.size
         out = bytearray()
         row = 0
         for number in range(len(chunks)):

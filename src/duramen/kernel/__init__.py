@@ -19,7 +19,6 @@ if PURE_PYTHON:
         encode_entries,
         encode_frames,
         encode_slots,
-        encode_values,
         find_chunk,
         find_frame,
         find_slot,
@@ -27,7 +26,9 @@ if PURE_PYTHON:
         infer_slot,
         is_zero,
         keep_newest,
+        measure_values,
         murmur2,
+        pick_strides,
         scan_chunks,
         scan_entries,
         scan_frames,
@@ -36,7 +37,7 @@ if PURE_PYTHON:
         seek_chunk,
         seek_frame,
         siphash,
-        values_bytes,
+        split_chunks,
     )
 else:
     try:
@@ -48,16 +49,17 @@ else:
             scan_entries,
             scan_prefixed,
             seek_chunk,
+            split_chunks,
         )
         from duramen.kernel._columns import gather, is_zero
         from duramen.kernel._crc import crc32, crc32c
         from duramen.kernel._frames import (
             encode_frames,
-            encode_values,
             find_frame,
+            measure_values,
+            pick_strides,
             scan_frames,
             seek_frame,
-            values_bytes,
         )
         from duramen.kernel._hashes import murmur2
         from duramen.kernel._keys import keep_newest, siphash
@@ -76,7 +78,6 @@ __all__ = [
     "encode_entries",
     "encode_frames",
     "encode_slots",
-    "encode_values",
     "find_chunk",
     "find_frame",
     "find_slot",
@@ -84,7 +85,9 @@ __all__ = [
     "infer_slot",
     "is_zero",
     "keep_newest",
+    "measure_values",
     "murmur2",
+    "pick_strides",
     "scan_chunks",
     "scan_entries",
     "scan_frames",
@@ -93,5 +96,5 @@ __all__ = [
     "seek_chunk",
     "seek_frame",
     "siphash",
-    "values_bytes",
+    "split_chunks",
 ]

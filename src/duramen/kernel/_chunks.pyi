@@ -5,3 +5,4 @@ from duramen.kernel.reference import scan_chunks as scan_chunks
 from duramen.kernel.reference import scan_entries as scan_entries
 from duramen.kernel.reference import scan_prefixed as scan_prefixed
 from duramen.kernel.reference import seek_chunk as seek_chunk
+from duramen.kernel.reference import split_chunks as split_chunks

@@ -2,6 +2,9 @@
 """Compiled chunk functions; their twins and their contracts are in reference.py."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free
+
+from duramen.kernel._values cimport duramen_values, point_at, point_into
 
 from duramen.kernel.layout import EntryHit, ScanEnd
 
@@ -49,12 +52,12 @@ cdef extern from "chunks.h" nogil:
                                  entry_columns *out)
     int64_t duramen_scan_prefixed(const uint8_t *buf, int64_t position, int64_t end, int64_t count,
                                   int64_t *positions, uint32_t *lengths)
-    int64_t duramen_encode_entries(uint8_t *out, int64_t capacity, const uint8_t *values, int64_t values_bytes,
-                                   const int32_t *value_offsets, int64_t count, int64_t base_position,
+    int64_t duramen_encode_entries(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t base_position,
                                    int64_t *positions)
     int64_t duramen_encode_chunks(uint8_t *out, int64_t capacity, int version, chunk_columns *chunks,
-                                  const uint8_t *values, int64_t values_bytes, const int32_t *value_offsets,
-                                  int64_t rows, int64_t base_position)
+                                  const duramen_values *values, int64_t base_position)
+    int64_t duramen_split_chunks(const duramen_values *values, const uint8_t *breaks, int64_t max_bytes,
+                                 int64_t max_records, int64_t *starts)
 
 
 cdef uint8_t NOTHING = 0
@@ -199,37 +202,73 @@ def scan_prefixed(const uint8_t[::1] buf not None, int64_t position, int64_t end
     return rows
 
 
-def encode_entries(uint8_t[::1] out not None, const uint8_t[::1] values, const int32_t[::1] value_offsets,
-                   int64_t[::1] positions, int64_t base_position=0):
-    cdef int64_t count = positions.shape[0]
-    cdef int64_t written
-    if value_offsets.shape[0] != count + 1:
+def encode_entries(uint8_t[::1] out not None, const uint8_t[::1] values not None,
+                   const int32_t[::1] value_offsets not None, int64_t[::1] positions not None, int64_t base_position=0):
+    cdef duramen_values source
+    cdef int64_t written = 0
+    if value_offsets.shape[0] != positions.shape[0] + 1:
         raise ValueError("the columns differ in length")
-    if count == 0:
-        return 0
+    point_into(values, value_offsets, &source)
     cdef uint8_t *target = &out[0] if out.shape[0] else &NOTHING
-    cdef const uint8_t *source = bytes_of(values)
-    with nogil:
-        written = duramen_encode_entries(target, out.shape[0], source, values.shape[0], &value_offsets[0], count,
-                                         base_position, &positions[0])
+    if source.count:
+        with nogil:
+            written = duramen_encode_entries(target, out.shape[0], &source, base_position, &positions[0])
     if written < 0:
         raise ValueError(f"row {-1 - written} does not fit")
     return written
 
 
-def encode_chunks(uint8_t[::1] out not None, int version, columns, const uint8_t[::1] values,
-                  const int32_t[::1] value_offsets, int64_t base_position=0):
+def encode_chunks(uint8_t[::1] out not None, int version, columns, values not None,
+                  const int32_t[::1] value_offsets=None, int64_t base_position=0):
     cdef ChunkArrays chunks = ChunkArrays(columns)
+    cdef duramen_values source
+    cdef void *pointers = NULL
+    cdef tuple held = ()
+    cdef const uint8_t[::1] data = None
     cdef int64_t written
     if not 0 <= version <= 1:
         raise ValueError("version must be 0 or 1")
-    if value_offsets.shape[0] == 0:
-        raise ValueError("the columns differ in length")
+    if value_offsets is None:
+        held = tuple(values)  # a list may change while the GIL is released
+        pointers = point_at(held, &source)
+    else:
+        data = values
+        point_into(data, value_offsets, &source)
     cdef uint8_t *target = &out[0] if out.shape[0] else &NOTHING
-    cdef const uint8_t *source = bytes_of(values)
     with nogil:
-        written = duramen_encode_chunks(target, out.shape[0], version, &chunks.c, source, values.shape[0],
-                                        &value_offsets[0], value_offsets.shape[0] - 1, base_position)
+        written = duramen_encode_chunks(target, out.shape[0], version, &chunks.c, &source, base_position)
+    free(pointers)
     if written < 0:
         raise ValueError(f"chunk {-1 - written} does not fit")
     return written
+
+
+def split_chunks(int64_t[::1] starts not None, int64_t max_bytes, int64_t max_records, values not None,
+                 const int32_t[::1] value_offsets=None, const uint8_t[::1] breaks=None):
+    cdef duramen_values source
+    cdef void *pointers = NULL
+    cdef tuple held = ()
+    cdef const uint8_t[::1] data = None
+    cdef const uint8_t *between = NULL
+    cdef int64_t count = 0
+    if not 1 <= max_bytes <= 2**62 or max_records < 1:
+        raise ValueError("max_bytes must be 1 to 2**62, max_records 1 or more")
+    if value_offsets is None:
+        held = tuple(values)  # a list may change while the GIL is released
+        pointers = point_at(held, &source)
+    else:
+        data = values
+        point_into(data, value_offsets, &source)
+    try:
+        if starts.shape[0] != source.count or (breaks is not None and breaks.shape[0] != max(source.count - 1, 0)):
+            raise ValueError("the columns differ in length")
+        if breaks is not None and breaks.shape[0]:
+            between = &breaks[0]
+        if source.count:
+            with nogil:
+                count = duramen_split_chunks(&source, between, max_bytes, max_records, &starts[0])
+    finally:
+        free(pointers)
+    if count < 0:
+        raise ValueError(f"row {-1 - count} does not fit")
+    return count

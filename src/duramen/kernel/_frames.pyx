@@ -1,10 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled frame functions; their twins and their contracts are in reference.py."""
 
+from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+from duramen.kernel._values cimport duramen_values, point_at, point_into
 
 from duramen.kernel.layout import FrameHit, ScanEnd
 
@@ -25,20 +27,6 @@ cdef extern from "frames.h" nogil:
         uint32_t *value_length
         uint32_t *headers_length
         uint32_t *flags
-    ctypedef struct frame_source:
-        int64_t count
-        const int64_t *offset
-        const int64_t *timestamp
-        int64_t first_offset, constant_timestamp
-        const uint32_t *flags
-        const uint8_t *const *pointers
-        const int64_t *lengths
-        const uint8_t *values
-        int64_t values_bytes
-        const int32_t *value_offsets
-        const uint8_t *headers
-        int64_t headers_bytes
-        const int32_t *headers_offsets
     duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end,
                                          const frame_layout *layout, frame_columns *out, int64_t capacity,
                                          int64_t max_bytes, int64_t previous_offset, int verify)
@@ -46,8 +34,10 @@ cdef extern from "frames.h" nogil:
                                int64_t target, int64_t previous_offset, frame *out)
     int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                int64_t previous_offset)
-    int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout,
-                                  const frame_source *source, int64_t base_position, int64_t *positions)
+    int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, frame_columns *rows,
+                                  const duramen_values *values, const duramen_values *headers, int64_t base_position)
+    int64_t duramen_pick_strides(const int64_t *value_positions, const uint32_t *value_lengths, int64_t count,
+                                 int64_t trailer_bytes, int64_t stride_bytes, int64_t *counted_from, int64_t *picked)
 
 
 cdef int unpack(object layout, frame_layout *table) except -1:
@@ -64,36 +54,65 @@ cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end) except -1:
     return 0
 
 
+cdef class FrameArrays:
+    """The arrays of a FrameColumns, held while C has pointers to them."""
+
+    cdef const int64_t[::1] offset, timestamp
+    cdef const uint32_t[::1] flags
+    cdef int64_t[::1] position, value_position
+    cdef uint32_t[::1] value_length, headers_length
+    cdef frame_columns c
+    cdef int64_t count
+
+    def __cinit__(self, columns, bint to_encode):
+        """To encode, offset, timestamp and flags are only read, and may be read-only."""
+        if to_encode:
+            self.offset = columns.offset
+            self.timestamp = columns.timestamp
+            self.flags = columns.flags
+        else:
+            self.offset = writable(columns.offset)
+            self.timestamp = writable(columns.timestamp)
+            self.flags = writable_u32(columns.flags)
+        self.position = columns.position
+        self.value_position = columns.value_position
+        self.value_length = columns.value_length
+        self.headers_length = columns.headers_length
+        self.count = self.offset.shape[0]
+        if not (self.timestamp.shape[0] == self.position.shape[0] == self.value_position.shape[0]
+                == self.value_length.shape[0] == self.headers_length.shape[0] == self.flags.shape[0] == self.count):
+            raise ValueError("the columns differ in length")
+        if self.count == 0:
+            return
+        self.c.offset = <int64_t *>&self.offset[0]
+        self.c.timestamp = <int64_t *>&self.timestamp[0]
+        self.c.flags = <uint32_t *>&self.flags[0]
+        self.c.position = &self.position[0]
+        self.c.value_position = &self.value_position[0]
+        self.c.value_length = &self.value_length[0]
+        self.c.headers_length = &self.headers_length[0]
+
+
+cdef int64_t[::1] writable(array):
+    return array
+
+
+cdef uint32_t[::1] writable_u32(array):
+    return array
+
+
 def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, layout, columns,
                 int64_t previous_offset=-1, int64_t max_bytes=2**62, bint verify=True):
     cdef frame_layout table
-    cdef frame_columns out
     cdef duramen_scan_end result
     unpack(layout, &table)
     check(buf, position, end)
-    cdef int64_t[::1] offset = columns.offset
-    cdef int64_t[::1] timestamp = columns.timestamp
-    cdef int64_t[::1] positions = columns.position
-    cdef int64_t[::1] value_position = columns.value_position
-    cdef uint32_t[::1] value_length = columns.value_length
-    cdef uint32_t[::1] headers_length = columns.headers_length
-    cdef uint32_t[::1] flags = columns.flags
-    cdef int64_t capacity = offset.shape[0]
-    if not (timestamp.shape[0] == positions.shape[0] == value_position.shape[0] == value_length.shape[0]
-            == headers_length.shape[0] == flags.shape[0] == capacity):
-        raise ValueError("the columns differ in length")
-    if capacity == 0:
+    cdef FrameArrays out = FrameArrays(columns, False)
+    if out.count == 0:
         raise ValueError("the columns have no room")
-    out.offset = &offset[0]
-    out.timestamp = &timestamp[0]
-    out.position = &positions[0]
-    out.value_position = &value_position[0]
-    out.value_length = &value_length[0]
-    out.headers_length = &headers_length[0]
-    out.flags = &flags[0]
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
     with nogil:
-        result = duramen_scan_frames(data, position, end, &table, &out, capacity, max_bytes, previous_offset, verify)
+        result = duramen_scan_frames(data, position, end, &table, &out.c, out.count, max_bytes, previous_offset, verify)
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
@@ -124,100 +143,66 @@ def find_frame(const uint8_t[::1] buf not None, int64_t position, int64_t end, l
     return found
 
 
-def encode_frames(uint8_t[::1] out not None, layout, const int64_t[::1] offsets, const uint8_t[::1] values,
-                  const int32_t[::1] value_offsets, int64_t[::1] positions, *, int64_t base_position=0,
-                  const int64_t[::1] timestamps=None, const uint32_t[::1] flags=None,
-                  const uint8_t[::1] headers=None, const int32_t[::1] headers_offsets=None):
+def encode_frames(uint8_t[::1] out not None, layout, columns, values not None, const int32_t[::1] value_offsets=None, *,
+                  int64_t base_position=0, const uint8_t[::1] headers=None, const int32_t[::1] headers_offsets=None):
     cdef frame_layout table
-    cdef frame_source source
+    cdef duramen_values source, blobs
+    cdef const duramen_values *with_headers = NULL
+    cdef void *pointers = NULL
+    cdef tuple held = ()
+    cdef const uint8_t[::1] data = None
     cdef int64_t written
     unpack(layout, &table)
-    cdef int64_t count = offsets.shape[0]
-    if value_offsets.shape[0] != count + 1 or positions.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    if timestamps is not None and timestamps.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    if flags is not None and flags.shape[0] != count:
-        raise ValueError("the columns differ in length")
+    cdef FrameArrays rows = FrameArrays(columns, True)
     if (headers is None) != (headers_offsets is None):
         raise ValueError("headers and headers_offsets go together")
-    if headers_offsets is not None and headers_offsets.shape[0] != count + 1:
-        raise ValueError("the columns differ in length")
     if not 0 <= base_position <= 2**62:
         raise ValueError("base_position must be 0 to 2**62")
-    if count == 0:
-        return 0
-    source.count = count
-    source.first_offset = source.constant_timestamp = 0
-    source.pointers = NULL
-    source.lengths = NULL
-    source.offset = &offsets[0]
-    source.timestamp = NULL if timestamps is None else &timestamps[0]
-    source.flags = NULL if flags is None else &flags[0]
-    source.values = &values[0] if values.shape[0] else NULL
-    source.values_bytes = values.shape[0]
-    source.value_offsets = &value_offsets[0]
-    source.headers = NULL if headers is None or headers.shape[0] == 0 else &headers[0]
-    source.headers_bytes = 0 if headers is None else headers.shape[0]
-    source.headers_offsets = NULL if headers_offsets is None else &headers_offsets[0]
+    if headers is not None:
+        point_into(headers, headers_offsets, &blobs)
+        if blobs.count != rows.count:
+            raise ValueError("the columns differ in length")
+        with_headers = &blobs
+    if value_offsets is None:
+        held = tuple(values)  # a list may change while the GIL is released
+        pointers = point_at(held, &source)
+    else:
+        data = values
+        point_into(data, value_offsets, &source)
     cdef uint8_t *target = &out[0] if out.shape[0] else NULL
-    with nogil:
-        written = duramen_encode_frames(target, out.shape[0], &table, &source, base_position, &positions[0])
+    try:
+        if source.count != rows.count:
+            raise ValueError("the columns differ in length")
+        with nogil:
+            written = duramen_encode_frames(target, out.shape[0], &table, &rows.c, &source, with_headers, base_position)
+    finally:
+        free(pointers)
     if written < 0:
         raise ValueError(f"row {-1 - written} does not fit")
     return written
 
 
-def values_bytes(list values not None):
-    """The bytes of all values; refuses anything but bytes."""
-    cdef int64_t total = 0
-    for value in values:
+def pick_strides(const int64_t[::1] value_positions not None, const uint32_t[::1] value_lengths not None,
+                 int64_t trailer_bytes, int64_t stride_bytes, int64_t counted_from, int64_t[::1] picked not None):
+    cdef int64_t count = value_positions.shape[0]
+    cdef int64_t found = 0
+    if value_lengths.shape[0] != count or picked.shape[0] != count:
+        raise ValueError("the columns differ in length")
+    if count:
+        with nogil:
+            found = duramen_pick_strides(&value_positions[0], &value_lengths[0], count, trailer_bytes, stride_bytes,
+                                         &counted_from, &picked[0])
+    return found, counted_from
+
+
+def measure_values(values not None):
+    cdef tuple held = tuple(values)
+    cdef int64_t total = 0, shortest = 2**63 - 1, longest = 0, length
+    for value in held:
         if type(value) is not bytes:
             raise TypeError(f"a value is bytes, not {type(value).__name__}")
-        total += PyBytes_GET_SIZE(value)
-    return total
-
-
-def encode_values(uint8_t[::1] out not None, layout, int64_t first_offset, list values not None,
-                  int64_t[::1] positions not None, *, int64_t base_position=0, int64_t timestamp=0):
-    cdef frame_layout table
-    cdef frame_source source
-    cdef int64_t written, row
-    cdef tuple held = tuple(values)  # the list may change while the GIL is released
-    cdef int64_t count = len(held)
-    unpack(layout, &table)
-    if positions.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    if not 0 <= base_position <= 2**62 or not 0 <= first_offset <= 2**63 - 1 - count:
-        raise ValueError("base_position or first_offset is out of range")
-    if count == 0:
-        return 0
-    cdef const uint8_t **pointers = <const uint8_t **>malloc(count * sizeof(void *))
-    cdef int64_t *lengths = <int64_t *>malloc(count * sizeof(int64_t))
-    try:
-        if pointers == NULL or lengths == NULL:
-            raise MemoryError
-        for row in range(count):
-            value = held[row]
-            if type(value) is not bytes:
-                raise TypeError(f"a value is bytes, not {type(value).__name__}")
-            pointers[row] = <const uint8_t *>PyBytes_AS_STRING(value)
-            lengths[row] = PyBytes_GET_SIZE(value)
-        memset(&source, 0, sizeof(frame_source))
-        source.count = count
-        source.first_offset = first_offset
-        source.constant_timestamp = timestamp
-        source.pointers = pointers
-        source.lengths = lengths
-        written = 0
-        if out.shape[0]:
-            with nogil:
-                written = duramen_encode_frames(&out[0], out.shape[0], &table, &source, base_position, &positions[0])
-        else:
-            written = -1
-    finally:
-        free(<void *>pointers)
-        free(<void *>lengths)
-    if written < 0:
-        raise ValueError(f"row {-1 - written} does not fit")
-    return written
+        length = PyBytes_GET_SIZE(value)
+        total += length
+        shortest = min(shortest, length)
+        longest = max(longest, length)
+    return total, shortest if held else 0, longest

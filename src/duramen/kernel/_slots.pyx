@@ -1,7 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled fixed-slot functions; their twins and their contracts are in reference.py."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+
+from duramen.kernel._values cimport duramen_values, point_at, point_into
 
 from duramen.kernel.layout import ScanEnd
 
@@ -13,7 +16,7 @@ cdef extern from "slots.h" nogil:
                                         int64_t max_slots, int verify)
     int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes)
     int64_t duramen_infer_slot(const uint8_t *buf, int64_t end, int64_t max_record_bytes)
-    void duramen_encode_slots(uint8_t *out, const uint8_t *values, int64_t count, int64_t record_bytes)
+    int64_t duramen_encode_slots(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t record_bytes)
 
 
 cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t record_bytes) except -1:
@@ -55,13 +58,25 @@ def infer_slot(const uint8_t[::1] buf not None, int64_t max_record_bytes):
     return size
 
 
-def encode_slots(uint8_t[::1] out not None, const uint8_t[::1] values, int64_t record_bytes):
+def encode_slots(uint8_t[::1] out not None, int64_t record_bytes, values not None,
+                 const int32_t[::1] value_offsets=None):
+    cdef duramen_values source
+    cdef void *pointers = NULL
+    cdef tuple held = ()
+    cdef const uint8_t[::1] data = None
+    cdef int64_t written
     if not 1 <= record_bytes <= 2**31 - 1:
         raise ValueError("record_bytes must be 1 to 2147483647")
-    cdef int64_t count = values.shape[0] // record_bytes
-    if values.shape[0] != count * record_bytes or out.shape[0] != count * (record_bytes + 4):
-        raise ValueError("out and values do not fit the record size")
-    if count:
-        with nogil:
-            duramen_encode_slots(&out[0], &values[0], count, record_bytes)
-    return count
+    if value_offsets is None:
+        held = tuple(values)  # a list may change while the GIL is released
+        pointers = point_at(held, &source)
+    else:
+        data = values
+        point_into(data, value_offsets, &source)
+    cdef uint8_t *target = &out[0] if out.shape[0] else NULL
+    with nogil:
+        written = duramen_encode_slots(target, out.shape[0], &source, record_bytes)
+    free(pointers)
+    if written < 0:
+        raise ValueError(f"row {-1 - written} does not fit")
+    return written

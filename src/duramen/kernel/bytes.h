@@ -98,6 +98,32 @@ static inline void store_uint(uint8_t *p, uint64_t v, int64_t width, int big)
     }
 }
 
+/* The values of rows that are encoded: each wherever it lies, or, where `pointers` is NULL, Arrow's offsets into one
+ * buffer, which may make no sense. */
+typedef struct {
+    int64_t count;
+    const uint8_t *const *pointers;
+    const int64_t *lengths;
+    const uint8_t *data;
+    int64_t data_bytes;
+    const int32_t *offsets;
+} duramen_values;
+
+/* Where the value of a row lies; 0 where its offsets point out of the buffer. */
+static inline int value_at(const duramen_values *values, int64_t row, const uint8_t **value, int64_t *len)
+{
+    if (values->pointers != NULL) {
+        *value = values->pointers[row];
+        *len = values->lengths[row];
+        return 1;
+    }
+    const int64_t from = values->offsets[row];
+    *len = (int64_t)values->offsets[row + 1] - from;
+    if (from < 0 || *len < 0 || *len > values->data_bytes - from) return 0;
+    *value = *len > 0 ? values->data + from : values->data;
+    return 1;
+}
+
 static inline int all_zero(const uint8_t *p, int64_t len)
 {
     while (len >= 32) {

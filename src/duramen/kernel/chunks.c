@@ -326,25 +326,23 @@ int64_t duramen_scan_prefixed(const uint8_t *buf, int64_t position, int64_t end,
     return position == end ? count : -1 - count;
 }
 
-static inline int64_t put_entry(uint8_t *out, int64_t capacity, const uint8_t *values, int64_t values_bytes,
-                                const int32_t *value_offsets, int64_t row)
+static inline int64_t put_entry(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t row)
 {
-    const int64_t from = value_offsets[row];
-    const int64_t length = (int64_t)value_offsets[row + 1] - from;
-    if (from < 0 || length < 0 || length > values_bytes - from) return -1;
+    const uint8_t *value;
+    int64_t length;
+    if (!value_at(values, row, &value, &length) || length > INT32_MAX) return -1;
     if (SIMPLE_HEADER_BYTES + length > capacity) return -1;
     store32(out, (uint32_t)length, 1);
-    if (length > 0) memcpy(out + SIMPLE_HEADER_BYTES, values + from, (size_t)length);
+    if (length > 0) memcpy(out + SIMPLE_HEADER_BYTES, value, (size_t)length);
     return SIMPLE_HEADER_BYTES + length;
 }
 
-int64_t duramen_encode_entries(uint8_t *out, int64_t capacity, const uint8_t *values, int64_t values_bytes,
-                               const int32_t *value_offsets, int64_t count, int64_t base_position,
+int64_t duramen_encode_entries(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t base_position,
                                int64_t *positions)
 {
     int64_t at = 0;
-    for (int64_t row = 0; row < count; row++) {
-        const int64_t size = put_entry(out + at, capacity - at, values, values_bytes, value_offsets, row);
+    for (int64_t row = 0; row < values->count; row++) {
+        const int64_t size = put_entry(out + at, capacity - at, values, row);
         if (size < 0) return -1 - row;
         positions[row] = base_position + at;
         at += size;
@@ -352,21 +350,40 @@ int64_t duramen_encode_entries(uint8_t *out, int64_t capacity, const uint8_t *va
     return at;
 }
 
+int64_t duramen_split_chunks(const duramen_values *values, const uint8_t *breaks, int64_t max_bytes,
+                             int64_t max_records, int64_t *starts)
+{
+    int64_t count = 0, records = 0, bytes = 0;
+
+    for (int64_t row = 0; row < values->count; row++, records++) {
+        const uint8_t *value;
+        int64_t length;
+        if (!value_at(values, row, &value, &length) || length > INT32_MAX) return -1 - row;
+        length += SIMPLE_HEADER_BYTES;
+        const int is_break = row > 0 && breaks != NULL && breaks[row - 1];
+        if (row == 0 || is_break || records >= max_records || length > max_bytes - bytes) {
+            starts[count++] = row;
+            records = bytes = 0;
+        }
+        bytes += length;
+    }
+    return count;
+}
+
 int64_t duramen_encode_chunks(uint8_t *out, int64_t capacity, int version, chunk_columns *chunks,
-                              const uint8_t *values, int64_t values_bytes, const int32_t *value_offsets,
-                              int64_t rows, int64_t base_position)
+                              const duramen_values *values, int64_t base_position)
 {
     int64_t at = 0, row = 0;
 
     for (int64_t number = 0; number < chunks->count; number++) {
         const int64_t records = (int64_t)chunks->records[number];
-        if (records == 0 || records > UINT16_MAX || records > rows - row) return -1 - number;
+        if (records == 0 || records > UINT16_MAX || records > values->count - row) return -1 - number;
         if (CHUNK_HEADER_BYTES > capacity - at) return -1 - number;
         uint8_t *header = out + at;
         const int64_t data_at = at + CHUNK_HEADER_BYTES;
         at = data_at;
         for (int64_t last = row + records; row < last; row++) {
-            const int64_t size = put_entry(out + at, capacity - at, values, values_bytes, value_offsets, row);
+            const int64_t size = put_entry(out + at, capacity - at, values, row);
             if (size < 0) return -1 - number;
             at += size;
         }
@@ -393,5 +410,5 @@ int64_t duramen_encode_chunks(uint8_t *out, int64_t capacity, int version, chunk
         chunks->sub_batches[number] = 0;
         chunks->tracking[number] = 0;
     }
-    return row == rows ? at : -1 - chunks->count;
+    return row == values->count ? at : -1 - chunks->count;
 }

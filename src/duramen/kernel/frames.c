@@ -173,62 +173,72 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
     return DURAMEN_NOT_FOUND;
 }
 
-static inline int slice_of(const int32_t *offsets, int64_t row, int64_t total, int64_t *from, int64_t *len)
+static void put_constants(uint8_t *header, const frame_layout *layout)
 {
-    *from = offsets[row];
-    *len = (int64_t)offsets[row + 1] - *from;
-    return *from >= 0 && *len >= 0 && *len <= total - *from;
+    memset(header, 0, (size_t)layout->header_bytes);
+    for (int64_t i = 0; i < layout->const_count; i++) {
+        const frame_const *c = &layout->consts[i];
+        store_uint(header + c->position, (uint64_t)c->value, c->width, (int)layout->big_endian);
+    }
 }
 
-int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, const frame_source *in,
-                              int64_t base_position, int64_t *positions)
+int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, frame_columns *rows,
+                              const duramen_values *values, const duramen_values *headers, int64_t base_position)
 {
     const int big = (int)layout->big_endian;
     int64_t at = 0;
 
-    for (int64_t row = 0; row < in->count; row++) {
-        int64_t value_from = 0, value_len, headers_from = 0, headers_len = 0;
-        const uint8_t *value;
-        if (in->pointers != NULL) {
-            value = in->pointers[row];
-            value_len = in->lengths[row];
-        } else {
-            if (!slice_of(in->value_offsets, row, in->values_bytes, &value_from, &value_len)) return -1 - row;
-            value = in->values + value_from;
-        }
-        if (in->headers_offsets != NULL &&
-            !slice_of(in->headers_offsets, row, in->headers_bytes, &headers_from, &headers_len))
-            return -1 - row;
+    for (int64_t row = 0; row < values->count; row++) {
+        const uint8_t *value, *blob = NULL;
+        int64_t value_len, blob_len = 0;
+        if (!value_at(values, row, &value, &value_len)) return -1 - row;
+        if (headers != NULL && !value_at(headers, row, &blob, &blob_len)) return -1 - row;
         if (value_len > layout->max_payload_bytes) return -1 - row;
-        if (headers_len > 0 && layout->headers_length_at < 0) return -1 - row;
-        const int64_t size = layout->header_bytes + headers_len + value_len + layout->trailer_bytes;
+        if (blob_len > 0 && layout->headers_length_at < 0) return -1 - row;
+        const int64_t size = layout->header_bytes + blob_len + value_len + layout->trailer_bytes;
         if (size > capacity - at) return -1 - row;
 
         uint8_t *p = out + at;
-        memset(p, 0, (size_t)layout->header_bytes);
-        for (int64_t i = 0; i < layout->const_count; i++)
-            store_uint(p + layout->consts[i].position, (uint64_t)layout->consts[i].value, layout->consts[i].width, big);
-        const int64_t offset = in->offset != NULL ? in->offset[row] : in->first_offset + row;
-        store64(p + layout->offset_at, (uint64_t)offset, big);
+        if (row == 0)
+            put_constants(p, layout);
+        else
+            memcpy(p, out, (size_t)layout->header_bytes); /* all but the constants is written over */
+        if (layout->checksum_at >= 0) memset(p + layout->checksum_at, 0, 4);
+        store64(p + layout->offset_at, (uint64_t)rows->offset[row], big);
         store32(p + layout->length_at, (uint32_t)value_len, big);
-        if (layout->headers_length_at >= 0) store32(p + layout->headers_length_at, (uint32_t)headers_len, big);
-        if (layout->timestamp_at >= 0) {
-            const int64_t timestamp = in->timestamp != NULL ? in->timestamp[row] : in->constant_timestamp;
-            store64(p + layout->timestamp_at, (uint64_t)timestamp, big);
-        }
-        if (layout->flags_at >= 0 && in->flags != NULL) store32(p + layout->flags_at, in->flags[row], big);
+        if (layout->headers_length_at >= 0) store32(p + layout->headers_length_at, (uint32_t)blob_len, big);
+        if (layout->timestamp_at >= 0) store64(p + layout->timestamp_at, (uint64_t)rows->timestamp[row], big);
+        if (layout->flags_at >= 0) store32(p + layout->flags_at, rows->flags[row], big);
 
-        uint8_t *body = p + layout->header_bytes;
-        if (headers_len > 0) memcpy(body, in->headers + headers_from, (size_t)headers_len);
-        if (value_len > 0) memcpy(body + headers_len, value, (size_t)value_len);
-        memset(body + headers_len + value_len, 0, (size_t)layout->trailer_bytes);
+        uint8_t *body = p + layout->header_bytes + blob_len;
+        if (blob_len > 0) memcpy(body - blob_len, blob, (size_t)blob_len);
+        if (value_len > 0) memcpy(body, value, (size_t)value_len);
+        if (layout->trailer_bytes > 0) memset(body + value_len, 0, (size_t)layout->trailer_bytes);
         if (layout->checksum != CHECKSUM_NONE) {
             uint8_t *checksum_at = layout->checksum_at < 0 ? p + size - 4 : p + layout->checksum_at;
             const uint8_t *from = p + layout->covered_from;
-            store32(checksum_at, checksum_of(layout, from, body + headers_len + value_len - from), big);
+            /* A value alone is summed up where it comes from: bytes stored a moment ago are slow to load again. */
+            store32(checksum_at, checksum_of(layout, from == body ? value : from, body + value_len - from), big);
         }
-        positions[row] = base_position + at;
+        rows->position[row] = base_position + at;
+        rows->value_position[row] = base_position + (body - out);
+        rows->value_length[row] = (uint32_t)value_len;
+        rows->headers_length[row] = (uint32_t)blob_len;
         at += size;
     }
     return at;
+}
+
+int64_t duramen_pick_strides(const int64_t *value_positions, const uint32_t *value_lengths, int64_t count,
+                             int64_t trailer_bytes, int64_t stride_bytes, int64_t *counted_from, int64_t *picked)
+{
+    int64_t found = 0;
+
+    for (int64_t row = 0; row < count; row++) {
+        const int64_t end = value_positions[row] + (int64_t)value_lengths[row] + trailer_bytes;
+        if (end - *counted_from < stride_bytes) continue;
+        picked[found++] = row;
+        *counted_from = end;
+    }
+    return found;
 }

@@ -42,21 +42,15 @@ int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, co
 int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                            int64_t previous_offset);
 
-typedef struct {
-    int64_t count;
-    const int64_t *offset;                          /* or NULL: first_offset, first_offset + 1, ... */
-    const int64_t *timestamp;                       /* or NULL: constant_timestamp */
-    int64_t first_offset, constant_timestamp;
-    const uint32_t *flags;                          /* or NULL */
-    const uint8_t *const *pointers;                 /* the values, wherever they lie, and their lengths; or NULL: */
-    const int64_t *lengths;
-    const uint8_t *values;  int64_t values_bytes;   const int32_t *value_offsets;
-    const uint8_t *headers; int64_t headers_bytes;  const int32_t *headers_offsets; /* or NULL */
-} frame_source;
+/* Writes a frame per value. Reads offset, timestamp and flags of each row of `rows`, and fills in the other columns as
+ * a scan would, positions counted from base_position. `headers` may be NULL. Returns the bytes written, or -1 - row for
+ * the first row that does not fit into the buffers or the layout. */
+int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, frame_columns *rows,
+                              const duramen_values *values, const duramen_values *headers, int64_t base_position);
 
-/* Writes the frames and the position of each, counted from base_position. Returns the bytes written,
- * or -1 - row for the first row that does not fit into the buffers or the layout. */
-int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, const frame_source *in,
-                              int64_t base_position, int64_t *positions);
+/* Walks the ends of frames, `trailer_bytes` behind their values, and picks each that lies `stride_bytes` or more behind
+ * the last one picked, at first behind *counted_from, which becomes the end of the last one picked. Returns how many. */
+int64_t duramen_pick_strides(const int64_t *value_positions, const uint32_t *value_lengths, int64_t count,
+                             int64_t trailer_bytes, int64_t stride_bytes, int64_t *counted_from, int64_t *picked);
 
 #endif

@@ -8,7 +8,7 @@ reads. The compiled functions have the same names, arguments, results and refusa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -33,6 +33,7 @@ from duramen.kernel.layout import (
 
 Buffer = bytes | bytearray | memoryview
 Int32s = np.ndarray[tuple[int], np.dtype[np.int32]]
+UInt8s = np.ndarray[tuple[int], np.dtype[np.uint8]]
 UInt64Pairs = np.ndarray[tuple[int, int], np.dtype[np.uint64]]
 
 
@@ -262,48 +263,49 @@ def find_frame(buf: Buffer, position: int, end: int, layout: FrameLayout, previo
     return NOT_FOUND
 
 
-def _slices(data: Buffer | None, offsets: Int32s | None, count: int) -> Iterator[bytes | None]:
-    if data is None or offsets is None:
-        for _ in range(count):
-            yield b""
+Values = Buffer | Sequence[bytes]
+"""A buffer with Arrow's offsets into it, or, where there are none, a tuple or list of bytes."""
+
+
+def _slices(values: Values, offsets: Int32s | None) -> Iterator[bytes | None]:
+    """The values; None for one whose offsets make no sense."""
+    if offsets is None:
+        measure_values(values)  # type: ignore[arg-type]
+        yield from values  # type: ignore[misc]
         return
-    view = memoryview(data).cast("B")
-    bounds = offsets.tolist()
-    for start, stop in itertools.pairwise(bounds):
+    if len(offsets) == 0:
+        raise ValueError("the columns differ in length")
+    view = memoryview(values).cast("B")  # type: ignore[arg-type]
+    for start, stop in itertools.pairwise(offsets.tolist()):
         yield bytes(view[start:stop]) if 0 <= start <= stop <= len(view) else None
 
 
 def encode_frames(
     out: Buffer,
     layout: FrameLayout,
-    offsets: Int64s,
-    values: Buffer,
-    value_offsets: Int32s,
-    positions: Int64s,
+    columns: FrameColumns,
+    values: Values,
+    value_offsets: Int32s | None = None,
     *,
     base_position: int = 0,
-    timestamps: Int64s | None = None,
-    flags: UInt32s | None = None,
     headers: Buffer | None = None,
     headers_offsets: Int32s | None = None,
 ) -> int:
-    """Write one frame per row into ``out`` and where each starts into ``positions``; answers the bytes written."""
-    count = len(offsets)
-    if len(value_offsets) != count + 1 or len(positions) != count:
-        raise ValueError("the columns differ in length")
+    """Write one frame per value: ``offset``, ``timestamp`` and ``flags`` of each row of ``columns`` go into it, the
+    other columns are filled in as a scan would. Answers the bytes written."""
+    count = _same_length(columns)
     if (headers is None) != (headers_offsets is None):
         raise ValueError("headers and headers_offsets go together")
-    for column, length in ((timestamps, count), (flags, count), (headers_offsets, count + 1)):
-        if column is not None and len(column) != length:
-            raise ValueError("the columns differ in length")
     if not 0 <= base_position <= 2**62:
         raise ValueError("base_position must be 0 to 2**62")
+    blobs = [b""] * count if headers is None else list(_slices(headers, headers_offsets))
+    rows = list(_slices(values, value_offsets))
+    if len(rows) != count or len(blobs) != count:
+        raise ValueError("the columns differ in length")
     order = "big" if layout.big_endian else "little"
     target = memoryview(out).cast("B")
     at = 0
-    for row, (value, blob) in enumerate(
-        zip(_slices(values, value_offsets, count), _slices(headers, headers_offsets, count), strict=True)
-    ):
+    for row, (value, blob) in enumerate(zip(rows, blobs, strict=True)):
         if value is None or blob is None or len(value) > layout.max_payload_bytes:
             raise ValueError(f"row {row} does not fit")
         if blob and layout.headers_length_at < 0:
@@ -318,53 +320,54 @@ def encode_frames(
 
         for const in layout.consts:
             put(const.position, const.width, const.value)
-        put(layout.offset_at, 8, int(offsets[row]))
+        put(layout.offset_at, 8, int(columns.offset[row]))
         put(layout.length_at, 4, len(value))
         put(layout.headers_length_at, 4, len(blob))
-        put(layout.timestamp_at, 8, 0 if timestamps is None else int(timestamps[row]))
-        put(layout.flags_at, 4, 0 if flags is None else int(flags[row]))
+        put(layout.timestamp_at, 8, int(columns.timestamp[row]))
+        put(layout.flags_at, 4, int(columns.flags[row]))
         if layout.checksum != Checksum.NONE:
             covered = memoryview(frame)[layout.covered_from : layout.header_bytes + len(blob) + len(value)]
             crc = (crc32c if layout.checksum == Checksum.CRC32C else crc32)(covered)
             covered.release()
             put(len(frame) - 4 if layout.checksum_at < 0 else layout.checksum_at, 4, crc)
         target[at : at + len(frame)] = frame
-        positions[row] = base_position + at
+        columns.position[row] = base_position + at
+        columns.value_position[row] = base_position + at + layout.header_bytes + len(blob)
+        columns.value_length[row] = len(value)
+        columns.headers_length[row] = len(blob)
         at += len(frame)
     return at
 
 
-def values_bytes(values: list[bytes]) -> int:
-    """The bytes of all values; refuses anything but bytes."""
+def pick_strides(
+    value_positions: Int64s,
+    value_lengths: UInt32s,
+    trailer_bytes: int,
+    stride_bytes: int,
+    counted_from: int,
+    picked: Int64s,
+) -> tuple[int, int]:
+    """Pick every row that ends ``stride_bytes`` or more behind the end of the one picked before it, at first behind
+    ``counted_from``. Answers how many were put into ``picked``, and where the last of them ends."""
+    if not len(value_positions) == len(value_lengths) == len(picked):
+        raise ValueError("the columns differ in length")
+    found = 0
+    ends = value_positions + value_lengths.astype(np.int64) + trailer_bytes
+    for row, end in enumerate(ends.tolist()):
+        if end - counted_from >= stride_bytes:
+            picked[found] = row
+            found += 1
+            counted_from = end
+    return found, counted_from
+
+
+def measure_values(values: Sequence[bytes]) -> tuple[int, int, int]:
+    """The bytes of all values, of the shortest and of the longest; refuses anything but bytes."""
     for value in values:
         if type(value) is not bytes:
             raise TypeError(f"a value is bytes, not {type(value).__name__}")
-    return sum(map(len, values))
-
-
-def encode_values(
-    out: Buffer,
-    layout: FrameLayout,
-    first_offset: int,
-    values: list[bytes],
-    positions: Int64s,
-    *,
-    base_position: int = 0,
-    timestamp: int = 0,
-) -> int:
-    """`encode_frames` for values that lie in a list, with consecutive offsets and one time, without headers."""
-    count = len(values)
-    if len(positions) != count:
-        raise ValueError("the columns differ in length")
-    if not 0 <= base_position <= 2**62 or not 0 <= first_offset <= 2**63 - 1 - count:
-        raise ValueError("base_position or first_offset is out of range")
-    values_bytes(values)
-    bounds = np.cumsum([0, *map(len, values)], dtype=np.int64).astype(np.int32)
-    offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
-    times = np.full(count, timestamp, np.int64)
-    return encode_frames(
-        out, layout, offsets, b"".join(values), bounds, positions, base_position=base_position, timestamps=times
-    )
+    lengths = [len(value) for value in values]
+    return sum(lengths), min(lengths, default=0), max(lengths, default=0)
 
 
 # --- fixed slots: a big-endian CRC-32C, then the payload
@@ -434,19 +437,19 @@ def infer_slot(buf: Buffer, max_record_bytes: int) -> int:
     return 0
 
 
-def encode_slots(out: Buffer, values: Buffer, record_bytes: int) -> int:
-    """Write one slot for every ``record_bytes`` of ``values``; answers how many."""
+def encode_slots(out: Buffer, record_bytes: int, values: Values, value_offsets: Int32s | None = None) -> int:
+    """Write one slot for every value, which has ``record_bytes``; answers the bytes written."""
     if not 1 <= record_bytes <= 2**31 - 1:
         raise ValueError("record_bytes must be 1 to 2147483647")
-    source, target = memoryview(values).cast("B"), memoryview(out).cast("B")
-    count = len(source) // record_bytes
-    slot_bytes = record_bytes + _SLOT_CRC_BYTES
-    if len(source) != count * record_bytes or len(target) != count * slot_bytes:
-        raise ValueError("out and values do not fit the record size")
-    for row in range(count):
-        value = source[row * record_bytes : (row + 1) * record_bytes]
-        target[row * slot_bytes : (row + 1) * slot_bytes] = crc32c(value).to_bytes(_SLOT_CRC_BYTES, "big") + value
-    return count
+    target = memoryview(out).cast("B")
+    at = 0
+    for row, value in enumerate(_slices(values, value_offsets)):
+        slot_bytes = record_bytes + _SLOT_CRC_BYTES
+        if value is None or len(value) != record_bytes or at + slot_bytes > len(target):
+            raise ValueError(f"row {row} does not fit")
+        target[at : at + slot_bytes] = crc32c(value).to_bytes(_SLOT_CRC_BYTES, "big") + value
+        at += slot_bytes
+    return at
 
 
 # --- chunks: header, Bloom filter, length-prefixed entries, tracking; all big-endian
@@ -766,7 +769,7 @@ def encode_entries(
         raise ValueError("the columns differ in length")
     target = memoryview(out).cast("B")
     at = 0
-    for row, value in enumerate(_slices(values, value_offsets, len(positions))):
+    for row, value in enumerate(_slices(values, value_offsets)):
         if value is None or at + _SIMPLE_HEADER_BYTES + len(value) > len(target):
             raise ValueError(f"row {row} does not fit")
         entry = len(value).to_bytes(_SIMPLE_HEADER_BYTES, "big") + value
@@ -776,12 +779,43 @@ def encode_entries(
     return at
 
 
+def split_chunks(
+    starts: Int64s,
+    max_bytes: int,
+    max_records: int,
+    values: Values,
+    value_offsets: Int32s | None = None,
+    breaks: UInt8s | None = None,
+) -> int:
+    """Where chunks of these entries start: at the first row, behind every break (``breaks`` has one flag between each
+    two rows), and wherever one more entry would be more than ``max_records`` or take a chunk that has one already over
+    ``max_bytes``. Answers how many of ``starts`` were filled in."""
+    if not 1 <= max_bytes <= 2**62 or max_records < 1:
+        raise ValueError("max_bytes must be 1 to 2**62, max_records 1 or more")
+    slices = list(_slices(values, value_offsets))
+    if len(starts) != len(slices) or (breaks is not None and len(breaks) != max(len(slices) - 1, 0)):
+        raise ValueError("the columns differ in length")
+    count = records = size = 0
+    for row, value in enumerate(slices):
+        if value is None:
+            raise ValueError(f"row {row} does not fit")
+        length = _SIMPLE_HEADER_BYTES + len(value)
+        is_break = row > 0 and breaks is not None and bool(breaks[row - 1])
+        if row == 0 or is_break or records >= max_records or size + length > max_bytes:
+            starts[count] = row
+            count += 1
+            records = size = 0
+        records += 1
+        size += length
+    return count
+
+
 def encode_chunks(
     out: Buffer,
     version: int,
     columns: ChunkColumns,
-    values: Buffer,
-    value_offsets: Int32s,
+    values: Values,
+    value_offsets: Int32s | None = None,
     base_position: int = 0,
 ) -> int:
     """Write user chunks of simple entries: ``records``, ``chunk_id``, ``timestamp`` and ``epoch`` of each row say
@@ -789,10 +823,8 @@ def encode_chunks(
     count = _same_length(columns)
     if version not in (0, 1):
         raise ValueError("version must be 0 or 1")
-    if len(value_offsets) == 0:
-        raise ValueError("the columns differ in length")
     target = memoryview(out).cast("B")
-    slices = list(_slices(values, value_offsets, len(value_offsets) - 1))
+    slices = list(_slices(values, value_offsets))
     at = row = 0
     for number in range(count):
         records = int(columns.records[number])
@@ -826,7 +858,7 @@ def murmur2(data: Buffer, offsets: Int32s, hashes: UInt32s) -> int:
     """Fill in the Murmur2 hash of every row, by which Kafka's producers choose a partition; answers how many."""
     if len(offsets) != len(hashes) + 1:
         raise ValueError("offsets and hashes differ in length")
-    for row, value in enumerate(_slices(data, offsets, len(hashes))):
+    for row, value in enumerate(_slices(data, offsets)):
         if value is None:
             raise ValueError(f"row {row} lies outside of the buffer")
         hashes[row] = _murmur2(value)
@@ -852,7 +884,7 @@ def siphash(data: Buffer, offsets: Int32s, key0: int, key1: int, hashes: UInt64P
     find two rows with one hash."""
     if len(offsets) != len(hashes) + 1 or hashes.shape[1] != 2:
         raise ValueError("offsets and hashes differ in length")
-    for row, value in enumerate(_slices(data, offsets, len(hashes))):
+    for row, value in enumerate(_slices(data, offsets)):
         if value is None:
             raise ValueError(f"row {row} lies outside of the buffer")
         hashes[row] = _siphash(value, key0, key1)

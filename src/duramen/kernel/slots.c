@@ -57,11 +57,20 @@ int64_t duramen_infer_slot(const uint8_t *buf, int64_t end, int64_t max_record_b
     return 0;
 }
 
-void duramen_encode_slots(uint8_t *out, const uint8_t *values, int64_t count, int64_t record_bytes)
+int64_t duramen_encode_slots(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t record_bytes)
 {
-    for (int64_t i = 0; i < count; i++) {
-        uint8_t *slot = out + i * (record_bytes + CRC_BYTES);
-        memcpy(slot + CRC_BYTES, values + i * record_bytes, (size_t)record_bytes);
-        store32(slot, duramen_crc32c(0, slot + CRC_BYTES, (size_t)record_bytes), 1);
+    const int64_t slot_bytes = record_bytes + CRC_BYTES;
+    int64_t at = 0;
+
+    for (int64_t row = 0; row < values->count; row++, at += slot_bytes) {
+        const uint8_t *value;
+        int64_t length;
+        if (!value_at(values, row, &value, &length) || length != record_bytes) return -1 - row;
+        if (slot_bytes > capacity - at) return -1 - row;
+        uint8_t *slot = out + at;
+        memcpy(slot + CRC_BYTES, value, (size_t)record_bytes);
+        /* Where it comes from: bytes stored a moment ago are slow to load again. */
+        store32(slot, duramen_crc32c(0, value, (size_t)record_bytes), 1);
     }
+    return at;
 }

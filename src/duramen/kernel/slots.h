@@ -14,7 +14,7 @@ int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int
  * 0 when there is none. */
 int64_t duramen_infer_slot(const uint8_t *buf, int64_t end, int64_t max_record_bytes);
 
-/* Writes count slots of values that lie one behind another. */
-void duramen_encode_slots(uint8_t *out, const uint8_t *values, int64_t count, int64_t record_bytes);
+/* Writes a slot per value. Returns the bytes, or -1 - row for the first value that has another size or no room. */
+int64_t duramen_encode_slots(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t record_bytes);
 
 #endif

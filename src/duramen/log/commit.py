@@ -2,8 +2,9 @@
 
 There is no thread in the background. The first appender becomes the leader: it takes everything that is queued (after
 an optional wait for more), commits it as one group, wakes those whose requests were in it, and hands the lead to the
-next one in line. While a leader waits for the disk, others queue; so the slower the sync, the larger the groups. The
-queue is bounded: appenders wait for room, and a timeout says so.
+next one in line. While a leader waits for the disk, others queue; so the slower the sync, the larger the groups. A new
+leader gives those whose requests were just committed a moment to come back: otherwise two halves of a crowd would take
+turns, and each would wait for the other's sync. The queue is bounded: appenders wait for room, and a timeout says so.
 
 Knows nothing of records and files: what a group is committed by is a function.
 """
@@ -18,6 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duramen.errors import PoisonedError, QueueTimeoutError
+
+PATIENCE = 0.25
+"""How long a leader waits for those who were there a moment ago, as a part of what the last group took. They come back
+within microseconds if they come back at all, and a group with all of them takes hardly longer than one with half."""
+MOST_PATIENCE_S = 0.002
+_NOBODY = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,13 @@ class GroupCommit:
         self._queued_bytes = 0
         self._queued_records = 0
         self._leading = False
+        self._wanted = _NOBODY
+        """How many requests have to be queued before a leader who waits for more is told."""
+        self._crowd = 0
+        """How many appenders there seem to be: those of the last group, and those who queued meanwhile."""
+        self._patience_s = 0.0
+        self._waiting = 0
+        """How many wait for room."""
 
     def submit(self, request: Request, timeout_s: float | None = None) -> Any:
         """Have the request committed; returns its result or raises its error.
@@ -97,10 +111,10 @@ class GroupCommit:
             self._queue.append(request)
             self._queued_bytes += request.size_bytes
             self._queued_records += request.records
-            if self._leading:
-                self._arrived.notify()
-            else:
+            if not self._leading:
                 self._leading = request.leads = True
+            elif len(self._queue) >= self._wanted or request.alone:
+                self._arrived.notify()
 
     def _follow(self, request: Request, deadline: float | None) -> None:
         """Wait until the request is committed by another, or until it is its turn to lead."""
@@ -124,7 +138,13 @@ class GroupCommit:
     def _wait_for_room(self, request: Request, deadline: float | None) -> None:
         while self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
             timeout = None if deadline is None else deadline - time.monotonic()
-            if (timeout is not None and timeout <= 0) or not self._room.wait(timeout):
+            self._waiting += 1
+            self._arrived.notify()
+            try:
+                is_late = (timeout is not None and timeout <= 0) or not self._room.wait(timeout)
+            finally:
+                self._waiting -= 1
+            if is_late:
                 raise QueueTimeoutError(
                     f"the queue stayed full ({self._queued_bytes} bytes)", hint="the disk is slower than the appends"
                 )
@@ -141,7 +161,8 @@ class GroupCommit:
     def _forget(self, request: Request) -> None:
         self._queued_bytes -= request.size_bytes
         self._queued_records -= request.records
-        self._room.notify_all()
+        if self._waiting:
+            self._room.notify_all()
 
     # --- leading
 
@@ -150,7 +171,9 @@ class GroupCommit:
         group: list[Request] = []
         try:
             self._take(group)
+            began = time.monotonic()
             self._commit(group)
+            self._patience_s = min((time.monotonic() - began) * PATIENCE, MOST_PATIENCE_S)
         except BaseException as error:
             _fail(group, error)
             if not group or not isinstance(error, Exception):
@@ -163,12 +186,10 @@ class GroupCommit:
         """Wait for more, if that is wanted, and move a group out of the queue."""
         limits = self._limits
         with self._lock:
-            if limits.linger_ms > 0 and not self._queue[0].alone:
-                until = time.monotonic() + limits.linger_ms / 1000
-                while self._queued_bytes < limits.max_bytes and self._queued_records < limits.max_records:
-                    left = until - time.monotonic()
-                    if left <= 0 or not self._arrived.wait(left):
-                        break
+            if limits.linger_ms > 0:
+                self._await(_NOBODY, limits.linger_ms / 1000)
+            elif len(self._queue) < self._crowd:
+                self._await(self._crowd, self._patience_s)
             size_bytes = records = 0
             while self._queue:
                 request = self._queue[0]
@@ -180,8 +201,22 @@ class GroupCommit:
                 group.append(self._queue.popleft())
                 self._forget(request)
 
+    def _await(self, requests: int, seconds: float) -> None:
+        """Wait until so many are queued, the group is full, or the time is over."""
+        limits, until = self._limits, time.monotonic() + seconds
+        self._wanted = requests if requests < _NOBODY else 1
+        try:
+            while len(self._queue) < requests and not (self._queue[0].alone or self._queue[-1].alone or self._waiting):
+                left = until - time.monotonic()
+                is_full = self._queued_bytes >= limits.max_bytes or self._queued_records >= limits.max_records
+                if is_full or left <= 0 or not self._arrived.wait(left):
+                    break
+        finally:
+            self._wanted = _NOBODY
+
     def _pass_on(self, group: list[Request]) -> None:
         with self._lock:
+            self._crowd = len(group) + len(self._queue)
             following = self._queue[0] if self._queue else None
             if following is None:
                 self._leading = False

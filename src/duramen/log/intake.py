@@ -13,33 +13,10 @@ import pyarrow as pa
 
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import Format
-from duramen.formats.base import schema_for, values_batch
-from duramen.kernel import values_bytes
+from duramen.formats.base import Values, schema_for
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
 
-_VALUES_SCHEMA = pa.schema([VALUE])
-
-
-class Values:
-    """Records that are nothing but values, as the list that the caller gave: no Arrow array is made of them unless a
-    format needs one. Looks like a batch to whoever queues and cuts it."""
-
-    schema = _VALUES_SCHEMA
-
-    def __init__(self, values: list[bytes]) -> None:
-        self.values = values
-        self.num_rows = len(values)
-
-    @property
-    def nbytes(self) -> int:
-        return values_bytes(self.values)
-
-    def slice(self, start: int, length: int | None = None) -> Values:
-        return Values(self.values[start : None if length is None else start + length])
-
-    def batch(self) -> pa.RecordBatch:
-        return values_batch(self.values)
-
+__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "many", "merge", "one", "stamp"]
 
 Batch: TypeAlias = pa.RecordBatch | Values
 
@@ -57,8 +34,9 @@ def one(
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
     if type(value) is bytes and key is None and not headers and timestamp is None:
-        fmt.accept_values([value])
-        return Values([value])
+        values = Values((value,))
+        fmt.accept_values(values)
+        return values
     columns: dict[str, pa.Array] = {"value": pa.array([value], VALUE.type)}
     if key is not None:
         columns["key"] = _array([key], KEY.type, "key")
@@ -79,16 +57,23 @@ def many(fmt: Format, data: Any) -> Batch:
         batch = data
     elif isinstance(data, pa.Table):
         batch = _whole(data)
+    elif isinstance(data, pa.Array) and data.type == VALUE.type:
+        batch = pa.RecordBatch.from_arrays([data], names=["value"])
+        fmt.accept(batch)
+        return batch
     elif isinstance(data, (pa.Array, pa.ChunkedArray)):
         batch = _whole(pa.table({"value": data}))
     elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
         raise UsageError(f"a batch is a list of bytes or Arrow data, not {type(data).__name__}")
     else:
-        values = list(data)
-        if all(type(value) is bytes for value in values):
+        items = tuple(data)
+        try:
+            values = Values(items)
+        except TypeError:  # a bytearray, a memoryview; or nothing that Arrow can make bytes of
+            batch = pa.RecordBatch.from_arrays([_array(list(items), VALUE.type, "value")], names=["value"])
+        else:
             fmt.accept_values(values)
-            return Values(values)
-        batch = pa.RecordBatch.from_arrays([_array(values, VALUE.type, "value")], names=["value"])
+            return values
     batch = _neutral(fmt, batch)
     fmt.accept(batch)
     return batch
@@ -160,7 +145,7 @@ def merge(parts: Sequence[Batch]) -> Batch:
         return parts[0]
     plain = [part.values for part in parts if isinstance(part, Values)]
     if len(plain) == len(parts):
-        return Values(list(chain.from_iterable(plain)))
+        return Values(tuple(chain.from_iterable(plain)))
     batches = [part.batch() if isinstance(part, Values) else part for part in parts]
     schema = pa.unify_schemas([batch.schema for batch in batches])
     same = [

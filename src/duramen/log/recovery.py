@@ -9,6 +9,7 @@ the disk, and damage is never cut unless the caller asked for that.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -21,11 +22,12 @@ from duramen.formats import Format
 from duramen.formats.base import Cursor, IndexBuilder, Role, Rows, Segment
 from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
-from duramen.log.directory import SUBDIRECTORIES, Directory, SegmentFiles, list_log
+from duramen.log.directory import SUBDIRECTORIES, Directory, LogFile, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
 from duramen.log.journal import refuse_unfinished
 from duramen.log.pending import Pending
-from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, replace_file
+from duramen.log.sidecar import DIRECTORY, Sealed, SealedSum, Sidecar, Watermark, replace_file
+from duramen.model import MAX_OFFSET
 
 UNSYNCED_BYTES = 8 << 20
 """How much another program is taken to have left unsynced."""
@@ -132,6 +134,9 @@ class Recovered:
     """The segment before the one that has to be begun."""
     segments: list[SegmentFiles] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    others: list[LogFile] = field(default_factory=list)
+    is_as_closed: bool = False
+    """Whether everything is as the last writer left it when it closed the log."""
 
 
 class Recovery:
@@ -157,7 +162,8 @@ class Recovery:
             case = Case.UNCOMMITTED if settled.after is None else Case.COMMITTED
             self._steps.append(Step(case, root, f"batch {settled.key.batch} of {settled.key.writer}"))
         self._directory: Directory = list_log(disk, root, fmt)
-        self._sealed = sidecar.sealed()
+        self._agreed = self._agreed_sealed()
+        self._sealed = sidecar.sealed() if self._agreed is None else {self._agreed.base: self._agreed}
         self._watermark = sidecar.watermark()
 
     def run(self) -> Recovered:
@@ -195,8 +201,30 @@ class Recovery:
                 self._disk.sync_directory(posixpath.dirname(path))
                 self._steps.append(Step(Case.LEFTOVER, file.path))
 
+    def _agreed_sealed(self) -> Sealed | None:
+        """The last sealed segment, where what its line says of all of them is what the directory holds. It stands for
+        all then: the other lines need not be read."""
+        known = self._sidecar.last_sealed()
+        if known is None:
+            return None
+        entry, total = known
+        there = self._directory.segments[: total.count]
+        if not there or there[-1].base != entry.base:
+            return None
+        bases, sizes = [files.base or 0 for files in there], [files.segment.size_bytes for files in there]
+        return entry if SealedSum().plus(bases, sizes) == total else None
+
     def _check_sealed(self) -> None:
-        """Names and sizes against what is known of sealed segments. A beginning that is gone was removed on purpose."""
+        """Names and sizes against what is known of sealed segments."""
+        if self._agreed is None:
+            self._compare_sealed()
+        mark, segments = self._watermark, self._directory.segments
+        newest = (segments[-1].base or 0) if segments else -1
+        if mark is not None and mark.base > newest and mark.durable_offset > mark.base:
+            raise self._damage("the active segment is missing", self._fmt.segment_path(mark.base), None)
+
+    def _compare_sealed(self) -> None:
+        """One by one. A beginning that is gone was removed on purpose."""
         there = {files.base: files for files in self._directory.segments}
         oldest = min((base for base in there if base is not None), default=None)
         newest = max((base for base in there if base is not None), default=-1)
@@ -217,9 +245,6 @@ class Recovery:
         if continued is not None:
             del self._sealed[newest]
             self._steps.append(Step(Case.CONTINUED, continued.segment.path))
-        mark = self._watermark
-        if mark is not None and mark.base > newest and mark.durable_offset > mark.base:
-            raise self._damage("the active segment is missing", self._fmt.segment_path(mark.base), None)
 
     def _was_continued(self, files: SegmentFiles, entry: Sealed) -> bool:
         """Whether another program went on behind what was sealed: all of that is still there, and more."""
@@ -243,7 +268,39 @@ class Recovery:
     ) -> Recovered:
         opened = None if previous is None else self._open(previous)
         fmt = self._fmt if opened is None else self._fmt.continuing(opened)
+        last_us = last_us or self._last_us(self._directory.segments)
         return Recovered(fmt, next_offset, active, last_us, opened, self._directory.segments, self._steps)
+
+    def _last_us(self, segments: Sequence[SegmentFiles]) -> int:
+        """The last time in these segments, behind which none may go back; 0 where there is none, or no such rule."""
+        limits = self._fmt.capabilities
+        if limits.timestamps is None or not limits.ordered_timestamps:
+            return 0
+        for files in reversed(segments):
+            try:
+                segment = self._open(files)
+            except CorruptionError:
+                return 0  # for `verify` to tell: sealed segments are not judged here
+            last = None
+            rows = segment.scan(self._near_end(files, segment), verify=False)
+            while rows.count:
+                last = rows
+                rows = segment.scan(rows.cursor, verify=False)
+            if last is not None:
+                return max(0, int(last.columns.timestamp[-1])) * {"ms": 1000, "us": 1}[limits.timestamps]  # type: ignore[attr-defined]
+        return 0
+
+    def _near_end(self, files: SegmentFiles, segment: Segment) -> Cursor:
+        """The last place that the index knows; the start of the segment without one."""
+        found = files.derived.get(Role.INDEX)
+        if found is not None:
+            data = self._disk.map(self._directory.full(found.path)).data
+            index = self._fmt.open_index(Role.INDEX, data, segment.base_offset)
+            entry = None if index is None else index.floor(MAX_OFFSET)
+            cursor = None if entry is None else segment.cursor_at(*entry)
+            if cursor is not None:
+                return cursor
+        return segment.start
 
     def _open(self, files: SegmentFiles) -> Segment:
         path = self._directory.full(files.segment.path)
@@ -290,7 +347,10 @@ class Recovery:
         active = ActiveSegment(self._disk, self._root, fmt, base, file, Cursor(0, base - 1), fmt.index_builder(base, 0))
         active.begin(fmt.begin_segment(base, 0, previous))
         self._disk.sync_directory(posixpath.dirname(path))
-        return Recovered(fmt, active.cursor.previous_offset + 1, active, 0, None, self._directory.segments, self._steps)
+        last_us = self._last_us(self._directory.segments[:-1])
+        return Recovered(
+            fmt, active.cursor.previous_offset + 1, active, last_us, None, self._directory.segments, self._steps
+        )
 
     def _scan(self, files: SegmentFiles, base: int, segment: Segment, mark: Watermark | None) -> Recovered:
         path = self._directory.full(files.segment.path)
@@ -323,9 +383,17 @@ class Recovery:
             first_us=walk.first_us, start_position=segment.start.position,
         )  # fmt: skip
         self._mend_index(files, active)
+        last_us = self._last_us(self._directory.segments[:-1]) if walk.last_us is None else walk.last_us
         return Recovered(
-            fmt, cursor.previous_offset + 1, active, walk.last_us or 0, None, self._directory.segments, self._steps
-        )
+            fmt, cursor.previous_offset + 1, active, last_us, None, self._directory.segments, self._steps,
+            others=self._directory.others,
+            is_as_closed=case == Case.CLEAN and self._is_as_closed(mark, position),
+        )  # fmt: skip
+
+    def _is_as_closed(self, mark: Watermark | None, position: int) -> bool:
+        before = self._directory.segments[-2].base if len(self._directory.segments) > 1 else None
+        agreed = None if self._agreed is None else self._agreed.base
+        return before == agreed and mark is not None and not mark.is_open and mark.position == position
 
     def _bring_to_disk(self, file: File, kept: memoryview, mark: Watermark | None) -> None:
         """Write what was never known to be on the disk once more, and sync it. A sync alone is not enough: after one

@@ -23,9 +23,11 @@ import json
 import os
 import posixpath
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from duramen import kernel
 from duramen.disk import Disk
@@ -118,6 +120,19 @@ class Sealed:
     crc32c: int
 
 
+class SealedSum(NamedTuple):
+    """What all sealed segments come to: how many they are, and both CRCs of their bases and sizes, one behind another.
+    Each line of the list says it of those up to itself, so that opening a log need not read the others."""
+
+    count: int = 0  # type: ignore[assignment]
+    crc32: int = 0
+    crc32c: int = 0
+
+    def plus(self, bases: Sequence[int], sizes: Sequence[int]) -> SealedSum:
+        raw = np.array([bases, sizes], "<i8").T.tobytes()
+        return SealedSum(self.count + len(bases), kernel.crc32(raw, self.crc32), kernel.crc32c(raw, self.crc32c))
+
+
 @dataclass(frozen=True)
 class Config:
     format: str
@@ -177,10 +192,32 @@ def replace_file(disk: Disk, path: str, content: bytes, *, temporary: str | None
         disk.sync_directory(posixpath.dirname(temporary))
 
 
+_LINE_BYTES = 1024
+"""More than a line of the list of sealed segments can have."""
+
+
+def _line_of(entry: Sealed, total: SealedSum) -> bytes:
+    body = json.dumps({**asdict(entry), "sum": total}).encode()
+    return body + b" %08x\n" % kernel.crc32c(body)
+
+
+def _parse_line(line: bytes) -> tuple[Sealed, SealedSum | None] | None:
+    """A line of the list; None for one that is torn. Lines of earlier versions have no sum."""
+    body, _, crc = line.rstrip(b"\n").rpartition(b" ")
+    if not line.endswith(b"\n") or crc != b"%08x" % kernel.crc32c(body):
+        return None
+    tree = json.loads(body)
+    total = tree.pop("sum", None)
+    return Sealed(**tree), None if total is None else SealedSum(*total)
+
+
 def sealed_lines(entries: Iterable[Sealed]) -> bytes:
     """The list of sealed segments as it lies in its file."""
-    bodies = (json.dumps(asdict(entry)).encode() for entry in entries)
-    return b"".join(body + b" %08x\n" % kernel.crc32c(body) for body in bodies)
+    total, lines = SealedSum(), []
+    for entry in entries:
+        total = total.plus([entry.base], [entry.size_bytes])
+        lines.append(_line_of(entry, total))
+    return b"".join(lines)
 
 
 class Sidecar:
@@ -195,6 +232,7 @@ class Sidecar:
         self._page_file: File | None = None
         self._sealed_file: File | None = None
         self._sealed_bytes = 0
+        self._sealed_sum = SealedSum()
 
     # --- the lock
 
@@ -270,32 +308,47 @@ class Sidecar:
     def sealed(self) -> dict[int, Sealed]:
         return {entry.base: entry for entry in self._read_sealed()}
 
+    def last_sealed(self) -> tuple[Sealed, SealedSum] | None:
+        """The last sealed segment and what all of them come to, without a look at the other lines. None where the
+        last line is torn, says nothing of the others, or is not there."""
+        path = self._file("sealed.jsonl")
+        if self._disk.kind(path) != Kind.FILE:
+            return None
+        data = self._disk.map(path).data
+        found = _parse_line(bytes(data[-_LINE_BYTES:]).splitlines(keepends=True)[-1]) if len(data) else None
+        if found is None or found[1] is None:
+            return None
+        self._sealed_bytes, self._sealed_sum = len(data), found[1]
+        return found[0], found[1]
+
     def _read_sealed(self) -> Iterator[Sealed]:
         """The whole lines, up to a torn one."""
         path = self._file("sealed.jsonl")
         if self._disk.kind(path) != Kind.FILE:
             return
-        self._sealed_bytes = 0
+        self._sealed_bytes, self._sealed_sum = 0, SealedSum()
         for line in bytes(self._disk.map(path).data).splitlines(keepends=True):
-            body, _, crc = line.rstrip(b"\n").rpartition(b" ")
-            if not line.endswith(b"\n") or crc != b"%08x" % kernel.crc32c(body):
+            found = _parse_line(line)
+            if found is None:
                 return
+            entry = found[0]
             self._sealed_bytes += len(line)
-            yield Sealed(**json.loads(body))
+            self._sealed_sum = self._sealed_sum.plus([entry.base], [entry.size_bytes])
+            yield entry
 
     def add_sealed(self, entry: Sealed) -> None:
         """Remember a sealed segment, on the disk when this returns."""
         if self._sealed_file is None:
             path = self._file("sealed.jsonl")
             fresh = self._disk.kind(path) != Kind.FILE
-            if not fresh:
+            if not fresh and self.last_sealed() is None:
                 self.sealed()
             self._sealed_file = self._disk.create(path) if fresh else self._disk.open(path)
             self._sealed_file.truncate(self._sealed_bytes)
             if fresh:
                 self._disk.sync_directory(self._path)
-        body = json.dumps(asdict(entry)).encode()
-        line = body + b" %08x\n" % kernel.crc32c(body)
+        self._sealed_sum = self._sealed_sum.plus([entry.base], [entry.size_bytes])
+        line = _line_of(entry, self._sealed_sum)
         write_all(self._sealed_file, self._sealed_bytes, line)
         self._sealed_file.sync()
         self._sealed_bytes += len(line)

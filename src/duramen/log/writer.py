@@ -21,13 +21,12 @@ from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, DetectionError, DuramenError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, make
-from duramen.formats.base import Encoded, Segment, SegmentSummary
-from duramen.kernel.layout import Columns
+from duramen.formats.base import Encoded, Role, Segment, SegmentSummary, Values
 from duramen.log import change, intake, maintenance, pending
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.compaction.compact import Compaction, CompactionReport, Compactor, Progress
-from duramen.log.directory import Directory, detect, format_at, list_log
+from duramen.log.directory import Directory, SegmentFiles, detect, format_at, list_log
 from duramen.log.holds import Need
 from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
 from duramen.log.reader import Log
@@ -80,12 +79,14 @@ class WritableLog(Log):
         linger_ms: float = GroupLimits.linger_ms,
         queue_bytes: int = GroupLimits.queue_bytes,
         on_damage: str = "raise",
+        clock: Callable[[], int] | None = None,
         retention: Retention | None = None,
         retention_interval_s: float = RETENTION_INTERVAL_S,
         **options: Any,
     ) -> None:
         if on_damage not in ("raise", "truncate"):
             raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'truncate'")
+        self._clock = clock
         self._durability = _checked(durability)
         self._limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._poison: BaseException | None = None
@@ -132,13 +133,16 @@ class WritableLog(Log):
         recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage, settled=settled).run()
         fmt = recovered.fmt
         config = read_config(disk, path)
-        wanted = Config(fmt.name, fmt.options, config.created_ms if config else int(time.time() * 1000))
+        wanted = Config(fmt.name, fmt.options, config.created_ms if config else self._now_us() // 1000)
         if config != wanted:
             self._sidecar.write_config(wanted)
         self.recovery: list[Step] = recovered.steps
         self._created_ms = wanted.created_ms
         self._last_us = recovered.last_us
-        self._earlier = _summaries(recovered)
+        self._unread: tuple[list[SegmentFiles], int] | None = (
+            recovered.segments,
+            recovered.next_offset if recovered.active is None else recovered.active.base,
+        )
         self.codec = fmt
         if recovered.active is not None:
             self._active = recovered.active
@@ -148,13 +152,34 @@ class WritableLog(Log):
         self._durable_crc32c = self._active.crc32c
         self._unsynced_bytes = 2 * self._limits.max_bytes
         self._mark(durable=True)
-        self._write_manifest(disk, path)
+        if not (recovered.is_as_closed and self._manifest_fits(disk, path, recovered)):
+            self._write_manifest(disk, path)
         return recovered
+
+    def _manifest_fits(self, disk: Disk, path: str, recovered: Recovered) -> bool:
+        names = [file.path for file in recovered.others if file.name.role == Role.MANIFEST]
+        files = {name: disk.map(posixpath.join(path, name)).data for name in names}
+        sealed_count = len(recovered.segments) - 1
+        return self.codec.log_files_fit(files, sealed_count, self._active.summary(), self._created_ms)
+
+    @property
+    def _earlier(self) -> list[SegmentSummary]:
+        """The segments before the active one. Most openings do without."""
+        if self._unread is not None:
+            self._earlier = _summaries(*self._unread)
+        return self._summaries
+
+    @_earlier.setter
+    def _earlier(self, summaries: list[SegmentSummary]) -> None:
+        self._unread, self._summaries = None, summaries
+
+    def _now_us(self) -> int:
+        return (self._clock or time.time_ns)() // 1000
 
     def _begin(self, disk: Disk, path: str, fmt: Format, base: int, previous: Any) -> ActiveSegment:
         if base > MAX_OFFSET:
             raise UsageError("no offset is left", path=path)
-        created_ms = int(time.time() * 1000)
+        created_ms = self._now_us() // 1000
         begun = fmt.begin_segment(base, created_ms, previous, _first_segment(disk, path, fmt))
         return ActiveSegment.create(disk, path, fmt, begun, base, created_ms)
 
@@ -309,11 +334,15 @@ class WritableLog(Log):
             raise error from second
 
     def _append_requests(self, group: list[Request]) -> None:
+        if not self._active.cursor.position:
+            group = self._without_zeros(group)
+        if not group:
+            return
         taken, batch, default_us, last_us = self._stamped(group)
         if not taken:
             return
         try:
-            bases = self._write(batch, default_us)
+            pieces = self._write(batch, default_us)
         except BaseException as error:
             if self._is_midway:  # what is written already cannot be taken back
                 self._poison = self._poison or error
@@ -326,14 +355,14 @@ class WritableLog(Log):
         row = 0
         for request in taken:
             count = request.work.batch.num_rows
-            request.result = Appended(int(bases[row]), count)
+            request.result = Appended(_offset_of(pieces, row), count)
             row += count
 
     def _stamped(self, group: list[Request]) -> tuple[list[Request], intake.Batch, int, int]:
         """The requests whose times are in order, their records as one batch, the time for rows that have none, and
         the last time of all. A time that the caller gave may not go back; one of ours never does."""
         limits = self.codec.capabilities
-        now_us = max(time.time_ns() // 1000, self._last_us if limits.ordered_timestamps else 0)
+        now_us = max(self._now_us(), self._last_us if limits.ordered_timestamps else 0)
         batches = [request.work.batch for request in group]
         if not any("timestamp" in batch.schema.names for batch in batches):
             return group, intake.merge(batches), now_us, now_us
@@ -351,9 +380,10 @@ class WritableLog(Log):
         merged = intake.merge(stamped) if stamped else batches[0]
         return taken, merged, now_us, last_us
 
-    def _write(self, batch: intake.Batch, default_us: int) -> Any:
-        """Write the batch, over as many segments as it takes; answers the offset of every row."""
-        bases = np.empty(batch.num_rows, np.int64)
+    def _write(self, batch: intake.Batch, default_us: int) -> list[tuple[int, int]]:
+        """Write the batch, over as many segments as it takes; answers the first row that went into each, with its
+        offset. Those of the rows behind it follow one another."""
+        pieces: list[tuple[int, int]] = []
         self._roll_if_old()
         done = 0
         start = self._active
@@ -364,11 +394,9 @@ class WritableLog(Log):
                 self._roll()
                 continue
             cursor = self._active.cursor
-            if not cursor.position:
-                self._refuse_zeros(encoded)
+            first = encoded.rows.end.last_offset - records + 1
             if self._sequences is not None:
-                offsets = _offsets(encoded.rows.columns, records, encoded.rows.end.last_offset)
-                encoded = self._sequences.announce(encoded, rest, done, offsets)
+                encoded = self._sequences.announce(encoded, rest, done, range(first, first + records))
             self._expect_unsynced(len(encoded.data))
             try:
                 self._active.write(encoded)
@@ -376,27 +404,28 @@ class WritableLog(Log):
                 # Behind another segment, or with its index alone missing: this cannot be taken back.
                 self._undo(error, is_written=self._active is not start or self._active.cursor != cursor)
                 raise
-            offsets = encoded.rows.columns
-            bases[done : done + records] = _offsets(offsets, records, encoded.rows.end.last_offset)
+            pieces.append((done, first))
             if self._active.first_us is None:
-                self._active.first_us = time.time_ns() // 1000
+                self._active.first_us = self._now_us()
             done += records
             self._is_midway = True
-        return bases
+        return pieces
 
-    def _refuse_zeros(self, encoded: Encoded) -> None:
-        """A first record of nothing but zeros (RustLog: offset 0, no value, no time) reads as space that was never
-        written, in every program: it would be acknowledged and gone."""
-        positions = encoded.rows.columns.position
-        end = int(positions[1]) if len(positions) > 1 else len(encoded.data)
-        if len(positions) and kernel.is_zero(encoded.data, 0, end):
-            raise UsageError(
+    def _without_zeros(self, group: list[Request]) -> list[Request]:
+        """Leaves out a first record of nothing but zeros (RustLog: offset 0, no value, no time): it reads as space that
+        was never written, in every program, and would be acknowledged and gone."""
+        for number, request in enumerate(group):
+            first = self._encode(request.work.batch.slice(0, 1), self._now_us())
+            if not kernel.is_zero(first.data, 0, len(first.data)):
+                return group[number:]
+            request.error = UsageError(
                 f"the first record of a {self.format} log cannot be empty: its bytes would all be zero", path=self.path
             )
+        return []
 
     def _encode(self, batch: intake.Batch, default_us: int) -> Encoded:
-        if isinstance(batch, intake.Values):
-            return self.codec.encode_values(batch.values, self._active.cursor, default_us)
+        if isinstance(batch, Values):
+            return self.codec.encode_values(batch, self._active.cursor, default_us)
         return self.codec.encode(batch, self._active.cursor, default_us)
 
     def _fitting(self, encoded: Encoded, batch: intake.Batch, default_us: int) -> tuple[Encoded, int]:
@@ -485,7 +514,7 @@ class WritableLog(Log):
         first = self._active.first_us
         if not age_ms or first is None or self._active.is_empty or not self.codec.capabilities.segments:
             return
-        if time.time_ns() // 1000 - first >= int(age_ms) * 1000:
+        if self._now_us() - first >= int(age_ms) * 1000:
             self._roll()
 
     def _roll(self) -> None:
@@ -510,6 +539,8 @@ class WritableLog(Log):
             self._timer.wake()
 
     def _write_manifest(self, disk: Disk, path: str) -> None:
+        if not self.codec.capabilities.manifest:
+            return
         summaries = [*self._earlier, self._active.summary()]
         for name, content in self.codec.log_files(summaries, self._created_ms).items():
             target = posixpath.join(path, name)
@@ -664,19 +695,15 @@ def _check_agreement(disk: Disk, path: str, format: str) -> None:
         raise UsageError(f"the log is {found.format}, not {format}: {found.why}", path=path)
 
 
-def _offsets(columns: Columns, records: int, last_offset: int) -> Any:
-    """The offset of every record of an encoded batch."""
-    if len(columns) == records:
-        return columns.first_offsets
-    counts = columns.last_offsets - columns.first_offsets + 1
-    before = np.cumsum(counts) - counts
-    return np.arange(records) + np.repeat(columns.first_offsets - before, counts)
+def _offset_of(pieces: list[tuple[int, int]], row: int) -> int:
+    """The offset of a row of what `WritableLog._write` wrote."""
+    start, offset = next(piece for piece in reversed(pieces) if piece[0] <= row)
+    return offset + row - start
 
 
-def _summaries(recovered: Recovered) -> list[SegmentSummary]:
+def _summaries(segments: list[SegmentFiles], active: int) -> list[SegmentSummary]:
     """What is known of the segments before the active one, from their names and sizes."""
-    active = recovered.active.base if recovered.active is not None else recovered.next_offset
-    earlier = [files for files in recovered.segments if files.base is not None and files.base < active]
+    earlier = [files for files in segments if files.base is not None and files.base < active]
     bases = [files.base or 0 for files in earlier] + [active]
     return [
         SegmentSummary(

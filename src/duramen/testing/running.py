@@ -122,17 +122,17 @@ class Run:
             self._adopt(before)
         self.tracking = tracking_of(self._disk, self.setup)
         self._log: WritableLog | None = None
+        self._clock = Clock()
 
     def run(self) -> list[Moment]:
-        with clocked():
-            self._open(self._disk)
-            self.opening = len(self.moments)
-            for step in self._workload.run(self._chance, self.setup, lambda: self._writing.cursor_position):
-                getattr(self, f"_{step.kind}")(step)
-                self._note("answered")
-            self._reopen(Step("reopen"))
-            self._writing.close()
-            self._note("closed")
+        self._open(self._disk)
+        self.opening = len(self.moments)
+        for step in self._workload.run(self._chance, self.setup, lambda: self._writing.cursor_position):
+            getattr(self, f"_{step.kind}")(step)
+            self._note("answered")
+        self._reopen(Step("reopen"))
+        self._writing.close()
+        self._note("closed")
         return self.moments
 
     @property
@@ -145,7 +145,7 @@ class Run:
         disk.on_operation = lambda _number, operation: self._note(operation)
         first = self._log is None
         options = self.options if first or not has_config(disk) else {}
-        self._log = WritableLog(ROOT, format=self.setup.format, disk=disk, **options)
+        self._log = WritableLog(ROOT, format=self.setup.format, disk=disk, clock=self._clock.time_ns, **options)
 
     def _note(self, operation: str) -> None:
         moment = Moment(operation, self._disk.clone(), tuple(self._attempts), tuple(self._offsets), self._durable)
