@@ -27,8 +27,7 @@ import pyarrow.compute as pc
 from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, IncompleteHeaderError, UsageError
 from duramen.formats import make
-from duramen.formats.base import Rows, Segment
-from duramen.kernel.layout import Stop
+from duramen.formats.base import Rows, Segment, Stop
 from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, remove_tree
 from duramen.log.compaction.compact import Compaction, CompactionReport
 from duramen.log.compaction.keys import extractor
