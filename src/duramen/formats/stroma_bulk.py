@@ -207,13 +207,13 @@ _TYPE_BYTE = EVENT.at("event_type") + 1
 def decode_events(view: memoryview, position: int) -> Events:
     """The events from ``position`` on, as far as they are whole. Raises for one that nobody here understands."""
     data = np.frombuffer(view[position:], np.uint8)
-    starts = _chain(bytes(data))
+    starts = _chain(data)
     kinds = data[starts + _TYPE_BYTE] if len(starts) else np.empty(0, np.uint8)
     columns = {name: np.zeros(len(starts), np.uint64) for name in ("offset", "deadline_ms", "epoch")}
     good = np.ones(len(starts), bool)
     for number in np.unique(kinds).tolist():
         rows = np.flatnonzero(kinds == number)
-        raw = data[starts[rows][:, None] + np.arange(_SIZES[number])]
+        raw = _gather(data, starts[rows], _SIZES[number])
         good[rows] = _are_whole(number, raw)
         if number != RESET:
             columns["offset"][rows] = _number(raw, EVENT.size, 8)
@@ -235,16 +235,43 @@ def decode_events(view: memoryview, position: int) -> Events:
     )  # fmt: skip
 
 
-def _chain(data: bytes) -> Int64s:
+_STREAK = 16
+"""So many events of one type in a row, and the following ones are looked at together."""
+
+
+def _chain(data: npt.NDArray[np.uint8]) -> Int64s:
     """Where events start, if each is as long as its type says."""
-    starts, position, end = [], 0, len(data)
+    raw = memoryview(data)
+    parts: list[Int64s] = []
+    singles: list[int] = []
+    position, end, last, streak = 0, len(data), -1, 0
     while position + EVENT.size < end:
-        size = _SIZES[data[position + _TYPE_BYTE]]
+        number = raw[position + _TYPE_BYTE]
+        size = _SIZES[number]
         if not size or position + size > end:
             break
-        starts.append(position)
+        singles.append(position)
         position += size
-    return np.array(starts, np.int64)
+        streak = streak + 1 if number == last else 0
+        last = number
+        if streak >= _STREAK:
+            types = data[position + _TYPE_BYTE : end : size][: (end - position) // size]
+            others = np.flatnonzero(types != number)
+            count = int(others[0]) if len(others) else len(types)
+            parts += [np.array(singles, np.int64), np.arange(position, position + count * size, size)]
+            singles, streak = [], 0
+            position += count * size
+    return np.concatenate([*parts, np.array(singles, np.int64)])
+
+
+def _gather(data: npt.NDArray[np.uint8], starts: Int64s, size: int) -> npt.NDArray[np.uint8]:
+    """The events at ``starts``, one row each. Those that follow one another are copied together."""
+    breaks = np.flatnonzero(np.diff(starts) != size) + 1
+    if len(breaks) > len(starts) // 8:
+        return data[starts[:, None] + np.arange(size)]
+    bounds = [0, *breaks.tolist(), len(starts)]
+    runs = (data[int(starts[low]) : int(starts[low]) + (high - low) * size] for low, high in pairwise(bounds))
+    return np.concatenate(list(runs)).reshape(-1, size)
 
 
 def _are_whole(number: int, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:

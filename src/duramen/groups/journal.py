@@ -21,6 +21,7 @@ nobody here knows always raises.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -46,7 +47,7 @@ from duramen.groups.places import Place
 from duramen.log.reader import Log
 from duramen.log.sidecar import Sidecar
 
-COMPACT_BYTES = 4 << 20
+COMPACT_BYTES = 2 << 20
 COMPACT_IN_FLIGHT = 50_000
 
 _HINT = "`duramen group PATH NAME repair` keeps what can be read and delivers the rest again"
@@ -90,12 +91,10 @@ def _created(disk: Disk, place: Place) -> int | None:
 
 def _bytes(disk: Disk, path: str) -> memoryview:
     """The bytes of a file; none where there is no file."""
-    if disk.kind(path) == Kind.MISSING:
-        return memoryview(b"")
     try:
         return disk.map(path).data
-    except StorageError:
-        if disk.kind(path) == Kind.MISSING:
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
             return memoryview(b"")
         raise
 
@@ -196,13 +195,16 @@ class Journal:
         """How large the delta was when it began: acks that a snapshot has no place for."""
         self._file: File | None = None
         self._torn = b""
+        self._has_directory = False
         self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
 
     # --- sharing
 
     def lock(self) -> AbstractContextManager[None]:
-        ensure_directory(self._log, self.place.sidecar)
+        if not self._has_directory:
+            ensure_directory(self._log, self.place.sidecar)
+            self._has_directory = True
         return held(self._disk, self.place.lock)
 
     def refresh(self) -> None:
