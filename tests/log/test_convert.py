@@ -449,7 +449,7 @@ def test_one_file_and_a_log_without_a_sidecar(write: Any, tmp_path: Path, source
 def test_cursors_and_the_ledger_go_along(tmp_path: Path) -> None:
     with duramen.open(tmp_path / "a", "a", format="durable-log") as log:
         log.append_batch([b"abcd"] * 3)
-    for name in ("cursors/x.json", "ledger/y.json", "quarantine/z", "cursors/w.json.new"):
+    for name in ("cursors/x.json", "ledger/y.json", "quarantine/z", "cursors/w.json.new", "holds/h.json"):
         path = tmp_path / "a" / ".duramen" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -457,6 +457,7 @@ def test_cursors_and_the_ledger_go_along(tmp_path: Path) -> None:
     found = {str(p.relative_to(tmp_path / "b")) for p in (tmp_path / "b" / ".duramen").rglob("*.json")}
     assert found >= {".duramen/cursors/x.json", ".duramen/ledger/y.json"}
     assert not (tmp_path / "b" / ".duramen" / "quarantine").exists()
+    assert not (tmp_path / "b" / ".duramen" / "holds").exists()
 
 
 def test_while_it_is_written(tmp_path: Path) -> None:

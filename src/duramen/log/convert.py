@@ -30,7 +30,7 @@ from duramen.formats.base import Cursor, Encoded, Rows, Segment
 from duramen.kernel.layout import Int64s, ScanEnd, Stop
 from duramen.log import origin
 from duramen.log.build import LogBuilder, SegmentBuilder, refuse_taken
-from duramen.log.copy import Until, check, copy_parts, copy_state, refuse_inside
+from duramen.log.copy import Until, check, copy_losses, copy_parts, copy_state, refuse_inside
 from duramen.log.origin import Boundary, ChunkList, KnownChunks, Origin
 from duramen.log.source import Skipped, Source
 from duramen.log.survey import Loss, Survey, check_allowed
@@ -186,6 +186,8 @@ class Conversion:
             elif not self.renumbers:
                 for path, content in source.state.items():
                     builder.put_file(path, content)
+            if not self.renumbers:
+                copy_losses(builder, source)
             self._remember(builder)
             builder.finish()
             written = sum(built.records for built in builder.segments)

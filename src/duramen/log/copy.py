@@ -23,7 +23,9 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Encoded, Rows, Segment, Severity
 from duramen.kernel.layout import ScanEnd, Stop
+from duramen.log import losses
 from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, refuse_taken
+from duramen.log.losses import covered
 from duramen.log.report import Report
 from duramen.log.source import HINT, Part, Source
 from duramen.log.verify import verify
@@ -115,6 +117,7 @@ class Copy:
             is_cut = copy_parts(builder, source, self._until, progress or _nobody)
             if not is_cut:
                 copy_state(builder, source)
+            copy_losses(builder, source)
             builder.finish()
             check(builder, sum(built.records for built in builder.segments), check_progress)
             builder.publish()
@@ -154,7 +157,7 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
         if is_cut and not built.records and previous is not None:
             _discard(builder, built)  # the cut lies at the seam
             return True
-        if previous is not None and source.fmt.capabilities.lost_segments_show and built.base != previous.next_offset:
+        if previous is not None and _is_lost(source, previous.next_offset, built.base):
             raise CorruptionError(
                 f"{built.base - previous.next_offset} offsets before this segment are missing",
                 path=part.path, offset=previous.next_offset, hint="a segment is lost: `duramen repair` mends the log",
@@ -164,6 +167,13 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
             return True
         previous = built
     return False
+
+
+def _is_lost(source: Source, expected: int, base: int) -> bool:
+    """Whether a segment must have been there between two others, and no repair has said that it is gone."""
+    if not source.fmt.capabilities.lost_segments_show or base == expected:
+        return False
+    return covered(source.losses, expected, base - 1) is None
 
 
 def _discard(builder: LogBuilder, built: BuiltSegment) -> None:
@@ -237,6 +247,12 @@ def copy_state(builder: LogBuilder, source: Source) -> None:
                 raise CorruptionError(problem.message, path=full, position=problem.position, hint=HINT)
     for path, content in {**source.format_state, **source.state}.items():
         builder.put_file(path, content)
+
+
+def copy_losses(builder: LogBuilder, source: Source) -> None:
+    """The gaps that are known are known of the copy, too."""
+    if source.losses:
+        builder.put_file(losses.NAME, losses.encode_losses(source.losses))
 
 
 def check(builder: LogBuilder, records: int, progress: Progress | None = None) -> Report:

@@ -27,14 +27,17 @@ from duramen.formats.base import Cursor, Role, Rows, Segment
 from duramen.kernel.layout import ScanEnd, Stop
 from duramen.log.directory import SUBDIRECTORIES, kind_of, list_log
 from duramen.log.ending import Ending, judge_rows
+from duramen.log.losses import read_losses
 from duramen.log.reader import Log
 from duramen.log.sidecar import DIRECTORY, Config, Sidecar, read_config
 from duramen.model import MAX_OFFSET
 
 ATTEMPTS = 10
 HINT = "`duramen repair` mends the log"
-OWN = frozenset({"quarantine", "next"})
-"""Directories of the sidecar that belong to the place, not to the records."""
+STATE_DIRECTORIES = ("cursors", "groups", "ledger")
+STATE_FILES = ("producers",)
+"""What consumers and writers keep in the sidecar. The rest of it belongs to the place, or is made anew."""
+_TRANSIENT = (".new", ".lock")
 STATE_ROLES = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT)
 _NO_OPTIONS: dict[str, Any] = {}
 
@@ -85,6 +88,8 @@ class Source:
         self.is_directory = kind_of(self.disk, path) == Kind.DIRECTORY
         # Before the records: what it says of them is then true of those that are seen.
         self.state = self._state() if self.is_directory else {}
+        self.losses = read_losses(self.disk, path)
+        """Gaps that a repair left, and that are known."""
         self.config: Config | None = read_config(self.disk, path) if self.is_directory else None
         self.format_state: dict[str, bytes] = {}
         """The format's own files that hold such state, by path."""
@@ -128,10 +133,9 @@ class Source:
         sidecar = posixpath.join(self.path, DIRECTORY)
         if self.disk.kind(sidecar) != Kind.DIRECTORY:
             return {}
-        kept = [name for name in self.disk.directories(sidecar) if name not in OWN]
         found = {}
-        for name, _ in self.disk.list(sidecar, kept):
-            if "/" in name and not name.endswith(".new"):
+        for name, _ in self.disk.list(sidecar, STATE_DIRECTORIES):
+            if ("/" in name or name in STATE_FILES) and not name.endswith(_TRANSIENT):
                 content = self._content(posixpath.join(sidecar, name))
                 if content is not None:
                     found[posixpath.join(DIRECTORY, name)] = content
