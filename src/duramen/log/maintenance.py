@@ -67,6 +67,8 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     files |= log.codec.cleaned_files(_existing(log), found.first_offset, horizon_ms, now_us)
     _commit(log, found.change, files)
+    log.counters.retention_segments += len(found.removed)
+    log.counters.retention_bytes += found.removed_bytes
 
 
 def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:

@@ -9,6 +9,7 @@ the disk, and damage is never cut unless the caller asked for that.
 from __future__ import annotations
 
 import posixpath
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +28,7 @@ from duramen.log.ending import End, Ending, judge_rows, version_is_missing
 from duramen.log.journal import refuse_unfinished
 from duramen.log.pending import Pending
 from duramen.log.sidecar import DIRECTORY, Sealed, SealedSum, Sidecar, Watermark, replace_file
+from duramen.metrics import process as process_counters
 from duramen.model import MAX_OFFSET
 
 UNSYNCED_BYTES = 8 << 20
@@ -98,6 +100,10 @@ TABLE: dict[Case, Rule] = {
     ),
 }  # fmt: skip
 """Evidence → case → action. The first case whose evidence fits is taken; doubt counts as damage."""
+
+
+CUTS = frozenset({Case.TORN, Case.UNSYNCED, Case.UNPROVEN, Case.CUT})
+"""The cases in which something is cut off."""
 
 
 class Step(NamedTuple):
@@ -444,7 +450,9 @@ class Recovery:
             held = bytes(self._disk.map(path).data) if role in files.derived else None
             if held is None or not wanted.startswith(held):
                 self._steps.append(Step(Case.INDEX, name))
+                began = time.perf_counter()
                 replace_file(self._disk, path, wanted, temporary=self._fmt.temporary_path(path))
+                process_counters.rebuilt_index(time.perf_counter() - began)
                 held = wanted
             active.adopt_index(role, self._disk.open(path), len(held), wanted[len(held) :])
 

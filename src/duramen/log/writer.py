@@ -29,15 +29,19 @@ from duramen.log.compaction.compact import Compaction, CompactionReport, Compact
 from duramen.log.directory import Directory, SegmentFiles, detect, format_at, list_log
 from duramen.log.holds import Need
 from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
+from duramen.log.published import Published, publish
 from duramen.log.reader import Log
-from duramen.log.recovery import Case, Recovered, Recovery, Step
+from duramen.log.recovery import CUTS, Case, Recovered, Recovery, Step
 from duramen.log.retention import Retention, RetentionPlan
 from duramen.log.sequences import Claim, Sequences, is_damaged, is_there
 from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
+from duramen.metrics import LogCounters
+from duramen.metrics import process as process_counters
 from duramen.model import MAX_OFFSET
 
 DEFAULT_FORMAT = "keratin"
 DURABILITIES = ("write", "fsync")
+PUBLISH_EVERY_US = 1_000_000
 
 
 class Appended(NamedTuple):
@@ -97,6 +101,9 @@ class WritableLog(Log):
         """In a transaction: the watermark that readers will learn of when it is committed."""
         self._sequences: Sequences | None = None
         self._maintaining = threading.Lock()
+        self.counters = LogCounters(path)
+        self._opened_us = self._published_us = self._now_us()
+        self._written_bytes = 0
         self._retention = retention
         self._timer: RetentionTimer | None = None
         disk = disk if disk is not None else PosixDisk()
@@ -130,7 +137,10 @@ class WritableLog(Log):
     def _recover(
         self, disk: Disk, path: str, fmt: Format, *, cut_damage: bool, settled: pending.Pending | None
     ) -> Recovered:
+        began = time.perf_counter()
         recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage, settled=settled).run()
+        cuts = sum(step.case in CUTS for step in recovered.steps)
+        process_counters.recovered(time.perf_counter() - began, cuts)
         fmt = recovered.fmt
         config = read_config(disk, path)
         wanted = Config(fmt.name, fmt.options, config.created_ms if config else self._now_us() // 1000)
@@ -241,6 +251,12 @@ class WritableLog(Log):
             raise UsageError(f"{self.format} has one file only: it cannot be sealed", path=self.path)
         self._control("seal")
 
+    def _publish(self, now_us: int) -> None:
+        """Leave for whoever watches what this writer has measured."""
+        self._published_us = now_us
+        self.counters.poisoned = int(self._poison is not None)
+        publish(self._disk, self.path, Published.of(self.counters, self._opened_us, now_us))
+
     # --- its life
 
     def retain(self, rules: Retention | None = None, *, dry_run: bool = False) -> RetentionPlan:
@@ -304,8 +320,10 @@ class WritableLog(Log):
             else:
                 self._append_group(group)
         except DuramenError:
+            self.counters.errors += 1
             raise
         except BaseException as error:
+            self.counters.errors += 1
             self._poison = self._poison or error
             raise
 
@@ -357,6 +375,9 @@ class WritableLog(Log):
             count = request.work.batch.num_rows
             request.result = Appended(_offset_of(pieces, row), count)
             row += count
+        self.counters.committed(len(taken), row, self._written_bytes)
+        if default_us - self._published_us >= PUBLISH_EVERY_US:
+            self._publish(default_us)
 
     def _stamped(self, group: list[Request]) -> tuple[list[Request], intake.Batch, int, int]:
         """The requests whose times are in order, their records as one batch, the time for rows that have none, and
@@ -384,6 +405,7 @@ class WritableLog(Log):
         """Write the batch, over as many segments as it takes; answers the first row that went into each, with its
         offset. Those of the rows behind it follow one another."""
         pieces: list[tuple[int, int]] = []
+        self._written_bytes = 0
         self._roll_if_old()
         done = 0
         start = self._active
@@ -405,6 +427,7 @@ class WritableLog(Log):
                 self._undo(error, is_written=self._active is not start or self._active.cursor != cursor)
                 raise
             pieces.append((done, first))
+            self._written_bytes += len(encoded.data)
             if self._active.first_us is None:
                 self._active.first_us = self._now_us()
             done += records
@@ -473,11 +496,13 @@ class WritableLog(Log):
             self._poison = second
 
     def _sync(self) -> None:
+        began = time.perf_counter()
         try:
             self._active.sync()
         except BaseException as error:
             self._poison = error
             raise
+        self.counters.sync_seconds.observe(time.perf_counter() - began)
         self._durable = self._active.cursor
         self._durable_crc32c = self._active.crc32c
 
@@ -535,6 +560,7 @@ class WritableLog(Log):
         except BaseException as error:
             self._poison = error
             raise
+        self.counters.rolls += 1
         if self._timer is not None:
             self._timer.wake()
 
@@ -568,6 +594,8 @@ class WritableLog(Log):
             self._active.flush_index()
             self._write_manifest(self._disk, self.path)
             self._mark(durable=True, is_open=False)
+            if self._published_us > self._opened_us:  # who watches wants to see the end, too
+                self._publish(self._now_us())
         finally:
             self._closed = True  # for those who queue behind: the lock will be gone
 

@@ -156,6 +156,8 @@ class Compactor:
         with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
             self._compact(directory, found, spill, dry_run)
         remove_tree(self._log._disk, posixpath.join(self._log.path, STAGING))
+        if not dry_run:
+            self._log.counters.compaction_records += report.records_before - report.records_after
         if not report.changed:
             report.note = "every key is there once: nothing to remove"
         if not dry_run:
