@@ -259,7 +259,8 @@ class Verifier:
         if len(rows.columns):
             if report.first_offset is None:
                 report.first_offset = int(rows.columns.first_offsets[0])
-                self._check_name(report, segment)
+                if int(rows.columns.position[0]) == segment.start.position:  # behind damage it says nothing
+                    self._check_name(report, segment)
             report.last_offset = rows.end.last_offset
 
     def _check_name(self, report: SegmentReport, segment: Segment) -> None:
