@@ -19,6 +19,7 @@ import duramen
 from duramen.log.reader import Log
 from duramen.spark import lag
 from duramen.spark.options import parse
+from duramen.spark.splits import Range
 from duramen.spark.stream import Tail
 from tests.spark.source_logs import FORMATS, START_MS, batch_of, build_log, expected, with_offsets, write_log
 
@@ -193,25 +194,26 @@ def test_retention_that_overtakes_the_reader(stream: Callable[[Path], Stream], t
     assert query.offsets == [*range(100), *range(first, 300)]
 
 
-def test_retention_behind_the_reader_is_no_loss(stream: Callable[[Path], Stream], tmp_path: Path) -> None:
+def test_retention_behind_the_reader_is_no_loss(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log", "durable-log", 100)
-    query = stream(path)
-    query.run(columns="offset")
+    tail = Tail(parse({"path": str(path)}, streaming=True))
     assert remove_first(path, 2) < 100
     grow(path, "durable-log", 10)
-    assert query.run(columns="offset") == [10]
+    assert tail.ranges({("log", 0): 100}, tail.latest()) == {("log", 0): Range(100, 110)}
 
 
-def test_a_log_that_was_replaced(stream: Callable[[Path], Stream], tmp_path: Path) -> None:
+def test_a_log_that_was_replaced(tmp_path: Path) -> None:
     import shutil
 
     path = write_log(tmp_path / "log", "keratin", 100)
-    query = stream(path)
-    query.run(columns="offset")
+    strict, lenient = (
+        Tail(parse({"path": str(path), "failOnDataLoss": text}, streaming=True)) for text in ("true", "false")
+    )
     shutil.rmtree(path)
     write_log(path, "keratin", 20)
-    with pytest.raises(StreamingQueryException, match="the log ends at 20, before what was read already"):
-        query.run(columns="offset")
+    with pytest.raises(duramen.OffsetError, match="the log ends at 20, before what was read already"):
+        strict.ranges({("log", 0): 100}, strict.latest())
+    assert lenient.ranges({("log", 0): 100}, lenient.latest()) == {("log", 0): Range(20, 20)}
 
 
 def test_a_gap_of_compaction_is_no_loss(stream: Callable[[Path], Stream], tmp_path: Path) -> None:
