@@ -18,11 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from duramen.disk.base import Kind
 from duramen.disk.crash import CrashPattern, patterns
 from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import DuramenError
 from duramen.formats.base import Severity
 from duramen.log import ledger
+from duramen.log.directory import SUBDIRECTORIES
 from duramen.log.ledger import JOBS, Key
 from duramen.log.reader import Log
 from duramen.log.transaction import Part, commit_batch
@@ -154,7 +156,7 @@ class Scene:
     def _found(self, disk: SimulatedDisk, moment: Moment) -> State:
         found = []
         for path in self.paths:
-            if self.full(path) + "/" not in disk.tree() or not _holds_a_log(disk, self.full(path)):
+            if not _holds_a_log(disk, self.full(path)):
                 found.append(())
                 continue
             with Log(self.full(path), disk=disk, **self._told(disk, path)) as log:
@@ -164,7 +166,7 @@ class Scene:
 
     def _told(self, disk: SimulatedDisk, path: str) -> dict[str, Any]:
         config = posixpath.join(self.full(path), ".duramen/log.json")
-        return {} if config in disk.tree() else self._options
+        return {} if disk.kind(config) == Kind.FILE else self._options
 
     def _check(self, found: State, moment: Moment, where: str, *, is_reader: bool = False) -> None:
         allowed = self.allowed(moment)
@@ -237,8 +239,7 @@ class Scene:
 
 
 def _holds_a_log(disk: SimulatedDisk, path: str) -> bool:
-    skipped = posixpath.join(path, ".duramen")
-    return any(not name.startswith(skipped) and not name.endswith("/") for name in disk.tree() if name.startswith(path))
+    return disk.kind(path) == Kind.DIRECTORY and bool(disk.list(path, SUBDIRECTORIES))
 
 
 def explore(scene: Scene, *, crashes: int = 4, inner_every: int = 60, every: int = 1) -> int:
