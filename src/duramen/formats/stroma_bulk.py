@@ -241,7 +241,7 @@ _STREAK = 16
 
 def _chain(data: npt.NDArray[np.uint8]) -> Int64s:
     """Where events start, if each is as long as its type says."""
-    raw = memoryview(data)
+    raw = data.tobytes()
     parts: list[Int64s] = []
     singles: list[int] = []
     position, end, last, streak = 0, len(data), -1, 0
