@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import duramen
+from duramen.cli import pipeline_jobs
+from duramen.cli.main import main
 from duramen.cli.samples import write_samples
 from duramen.model import TIMESTAMP
 from duramen.spark import jobs
@@ -299,3 +303,28 @@ def test_files_hold_their_own_hours(spark: SparkSession, events: Path, tmp_path:
     for path in jobs.committed_files(str(target)):
         times = pq.ParquetFile(path).read(["timestamp"]).column(0).cast(pa.int64())
         assert pc.min(times).as_py() // HOUR_US == pc.max(times).as_py() // HOUR_US
+
+
+def test_the_verb_reads_the_schema_once_there_is_a_session(
+    spark: SparkSession, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark parses DDL in the JVM: before the session is started, a right schema looked wrong."""
+    running = False
+
+    @contextmanager
+    def session(*_: Any) -> Iterator[SparkSession]:
+        nonlocal running
+        running = True
+        yield spark
+
+    real = jobs.decoder
+
+    def decoder(*args: Any) -> Any:
+        assert running
+        return real(*args)
+
+    monkeypatch.setattr(pipeline_jobs, "running", session)
+    monkeypatch.setattr(jobs, "decoder", decoder)
+    words = ["--decode", "json", "--schema", "n bigint"]
+    assert main(["pipeline", "export", str(events), str(tmp_path / "out"), *words]) == 0
+    assert parquet(tmp_path / "out").column("value").to_pylist()[5] == {"n": 5}

@@ -131,12 +131,12 @@ def export(
     options: dict[str, Any] = {"table": table} if table is not None else {}
     if catalog:
         options["catalog"] = pairs(catalog, "--catalog")
-    decoder = None
-    if how is not None and schema is not None:
-        decoder = jobs.decoder(how, _text(schema), malformed)
+    text = None if schema is None else _text(schema)
     format = target.codec.name if parsed.subscribe is None else target.format
     total = _size_of(target) if parsed.subscribe is None else 0
     with running(f"export {target.path}", spark, total) as started:
+        # Spark reads a schema only where there is a session.
+        decoder = None if how is None or text is None else jobs.decoder(how, text, malformed)
         start = perf_counter()
         done = jobs.export(
             started, target.path, into, kind=kind, partition_by=partition_by, incremental=incremental,
@@ -186,7 +186,8 @@ def convert(
     title = f"{dst}: {verb} {number(done.records, 'record')} as {done.format}, {number(done.segments, 'segment')}"
     lines = [("lost", f"{loss.field}: {loss.meaning} ({number(loss.count, loss.unit)})") for loss in done.losses]
     if not dry_run:
-        lines.append(("took", f"{duration(seconds)} ({rate(done.size_bytes, seconds)})"))
+        speed = f" ({rate(done.size_bytes, seconds)})" if done.size_bytes >= in_process.RATE_FROM_BYTES else ""
+        lines.append(("took", f"{duration(seconds)}{speed}"))
     document = {**asdict(done), "losses": [loss._asdict() for loss in done.losses]}
     answer({**document, "dry_run": dry_run}, lines, title, json=json)
     return 0

@@ -14,6 +14,7 @@ from duramen.spark.jobs.sketches import Order, Rates
 
 WIDTH, HEIGHT = 860, 180
 LEFT, BOTTOM, TOP = 70, 24, 10
+MAX_BAR = 80
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #23211d; --soft: #76706a; --bar: #8a5a2b; --bad: #b3341f; --paper: #fffdf9;
@@ -217,7 +218,7 @@ def bars(
     """A bar chart: the scale at the left, the ends (or a label for each bar) below."""
     most = max(values, default=0) or 1
     inner_width, inner_height = WIDTH - LEFT, HEIGHT - BOTTOM - TOP
-    step = inner_width / max(len(values), 1)
+    step = min(inner_width / max(len(values), 1), MAX_BAR)
     parts = []
     for share in (0, 0.5, 1):
         y = TOP + inner_height * (1 - share)
