@@ -76,7 +76,7 @@ def _scale_rows(runs: list[scale.Run]) -> Iterator[list[str]]:
         commit = "" if run.commit_s is None else f"{run.commit_s:.3f}"
         rate = run.gigabytes / run.seconds
         yield [
-            run.job, f"{run.gigabytes:g}", str(run.tasks), f"{run.seconds:.2f}", f"{rate:.2f}",
+            run.job, f"{run.gigabytes:g}", "" if run.tasks is None else str(run.tasks), f"{run.seconds:.2f}", f"{rate:.2f}",
             f"{run.worker_mib:.0f}", commit,
         ]  # fmt: skip
 
