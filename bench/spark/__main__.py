@@ -75,8 +75,9 @@ def _scale_rows(runs: list[scale.Run]) -> Iterator[list[str]]:
     for run in runs:
         commit = "" if run.commit_s is None else f"{run.commit_s:.3f}"
         rate = run.gigabytes / run.seconds
+        tasks = "" if run.tasks is None else str(run.tasks)
         yield [
-            run.job, f"{run.gigabytes:g}", "" if run.tasks is None else str(run.tasks), f"{run.seconds:.2f}", f"{rate:.2f}",
+            run.job, f"{run.gigabytes:g}", tasks, f"{run.seconds:.2f}", f"{rate:.2f}",
             f"{run.worker_mib:.0f}", commit,
         ]  # fmt: skip
 
