@@ -37,6 +37,7 @@ def measure(
     before = spark.conf.get(BATCH_CONF, None)
     spark.conf.set(BATCH_CONF, BATCH_BYTES)
     try:
+        _afresh(scratch / "sink", lambda path: _sink(df.limit(1000), path))  # Spark's processes have to start once
         times = take_turns(
             {
                 "sink": lambda: _afresh(scratch / "sink", lambda path: _sink(df, path)),
