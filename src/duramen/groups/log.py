@@ -58,6 +58,9 @@ class ConsumableLog(Log):
         self._check_open()
         return producers(self)
 
+    def _needs(self) -> list[Need]:
+        return needed_from(self)
+
     def close(self) -> None:
         """Let go of all files."""
         for group, _ in (self._groups or {}).values():
@@ -84,9 +87,6 @@ class ConsumableWritableLog(ConsumableLog, WritableLog):
                     Group(self, place.name.group).rewind()
             except (CorruptionError, UsageError):
                 continue  # whoever uses that group is told; the log itself is whole
-
-    def _needs(self) -> list[Need]:
-        return needed_from(self)
 
     def producer(self, name: str) -> Producer:
         """A sender whose appends can be repeated without being stored twice: ``append(value, sequence=n)``."""

@@ -19,9 +19,10 @@ from duramen import kernel
 from duramen.disk import Disk
 from duramen.disk.base import Kind, write_all
 from duramen.errors import CorruptionError
-from duramen.log.sidecar import DIRECTORY, replace_file
+from duramen.log.sidecar import DIRECTORY
 
 NAME = "change.json"
+UNDECIDED = ".new"
 
 
 class Change(NamedTuple):
@@ -46,19 +47,25 @@ class Change(NamedTuple):
         return cls(str(tree["why"]), renames, tuple(map(str, tree["removals"])))
 
 
-def commit(disk: Disk, root: str, change: Change, files: Mapping[str, bytes] | None = None) -> None:
-    """Make the change, or leave a list of it that the next writer carries out. ``files`` are small ones that get a new
-    content in the same moment."""
+def prepare(disk: Disk, root: str, change: Change, files: Mapping[str, bytes] | None = None) -> Change:
+    """Have everything on the disk that the change needs, without deciding on it: if this fails, nothing has happened.
+    ``files`` are small ones that get a new content in the same moment. Answers what `decide` takes."""
     staged = []
     for number, (path, content) in enumerate((files or {}).items()):
         name = posixpath.join(DIRECTORY, f"{NAME}.{number}")
         _put(disk, posixpath.join(root, name), content)
         staged.append((name, path))
     change = change._replace(renames=(*change.renames, *staged))
-    if not change.renames and not change.removals:
-        return
     _settle_sources(disk, root, change)
-    replace_file(disk, _journal(root), change.encode())
+    _put(disk, _journal(root) + UNDECIDED, change.encode())
+    return change
+
+
+def decide(disk: Disk, root: str, change: Change) -> None:
+    """Make a change that was prepared, or leave a list of it that the next writer carries out. If this fails, half of
+    it may be done, and only opening the log again is safe."""
+    disk.replace(_journal(root) + UNDECIDED, _journal(root))
+    disk.sync_directory(posixpath.dirname(_journal(root)))
     _carry_out(disk, root, change)
 
 

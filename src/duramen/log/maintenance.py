@@ -9,11 +9,11 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from duramen.errors import DuramenError
-from duramen.formats.base import Role
+from duramen.formats.base import Role, SegmentSummary
 from duramen.log import change
 from duramen.log.build import BuiltSegment
 from duramen.log.change import Change
@@ -25,26 +25,46 @@ from duramen.log.retention import Retention, RetentionPlan, Surroundings, newest
 from duramen.log.sidecar import SEALED_PATH, sealed_lines
 
 if TYPE_CHECKING:
+    from duramen.log.reader import Log
     from duramen.log.writer import WritableLog
 
 RETENTION_INTERVAL_S = 60.0
 
 
-def retain(log: WritableLog, rules: Retention, needs: Sequence[Need] = (), *, dry_run: bool = False) -> RetentionPlan:
+def retain(log: WritableLog, rules: Retention) -> RetentionPlan:
     """Remove the oldest segments as far as the rules say and nobody needs them. Answers what was done and why not
-    more; ``dry_run``: what would be."""
+    more."""
     with log._maintaining:
         now_us = time.time_ns() // 1000
-        everyone = [*needs, *read_holds(log._disk, log.path, now_us)]
-        total, free = log._disk.space(log.path) if rules.keep_free_percent is not None else (0, 0)
-        around = Surroundings(now_us, log.durable_offset, everyone, total, free)
-        if not dry_run:
-            _end_expired_segment(log, rules, now_us)
-            around = around._replace(durable_offset=log.durable_offset)
-        found = plan(log._disk, log.codec, list_log(log._disk, log.path, log.codec), rules, around)
-        if found.removed and not dry_run:
-            log.exclusively(lambda: _remove(log, found, rules, now_us))
-        return found
+        _end_expired_segment(log, rules, now_us)
+        while True:
+            found = plan_retention(log, rules, now_us)
+            if not found.removed:
+                return found
+            done: list[bool] = []
+            log.exclusively(lambda found=found, done=done: done.append(_remove(log, found, rules, now_us)))  # type: ignore[misc]
+            if done[0]:
+                return found
+
+
+def plan_retention(log: Log, rules: Retention, now_us: int | None = None) -> RetentionPlan:
+    """What the rules would remove now, for a log that is open for reading or for writing. Changes nothing."""
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    total, free = log._disk.space(log.path) if rules.keep_free_percent is not None else (0, 0)
+    around = Surroundings(now_us, log.durable_offset, lambda: everyone(log, now_us), total, free)
+    return plan(log._disk, log.codec, committed_directory(log), rules, around)
+
+
+def everyone(log: Log, now_us: int) -> list[Need]:
+    """All who need records of the log: groups, cursors, jobs."""
+    return [*log._needs(), *read_holds(log._disk, log.path, now_us)]
+
+
+def committed_directory(log: Log) -> Directory:
+    """The log's files as far as they are acknowledged; the last segment is the active one. A transaction that is under
+    way may have sealed segments behind that, and may still take them back."""
+    with log._guard:
+        return log._list()
 
 
 def _end_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> None:
@@ -59,16 +79,21 @@ def _end_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> Non
         log.seal()
 
 
-def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: int) -> None:
+def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: int) -> bool:
+    """False where somebody came who needs what was to go: the turn may have been long in coming."""
+    if any(need.offset < found.first_offset for need in everyone(log, now_us)):
+        return False
     gone = {segment.base for segment in found.removed}
     sealed = {base: entry for base, entry in log._sidecar.sealed().items() if base not in gone}
-    log._earlier = [summary for summary in log._earlier if summary.base_offset not in gone]
-    files = {SEALED_PATH: sealed_lines(sealed.values()), **_manifest(log)}
+    earlier = [summary for summary in log._earlier if summary.base_offset not in gone]
+    files = {SEALED_PATH: sealed_lines(sealed.values()), **_manifest(log, earlier)}
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     files |= log.codec.cleaned_files(_existing(log), found.first_offset, horizon_ms, now_us)
     _commit(log, found.change, files)
+    log._earlier = earlier
     log.counters.retention_segments += len(found.removed)
     log.counters.retention_bytes += found.removed_bytes
+    return True
 
 
 def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
@@ -87,11 +112,12 @@ def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | No
             earlier.append(built.summary._replace(last_offset=last_offset))
             renames = [(posixpath.join(staging, path), path) for path in built.paths]
             kept_paths = set(built.paths)
-        log._earlier = sorted(earlier, key=lambda summary: summary.base_offset)
+        earlier.sort(key=lambda summary: summary.base_offset)
         old_paths = [*(file.path for file in files.derived.values()), files.segment.path]
         removals = tuple(path for path in old_paths if path not in kept_paths)
-        content = {SEALED_PATH: sealed_lines(entry for _, entry in sorted(sealed.items())), **_manifest(log)}
-        _commit(log, Change("compaction", tuple(renames), removals), content)
+        content = {SEALED_PATH: sealed_lines(entry for _, entry in sorted(sealed.items()))}
+        _commit(log, Change("compaction", tuple(renames), removals), content | _manifest(log, earlier))
+        log._earlier = earlier
 
     log.exclusively(swap)
 
@@ -104,25 +130,19 @@ def write_state(log: WritableLog, state: State) -> None:
     log.exclusively(lambda: _commit(log, Change("compaction state"), files))
 
 
-def sealed_directory(log: WritableLog) -> Directory:
-    """The files of the sealed segments."""
-    listed = list_log(log._disk, log.path, log.codec)
-    listed.segments = [files for files in listed.segments if (files.base or 0) < log._active.base]
-    return listed
-
-
 def _commit(log: WritableLog, wanted: Change, files: Mapping[str, bytes]) -> None:
+    prepared = change.prepare(log._disk, log.path, wanted, files)
     log._sidecar.forget_sealed()
     try:
-        change.commit(log._disk, log.path, wanted, files)
+        change.decide(log._disk, log.path, prepared)
     except BaseException as error:
         log._poison = error  # half of it may be done: opening the log again does the rest
         raise
     log._shown = None
 
 
-def _manifest(log: WritableLog) -> dict[str, bytes]:
-    return log.codec.log_files([*log._earlier, log._active.summary()], log._created_ms)
+def _manifest(log: WritableLog, earlier: list[SegmentSummary]) -> dict[str, bytes]:
+    return log.codec.log_files([*earlier, log._active.summary()], log._created_ms)
 
 
 def _existing(log: WritableLog) -> bytes | None:

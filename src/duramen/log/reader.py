@@ -31,6 +31,7 @@ from duramen.kernel.layout import Stop
 from duramen.log import change, pending
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.holds import Need
 from duramen.log.report import Report
 from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_watermark
 from duramen.log.verify import verify
@@ -252,7 +253,11 @@ class Log:
         self._before_read()
         if not self._bases:
             return 0
-        return self._segment(0).segment.base_offset
+        try:
+            return self._segment(0).segment.base_offset
+        except StorageError as error:
+            self._look_again(error)
+            return self.first_offset
 
     @property
     def next_offset(self) -> int:
@@ -273,7 +278,11 @@ class Log:
         self._before_read()
         if not self._bases:
             return End(Ending.CLEAN, 0, -1, Stop.END, "there is no segment")
-        opened = self._segment(len(self._bases) - 1)
+        try:
+            opened = self._segment(len(self._bases) - 1)
+        except StorageError as error:
+            self._look_again(error)
+            return self.end()
         if opened.torn_header is not None:
             return End(Ending.TORN, 0, opened.segment.base_offset - 1, Stop.SHORT_HEADER, opened.torn_header.message)
         cursor = opened.last_cursor()
@@ -294,7 +303,11 @@ class Log:
         number = self._number_of(offset)
         if number is None:
             raise self._no_such(offset)
-        opened = self._segment(number)
+        try:
+            opened = self._segment(number)
+        except StorageError as error:
+            self._look_again(error)
+            return self.read(offset)
         answer: Record | Stop = Stop.LIMIT
         hint = opened.hint(offset)
         if hint is not None:
@@ -365,6 +378,13 @@ class Log:
         if unit is None:
             raise UsageError(f"{self.format} records have no time", path=self.path)
         wanted = to_us(timestamp)
+        try:
+            return self._offset_at(wanted)
+        except StorageError as error:
+            self._look_again(error)
+            return self.offset_at(timestamp)
+
+    def _offset_at(self, wanted: int) -> int:
         number = self._segment_before(wanted)
         for opened in (self._segment(n) for n in range(number, len(self._bases))):
             for rows in self._steps(opened, self._cursor_older(opened, wanted), verify=False):
@@ -414,7 +434,11 @@ class Log:
         number = self._number_of(offset)
         if number is None:
             raise self._no_such(offset)
-        opened = self._segment(number)
+        try:
+            opened = self._segment(number)
+        except StorageError as error:
+            self._look_again(error)
+            return self.locate(offset)
         for rows in self._steps(opened, opened.cursor_before(offset), verify=False):
             row = int(np.searchsorted(rows.columns.first_offsets, offset, side="right")) - 1
             if 0 <= row < len(rows.columns) and int(rows.columns.last_offsets[row]) >= offset:
@@ -492,6 +516,18 @@ class Log:
             else:
                 self._open.move_to_end(base)
             return opened
+
+    def _look_again(self, error: StorageError) -> None:
+        """Retention may have removed a segment since the directory was looked at. Raises where that is not it."""
+        before = self._bases
+        if error.errno == errno.ENOENT:
+            self.refresh()
+        if self._bases == before:
+            raise error
+
+    def _needs(self) -> list[Need]:
+        """Who still needs which records, besides the jobs that hold some."""
+        return []
 
     def _close_segments(self) -> None:
         while self._open:
@@ -626,8 +662,13 @@ class _Window:
             ) from error
 
     def _start(self, opened: _OpenSegment, is_first: bool) -> Cursor:
-        if self._resume is not None and self._resume[0] == opened.segment.base_offset:
-            return self._resume[1]
+        if self._resume is not None and self._resume[0] == opened.segment.base_offset and opened.is_last:
+            cursor = self._resume[1]
+            if cursor.position == len(opened.segment.buf):
+                return cursor
+            # A sealed segment may have been compacted meanwhile, even since the directory was looked at.
+            if opened.segment.cursor_at(cursor.previous_offset + 1, cursor.position) is not None:
+                return cursor
         return opened.cursor_before(self._next) if is_first else opened.segment.start
 
     def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,12 +4,12 @@ Whole segments, oldest first, without leaving a hole: the first one that must st
 when no rule wants it gone, when it is the active one, when it is not durable, or when somebody (a group, a cursor, a
 running job) still needs a record in it; the plan says who. Ages are those of records, never of files.
 
-A plan is data and can be printed. Carrying it out is `change.commit`, so that a crash leaves all of it or none.
+A plan is data and can be printed. Carrying it out is one `change`, so that a crash leaves all of it or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -93,7 +93,8 @@ class Surroundings(NamedTuple):
 
     now_us: int
     durable_offset: int
-    needs: Sequence[Need] = ()
+    needs: Callable[[], Sequence[Need]] = list
+    """Asked once, and only when there is something to remove: to find out, every group has to be read."""
     total_bytes: int = 0
     free_bytes: int = 0
 
@@ -115,6 +116,7 @@ class _Planner:
         self._rules, self._around = rules, around
         self._left_bytes = sum(_size(files) for files in directory.segments)
         self._free_bytes = around.free_bytes
+        self._needs: Sequence[Need] | None = None
 
     def run(self) -> RetentionPlan:
         removed: list[Removed] = []
@@ -127,7 +129,9 @@ class _Planner:
                 return self._plan(removed, first, "no rule removes it")
             if next_base > self._around.durable_offset:
                 return self._plan(removed, first, "not all of it is durable")
-            holders = [need for need in self._around.needs if need.offset < next_base]
+            if self._needs is None:
+                self._needs = self._around.needs()
+            holders = [need for need in self._needs if need.offset < next_base]
             if holders:
                 return self._plan(removed, first, f"{holders[0]}", holders)
             removed.append(self._removed(files, next_base, reason))

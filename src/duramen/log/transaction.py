@@ -30,7 +30,7 @@ from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, Lock
 from duramen.errors import CorruptionError, DetectionError, DuramenError, LockedError, UsageError
 from duramen.formats import Format, make
-from duramen.log import intake, ledger, pending
+from duramen.log import change, intake, ledger, pending
 from duramen.log.commit import Request
 from duramen.log.directory import detect
 from duramen.log.ledger import Entry, Key
@@ -267,6 +267,7 @@ class _Replacing:
         self._sidecar = Sidecar(disk, path)
         self._sidecar.lock()
         try:
+            change.finish(disk, path)  # its list must not be there any more when the new files have the same names
             old = _format_of(disk, path)
             pending.settle(disk, path, old or make("durable-log"), self._sidecar)
             self._old = _format_of(disk, path)

@@ -27,7 +27,6 @@ from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.compaction.compact import Compaction, CompactionReport, Compactor, Progress
 from duramen.log.directory import Directory, SegmentFiles, detect, format_at, list_log
-from duramen.log.holds import Need
 from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
 from duramen.log.published import Published, publish
 from duramen.log.reader import Log
@@ -263,7 +262,8 @@ class WritableLog(Log):
         """Remove the oldest segments, as far as ``rules`` (or those that the log was opened with) say and nobody needs
         them: no group, no cursor, no job. Answers what was removed and what held the rest back."""
         self._check_usable()
-        return maintenance.retain(self, rules or self._retention or Retention(), self._needs(), dry_run=dry_run)
+        wanted = rules or self._retention or Retention()
+        return maintenance.plan_retention(self, wanted) if dry_run else maintenance.retain(self, wanted)
 
     def compact(
         self, how: Compaction | None = None, *, dry_run: bool = False, progress: Progress | None = None
@@ -272,10 +272,6 @@ class WritableLog(Log):
         self._check_usable()
         with self._maintaining:
             return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress).run(dry_run=dry_run)
-
-    def _needs(self) -> list[Need]:
-        """Who still needs which records, besides the jobs that hold some."""
-        return []
 
     def close(self) -> None:
         """Bring everything to the disk, write the derived files, and let the log go."""
@@ -292,6 +288,7 @@ class WritableLog(Log):
                     self._sequences.close()
                 self._active.close()
                 self._sidecar.release()
+                self.counters.unlist()
                 super().close()
 
     def _control(self, name: str) -> None:
@@ -320,12 +317,17 @@ class WritableLog(Log):
             else:
                 self._append_group(group)
         except DuramenError:
-            self.counters.errors += 1
+            self._count_error()
             raise
         except BaseException as error:
-            self.counters.errors += 1
             self._poison = self._poison or error
+            self._count_error()
             raise
+
+    def _count_error(self) -> None:
+        self.counters.errors += 1
+        if self._poison is not None:  # nothing will be committed any more that could tell
+            self._publish(self._now_us())
 
     def _append_group(self, group: list[Request]) -> None:
         if self._sequences is None:

@@ -87,6 +87,11 @@ class LogCounters:
             with _guard:
                 _logs.add(self)
 
+    def unlist(self) -> None:
+        """Its writer is closed: another one may be opened for the same log."""
+        with _guard:
+            _logs.discard(self)
+
     def committed(self, appends: int, records: int, size_bytes: int) -> None:
         """One group was acknowledged."""
         self.appends += appends

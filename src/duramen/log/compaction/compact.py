@@ -14,16 +14,18 @@ Refuses formats whose records cannot be left out one by one.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from duramen.errors import UsageError
+from duramen.errors import DuramenError, UsageError
 from duramen.formats.base import Cursor, Rows, Segment
 from duramen.kernel.layout import FrameColumns, Stop
 from duramen.log.build import BuiltSegment, SegmentBuilder, remove_tree
@@ -32,12 +34,13 @@ from duramen.log.compaction.state import State, read_state
 from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
-from duramen.log.holds import Need, read_holds
-from duramen.log.maintenance import sealed_directory, swap_segment, write_state
+from duramen.log.holds import Need
+from duramen.log.maintenance import committed_directory, everyone, swap_segment, write_state
 from duramen.log.retention import newest_us
 from duramen.log.sidecar import DIRECTORY
 
 if TYPE_CHECKING:
+    from duramen.log.reader import Log
     from duramen.log.writer import WritableLog
 
 STAGING = posixpath.join(DIRECTORY, "compacting")
@@ -118,9 +121,9 @@ class _Found:
 
 
 class Compactor:
-    """One compaction of a log that is open for writing."""
+    """One compaction of a log that is open for writing; as a dry run, of one that is open for reading, too."""
 
-    def __init__(self, log: WritableLog, how: Compaction, now_us: int, progress: Progress | None) -> None:
+    def __init__(self, log: Log, how: Compaction, now_us: int, progress: Progress | None) -> None:
         self._fmt = log.codec
         if not self._fmt.capabilities.compaction:
             raise UsageError(
@@ -136,7 +139,8 @@ class Compactor:
         self._report = CompactionReport()
 
     def run(self, *, dry_run: bool = False) -> CompactionReport:
-        directory = sealed_directory(self._log)
+        writer = None if dry_run else _writer(self._log)
+        directory = committed_directory(self._log)
         found = self._cleanable(directory)
         report = self._report
         report.segments = len(found)
@@ -150,29 +154,32 @@ class Compactor:
             report.note = f"{dirty:.0%} of the bytes are new, less than {self._how.min_dirty_ratio:.0%}"
             return report
         until = found[-1].next_base
-        if not dry_run:  # the gaps that it leaves have a reason before there is one
-            compacting = State(read_state(self._log._disk, self._log.path).cleaned_until, until, self._now_us)
-            write_state(self._log, compacting)
-        with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
-            self._compact(directory, found, spill, dry_run)
-        remove_tree(self._log._disk, posixpath.join(self._log.path, STAGING))
-        if not dry_run:
-            self._log.counters.compaction_records += report.records_before - report.records_after
+        if writer is not None:  # the gaps that it leaves have a reason before there is one
+            compacting = State(read_state(writer._disk, writer.path).cleaned_until, until, self._now_us)
+            write_state(writer, compacting)
+        try:
+            with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
+                until = self._compact(directory, found, spill, writer)
+        finally:
+            if writer is not None:
+                with contextlib.suppress(DuramenError):  # the next one removes it
+                    remove_tree(writer._disk, posixpath.join(writer.path, STAGING))
         if not report.changed:
-            report.note = "every key is there once: nothing to remove"
-        if not dry_run:
-            write_state(self._log, State(until, until, self._now_us))
+            held = f", as far as it may be: {report.held_by[0]}" if report.held_by else ""
+            report.note = f"every key is there once: nothing to remove{held}"
+        if writer is not None:
+            writer.counters.compaction_records += report.records_before - report.records_after
+            write_state(writer, State(until, until, self._now_us))
         return report
 
     # --- what may be compacted
 
     def _cleanable(self, directory: Directory) -> list[_Found]:
         """The oldest sealed segments, up to the first that is too young or that somebody has not read yet."""
-        segments = directory.segments
-        bases = [files.base or 0 for files in segments[1:]] + [self._log._active.base] if segments else []
-        needs = [*self._log._needs(), *read_holds(self._log._disk, self._log.path, self._now_us)]
+        needs = everyone(self._log, self._now_us) if len(directory.segments) > 1 else []
         found: list[_Found] = []
-        for files, next_base in zip(segments, bases, strict=True):
+        for files, following in pairwise(directory.segments):
+            next_base = following.base or 0
             self._report.held_by = [need for need in needs if need.offset < next_base]
             if self._report.held_by:
                 break
@@ -192,7 +199,8 @@ class Compactor:
 
     # --- the two passes
 
-    def _compact(self, directory: Directory, found: list[_Found], spill: str, dry_run: bool) -> None:
+    def _compact(self, directory: Directory, found: list[_Found], spill: str, writer: WritableLog | None) -> int:
+        """Answers how far it came: somebody may need what is left."""
         report, how = self._report, self._how
         first, last = found[0].files.base or 0, found[-1].next_base - 1
         survivors = Survivors(first, last, spill, how.memory_bytes)
@@ -200,20 +208,24 @@ class Compactor:
         report.keys, report.keyless = find_survivors(
             keyed, survivors, spill, how.memory_bytes, keep_keyless=how.keyless == "keep"
         )
-        staging = posixpath.join(self._log.path, STAGING)
-        for each in found:
-            for offsets in each.tombstones:
-                dropped = offsets[survivors.has(offsets)]
-                report.tombstones_removed += len(dropped)
-                survivors.remove(dropped)
+        for number, each in enumerate(found):
+            dropped = _dropped(each, survivors)
+            survivors.remove(dropped)
             kept = survivors.count(each.files.base or 0, each.next_base - 1)
-            report.records_after += kept
             size = each.files.segment.size_bytes
-            if kept < each.records and dry_run:
+            if kept < each.records and writer is None:
                 report.bytes_after -= size - (self._kept_bytes(directory, each, survivors) if kept else 0)
-            elif kept < each.records:
-                self._replace(directory, each, survivors, kept, staging)
-            self._advance(size)
+            elif kept < each.records and writer is not None:
+                holders = [need for need in everyone(writer, self._now_us) if need.offset < each.next_base]
+                if holders:  # they came while the log was being read
+                    report.held_by = holders
+                    report.records_after += sum(rest.records for rest in found[number:])
+                    return each.files.base or 0
+                self._replace(writer, directory, each, survivors, kept)
+            report.tombstones_removed += len(dropped)
+            report.records_after += kept
+            self._progress(size)
+        return found[-1].next_base
 
     def _keyed(self, directory: Directory, found: list[_Found]) -> Iterator[Keyed]:
         how = self._how
@@ -232,7 +244,7 @@ class Compactor:
                     each.tombstones.append(offsets[is_tombstone & is_old])
                 yield Keyed(offsets, keys)
             self._report.records_before += each.records
-            self._advance(each.files.segment.size_bytes)
+            self._progress(each.files.segment.size_bytes)
 
     def _scan(self, directory: Directory, files: SegmentFiles) -> Iterator[tuple[Segment, Rows]]:
         path = directory.full(files.segment.path)
@@ -256,18 +268,20 @@ class Compactor:
             total += len(segment.select(rows, kept, Cursor(0, -1)).data)
         return total
 
-    def _replace(self, directory: Directory, each: _Found, survivors: Survivors, kept: int, staging: str) -> None:
+    def _replace(
+        self, writer: WritableLog, directory: Directory, each: _Found, survivors: Survivors, kept: int
+    ) -> None:
         report, old_bytes = self._report, each.files.segment.size_bytes
-        built = self._rewrite(directory, each, survivors, staging) if kept else None
-        swap_segment(self._log, each.files, built, STAGING)
+        built = self._rewrite(directory, each, survivors) if kept else None
+        swap_segment(writer, each.files, built, STAGING)
         report.bytes_after -= old_bytes - (built.size_bytes if built is not None else 0)
         if built is None:
             report.removed += 1
         else:
             report.rewritten += 1
 
-    def _rewrite(self, directory: Directory, each: _Found, survivors: Survivors, staging: str) -> BuiltSegment:
-        disk = self._log._disk
+    def _rewrite(self, directory: Directory, each: _Found, survivors: Survivors) -> BuiltSegment:
+        disk, staging = self._log._disk, posixpath.join(self._log.path, STAGING)
         remove_tree(disk, staging)  # what an earlier attempt left
         disk.make_directory(staging)
         base = each.files.base or 0
@@ -286,8 +300,19 @@ class Compactor:
             if builder is not None:
                 builder.close()
 
-    def _advance(self, size_bytes: int) -> None:
-        self._progress(size_bytes)
+
+def _writer(log: Log) -> WritableLog:
+    from duramen.log.writer import WritableLog
+
+    if not isinstance(log, WritableLog):
+        raise UsageError("the log is open for reading: it cannot be compacted", path=log.path)
+    return log
+
+
+def _dropped(each: _Found, survivors: Survivors) -> npt.NDArray[np.int64]:
+    """The tombstones of a segment that go: those that no newer record of their key replaces go for their age."""
+    kept = [offsets[survivors.has(offsets)] for offsets in each.tombstones]
+    return np.concatenate(kept) if kept else np.empty(0, np.int64)
 
 
 def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,216 @@
+"""Retention and compaction while others are at work: readers that follow, transactions, jobs that begin, full disks."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import duramen
+from duramen.disk.faulty import FaultyDisk, parse_faults
+from duramen.errors import OffsetError, StorageError
+from duramen.log.change import NAME, Change, pending
+from duramen.log.compaction.compact import Compaction, Compactor
+from duramen.log.holds import put_hold
+from duramen.log.intake import many
+from duramen.log.ledger import Key
+from duramen.log.maintenance import committed_directory, plan_retention
+from duramen.log.published import read_published
+from duramen.log.reader import Log
+from duramen.log.retention import Retention
+from duramen.log.sidecar import DIRECTORY, replace_file
+from duramen.log.transaction import Part, _Appending, commit_batch
+from duramen.log.writer import WritableLog
+from duramen.metrics import snapshot
+from duramen.testing import SimulatedDisk
+
+KEYED = Compaction(key="delimiter:=")
+
+
+def filled(path: Path, segments: int = 4, **options: object) -> duramen.groups.log.ConsumableWritableLog:
+    log = duramen.open(str(path), "a", **{"format": "durable-log", **options})
+    for number in range(segments):
+        log.append_batch([b"a=%d" % number, b"%d=x" % number])
+        log.seal()
+    return log
+
+
+@pytest.mark.parametrize("format", ["durable-log", "keratin", "rustlog"])
+@pytest.mark.parametrize("later", [1, 7, 40])
+def test_a_follower_in_a_segment_that_is_swapped_misses_nothing(tmp_path: Path, format: str, later: int) -> None:
+    """What it remembers as its place is no place in the new segment."""
+    with duramen.open(str(tmp_path / "log"), "a", format=format) as log:
+        log.append_batch([b"%d=early" % (number % 2) for number in range(20)])
+        with duramen.open(log.path) as reader:
+            follow = reader.batches(follow=True)
+            seen = next(follow).column("offset").to_pylist()
+            assert seen == list(range(20))
+            resumed: list[int] = []
+            blocked = threading.Thread(target=lambda: resumed.extend(next(follow).column("offset").to_pylist()))
+            blocked.start()  # it has to have remembered its place before anything else happens
+            while reader._page is None:
+                pass
+            with reader._guard:  # nothing is looked at before the swap is done
+                log.append_batch([b"%d=late" % (number % 5) for number in range(later)])
+                log.seal()
+                log.compact(KEYED)
+            blocked.join(20)
+            kept = [record.offset for record in log.scan(from_offset=20)]
+            assert kept == resumed
+
+
+@pytest.mark.parametrize("format", ["durable-log", "keratin"])
+def test_a_transaction_that_is_not_committed_replaces_nothing(tmp_path: Path, format: str) -> None:
+    """Its segments may be sealed and still be taken back: compaction must not take them for newer records."""
+    with filled(tmp_path / "log", 2, format=format, segment_max_bytes=400) as log:
+        known = [files.base for files in committed_directory(log).segments]
+        found: list[list[int | None]] = []
+
+        def transaction() -> None:
+            work = _Appending(log, Key("w", 1, "x"), "ledger")
+            work.store([many(log.codec, [b"a=%d" % number * 20 for number in range(30)])])
+            found.append([files.base for files in committed_directory(log).segments])
+            work.abandon(StorageError("taken back", path=log.path))
+
+        log.exclusively(transaction)
+    assert known == found[0] == [0, 2, 4]
+    with duramen.open(log.path, "a") as again:
+        again.compact(KEYED)
+        assert [record.value for record in again.scan()] == [b"0=x", b"a=1", b"1=x"]
+
+
+def test_a_log_is_replaced_while_an_old_change_was_not_finished() -> None:
+    """The old log's list of removals must never be carried out on the new log, whose files have the same names."""
+    disk = SimulatedDisk()
+    log = WritableLog("/log", disk=disk, format="durable-log")
+    for number in range(3):
+        log.append_batch([b"%d" % number])
+        log.seal()
+    gone = [path for files in committed_directory(log).segments[:1] for path in (
+        *(file.path for file in files.derived.values()), files.segment.path)]  # fmt: skip
+    log.close()
+    replace_file(disk, f"/log/{DIRECTORY}/{NAME}", Change("retention", removals=tuple(gone)).encode())
+    moments: list[SimulatedDisk] = []
+    disk.on_operation = lambda _number, _operation: moments.append(disk.clone())
+    part = Part("", lambda: [[b"new 0", b"new 1"]], {"format": "durable-log"}, replaces=True)
+    commit_batch("/log", Key("w", 1, "x"), [part], disk=disk)
+    disk.on_operation = None
+    allowed = [[b"1", b"2"], [b"new 0", b"new 1"]]
+    for moment in [*moments, disk]:
+        with Log("/log", disk=moment) as reader:
+            assert [record.value for record in reader.scan()] in allowed
+        with WritableLog("/log", disk=moment) as opened:
+            assert [record.value for record in opened.scan()] in allowed
+    assert [record.value for record in Log("/log", disk=disk).scan()] == allowed[1]
+
+
+@pytest.mark.parametrize("fault", ["create *change.json*: ENOSPC", "write *change.json.new: ENOSPC"])
+def test_a_full_disk_keeps_retention_from_deciding_and_does_no_harm(tmp_path: Path, fault: str) -> None:
+    disk = FaultyDisk(duramen.disk.PosixDisk(), "")
+    with filled(tmp_path / "log", disk=disk) as log:
+        disk.faults = tuple(parse_faults(fault))
+        disk._matched = [0]
+        with pytest.raises(StorageError, match="space"):
+            log.retain(Retention(before_offset=4))
+        with pytest.raises(StorageError, match="space"):
+            log.compact(KEYED)
+        assert pending(disk, log.path) is None
+        disk.faults = ()
+        assert log.append(b"goes on") == 8
+        assert log.first_offset == 0
+        log.retain(Retention(before_offset=4))
+        assert log.first_offset == 4
+        log.seal()
+        log.compact(KEYED)
+    assert duramen.verify(log.path).ok
+
+
+def test_a_change_that_fails_halfway_poisons_the_writer_and_is_finished_by_the_next(tmp_path: Path) -> None:
+    disk = FaultyDisk(duramen.disk.PosixDisk(), "remove *.log: EIO")
+    log = filled(tmp_path / "log", disk=disk)
+    with pytest.raises(StorageError):
+        log.retain(Retention(before_offset=4))
+    with pytest.raises(duramen.errors.PoisonedError):
+        log.append(b"no")
+    log.close()
+    with duramen.open(log.path, "a") as again:
+        assert again.first_offset == 4
+        assert again.recovery[0].case == "unfinished change"
+
+
+def test_who_comes_while_retention_waits_is_heard(tmp_path: Path) -> None:
+    with filled(tmp_path / "log") as log:
+        with log._maintaining:  # as if a long compaction were under way
+            waiting = threading.Thread(target=lambda: log.retain(Retention(before_offset=6)))
+            waiting.start()
+            waiting.join(0.1)
+            log.cursor("new").store(3)
+        waiting.join(20)
+        assert log.first_offset == 2
+
+
+@pytest.mark.parametrize("comes", ["job", "cursor"])
+def test_who_comes_while_compaction_reads_is_heard(tmp_path: Path, comes: str) -> None:
+    with filled(tmp_path / "log") as log:
+
+        def read(_bytes: int) -> None:
+            if comes == "job":
+                put_hold(log._disk, log.path, "late", 4, 2**62)
+            else:
+                log.cursor("late").store(4)
+
+        report = log.compact(KEYED, progress=read)
+        assert [need.name for need in report.held_by] == ["late"]
+        assert [record.offset for record in log.scan()] == [1, 3, 4, 5, 6, 7]
+        assert (report.records_before, report.records_after) == (8, 6)
+        assert log._disk.kind(f"{log.path}/{DIRECTORY}/compacting") != "directory"
+
+
+def test_one_who_looked_before_the_removal_is_told(tmp_path: Path) -> None:
+    with filled(tmp_path / "log") as log, duramen.open(log.path) as reader:
+        log.retain(Retention(before_offset=4))
+        with pytest.raises(OffsetError) as raised:
+            reader.read(1)
+        assert "holds 4 to 7" in str(raised.value)
+        assert reader.read(5).value == b"2=x"
+    with filled(tmp_path / "other") as log, duramen.open(log.path) as reader:
+        log.retain(Retention(before_offset=4))
+        assert reader.first_offset == 4
+    with filled(tmp_path / "third") as log, duramen.open(log.path) as reader:
+        log.retain(Retention(before_offset=4))
+        with pytest.raises(OffsetError):
+            reader.locate(1)
+
+
+def test_a_plan_without_the_writer_leaves_no_trace(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "log").rglob("*")}
+    with duramen.open(log.path) as reader:  # while the writer is at work
+        reader_plan = plan_retention(reader, Retention(before_offset=4))
+        report = Compactor(reader, KEYED, 10**15, None).run(dry_run=True)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "log").rglob("*")} == before
+    assert reader_plan == log.retain(Retention(before_offset=4), dry_run=True)
+    assert report == log.compact(KEYED, dry_run=True)
+    log.close()
+
+
+def test_a_writer_that_is_poisoned_says_so_to_who_watches(tmp_path: Path) -> None:
+    disk = FaultyDisk(duramen.disk.PosixDisk(), "sync#8+ *.log: EIO")
+    log = duramen.open(str(tmp_path / "log"), "a", format="durable-log", disk=disk)
+    with pytest.raises(StorageError):
+        [log.append(b"x") for _ in range(20)]
+    published = read_published(disk, log.path)
+    assert published is not None
+    assert published.counters["poisoned"] == 1
+    found = {sample.name: sample.value for sample in snapshot() if ("log", log.path) in sample.labels}
+    assert found["duramen_poisoned"] == 1
+    log.close()
+
+
+def test_a_closed_writer_is_not_counted_beside_the_next(tmp_path: Path) -> None:
+    first = filled(tmp_path / "log")
+    first.close()
+    with duramen.open(first.path, "a"):
+        found = [sample for sample in snapshot() if sample.name == "duramen_appends_total"]
+        assert len([sample for sample in found if ("log", first.path) in sample.labels]) == 1
