@@ -12,7 +12,19 @@ from pathlib import Path
 import rich.table
 from rich.console import Console
 
-from bench import appending, converting, groups, limits, opening, preallocation, reading, syncing, verifying
+from bench import (
+    appending,
+    compacting,
+    converting,
+    counting,
+    groups,
+    limits,
+    opening,
+    preallocation,
+    reading,
+    syncing,
+    verifying,
+)
 from bench.report import BARS, Subject, Table, bars, machine
 
 SUBJECTS: dict[str, Subject] = {
@@ -32,6 +44,8 @@ SUBJECTS: dict[str, Subject] = {
     "groups": groups.groups,
     "preallocation": preallocation.preallocation,
     "convert": converting.converting,
+    "compact": compacting.compacting,
+    "metrics": counting.counting,
 }
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.metrics import METRICS, RULES, Histogram, Kind, LogCounters, Sample, exposition, snapshot
+from duramen.metrics.counting import BYTES, RECORDS
 from duramen.metrics.rules import prometheus_rules
 
 NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -46,6 +47,18 @@ def test_a_histogram_counts_what_is_at_most_each_bound(values: list[float], boun
         median = histogram.quantile(0.5)
         assert median is not None
         assert sum(value <= median for value in values) >= len(values) / 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**7), st.integers(1, 10**11)), max_size=30))
+def test_groups_are_counted_as_a_histogram_would(groups: list[tuple[int, int]]) -> None:
+    counters = LogCounters("/here")
+    records, sizes = Histogram(RECORDS), Histogram(BYTES)
+    for count, size_bytes in groups:
+        counters.committed(1, count, size_bytes)
+        records.observe(count)
+        sizes.observe(size_bytes)
+    assert (counters.batch_records.counts, counters.batch_records.sum) == (records.counts, records.sum)
+    assert (counters.batch_bytes.counts, counters.batch_bytes.sum) == (sizes.counts, sizes.sum)
 
 
 def test_counters_are_there_as_long_as_their_writer() -> None:

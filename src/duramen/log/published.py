@@ -16,6 +16,7 @@ from duramen.disk.base import Kind, write_all
 from duramen.errors import StorageError
 from duramen.log.sidecar import DIRECTORY
 from duramen.metrics import Histogram, LogCounters, Sample
+from duramen.metrics.counting import log_samples
 
 NAME = "metrics.json"
 SIZE_BYTES = 8192
@@ -81,12 +82,8 @@ class Published:
 
     def samples(self, log: str) -> Iterator[Sample]:
         """As if the writer were asked itself."""
-        counters = LogCounters(log, listed=False)
-        for name, number in self.counters.items():
-            setattr(counters, name, number)
-        for name in self.histograms:
-            setattr(counters, name, self.histogram(name))
-        yield from counters.samples()
+        histograms = {name: self.histogram(name) for name in self.histograms}
+        yield from log_samples(log, {**self.counters, **histograms})
 
 
 def publish(disk: Disk, root: str, published: Published) -> None:

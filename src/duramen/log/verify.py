@@ -31,6 +31,7 @@ from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
 from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.report import Finding, Report, SegmentReport
+from duramen.metrics import process as process_counters
 
 Progress = Callable[[int], None]
 """Called with the bytes that were checked since the last call."""
@@ -160,6 +161,7 @@ class Verifier:
         self.report.findings += self._evidence.of_log(self.report.segments)
         self._check_repair()
         self._explain()
+        process_counters.found_damage(sum(one.severity == Severity.DAMAGE for one in self.report.findings))
         return self.report
 
     def _check_repair(self) -> None:

@@ -13,13 +13,16 @@ import sys
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from duramen.metrics.declared import Sample
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 RECORDS = tuple(4.0**power for power in range(9))
 BYTES = tuple(1024 * 4.0**power for power in range(11))
+LENGTHS = 65
+"""How many bits a number can have, and none."""
 
 
 class Histogram:
@@ -68,8 +71,8 @@ class Histogram:
 class LogCounters:
     """What one writer has done since it was opened."""
 
-    def __init__(self, log: str, *, listed: bool = True) -> None:
-        """``listed``: part of every `snapshot` as long as it lives."""
+    def __init__(self, log: str) -> None:
+        """Part of every `snapshot` as long as it lives, or until `unlist`."""
         self.log = log
         self.appends = 0
         self.records = 0
@@ -80,12 +83,11 @@ class LogCounters:
         self.retention_segments = 0
         self.retention_bytes = 0
         self.compaction_records = 0
-        self.batch_records = Histogram(RECORDS)
-        self.batch_bytes = Histogram(BYTES)
         self.sync_seconds = Histogram(SECONDS)
-        if listed:
-            with _guard:
-                _logs.add(self)
+        self._record_lengths = [0] * LENGTHS
+        self._byte_lengths = [0] * LENGTHS
+        with _guard:
+            _logs.add(self)
 
     def unlist(self) -> None:
         """Its writer is closed: another one may be opened for the same log."""
@@ -93,30 +95,60 @@ class LogCounters:
             _logs.discard(self)
 
     def committed(self, appends: int, records: int, size_bytes: int) -> None:
-        """One group was acknowledged."""
+        """One group was acknowledged. Counted by its length in bits, which costs next to nothing."""
         self.appends += appends
         self.records += records
         self.bytes += size_bytes
-        self.batch_records.observe(records)
-        self.batch_bytes.observe(size_bytes)
+        self._record_lengths[(records - 1).bit_length()] += 1
+        self._byte_lengths[(size_bytes - 1).bit_length()] += 1
+
+    @property
+    def batch_records(self) -> Histogram:
+        return _from_lengths(RECORDS, self._record_lengths, self.records)
+
+    @property
+    def batch_bytes(self) -> Histogram:
+        return _from_lengths(BYTES, self._byte_lengths, self.bytes)
+
+    def values(self) -> dict[str, Any]:
+        """By the names that `log_samples` takes."""
+        return {name: getattr(self, name) for name in LOG_METRICS}
 
     def samples(self) -> Iterator[Sample]:
-        labels = (("log", self.log),)
-        for name, value in (
-            ("duramen_appends_total", self.appends),
-            ("duramen_append_records_total", self.records),
-            ("duramen_append_bytes_total", self.bytes),
-            ("duramen_append_errors_total", self.errors),
-            ("duramen_batch_records", self.batch_records),
-            ("duramen_batch_bytes", self.batch_bytes),
-            ("duramen_sync_seconds", self.sync_seconds),
-            ("duramen_rolls_total", self.rolls),
-            ("duramen_poisoned", self.poisoned),
-            ("duramen_retention_removed_segments_total", self.retention_segments),
-            ("duramen_retention_removed_bytes_total", self.retention_bytes),
-            ("duramen_compaction_removed_records_total", self.compaction_records),
-        ):
-            yield Sample(name, value, labels)
+        return log_samples(self.log, self.values())
+
+
+LOG_METRICS = {
+    "appends": "duramen_appends_total",
+    "records": "duramen_append_records_total",
+    "bytes": "duramen_append_bytes_total",
+    "errors": "duramen_append_errors_total",
+    "batch_records": "duramen_batch_records",
+    "batch_bytes": "duramen_batch_bytes",
+    "sync_seconds": "duramen_sync_seconds",
+    "rolls": "duramen_rolls_total",
+    "poisoned": "duramen_poisoned",
+    "retention_segments": "duramen_retention_removed_segments_total",
+    "retention_bytes": "duramen_retention_removed_bytes_total",
+    "compaction_records": "duramen_compaction_removed_records_total",
+}
+"""What a writer counts, and the metric that shows it."""
+
+
+def log_samples(log: str, values: Mapping[str, Any]) -> Iterator[Sample]:
+    """What a writer counted, by the names of `LOG_METRICS`."""
+    for name, metric in LOG_METRICS.items():
+        yield Sample(metric, values[name], (("log", log),))
+
+
+def _from_lengths(bounds: Sequence[float], lengths: Sequence[int], total: float) -> Histogram:
+    """A histogram whose bounds are powers of two, from how often ``value - 1`` had how many bits."""
+    histogram = Histogram(bounds)
+    for length, count in enumerate(lengths):
+        if count:
+            histogram.counts[bisect_left(histogram.bounds, 2**length)] += count
+    histogram.sum = total
+    return histogram
 
 
 class ProcessCounters:

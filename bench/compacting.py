@@ -1,0 +1,124 @@
+"""Compacting: 10 million records with 1 million keys, and a log in which every key is there once.
+
+Each run is a process of its own on one core, so that its peak of resident memory (mapped pages of files included) is
+its own. The bar is held against the processor's time, because it is about one core and not about the disk; the clock
+on the wall is beside it."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import duramen
+from bench.measure import one_core
+from bench.report import Table, at_least, at_most
+from duramen.log.compaction.compact import Compaction
+
+BAR_MB_S = 150
+MEMORY_BAR_MIB = 512
+VALUE_BYTES = 100
+KEY_BYTES = 8
+STEP = 100_000
+FORMATS = {"durable-log": f"prefix:{KEY_BYTES}", "rustlog": f"prefix:{KEY_BYTES}", "keratin": "key"}
+
+
+def compacting(scratch: Path, quick: bool) -> Iterator[Table]:
+    records, keys = (400_000, 40_000) if quick else (10_000_000, 1_000_000)
+    yield Table(
+        f"Compact {records:,} records of {VALUE_BYTES} B with {keys:,} keys, one core",
+        ["format", "MB", "MB/s", "bar", "MB/s by the wall", "peak resident MiB", "bar", "records left"],
+        _rows(scratch, records, keys),
+        "MB/s of the log before, by the processor's time; both passes, syncs and the new segments included.",
+    )
+    yield Table(
+        f"The same with {records:,} keys: nothing to remove",
+        ["format", "MB/s", "MB/s by the wall", "peak resident MiB", "bar", "says"],
+        _distinct(scratch, records),
+    )
+
+
+def _rows(scratch: Path, records: int, keys: int) -> Iterator[list[str]]:
+    for name, key in FORMATS.items():
+        run = _measured(scratch, name, key, records, keys)
+        report = run["report"]
+        if report["records_before"] < records or report["keys"] > keys:
+            raise RuntimeError(f"not what was to be measured: {report}")
+        rate = run["bytes"] / run["processor_s"] / 1e6
+        peak = run["peak_bytes"] / 2**20
+        yield [
+            name, f"{run['bytes'] / 1e6:,.0f}", f"{rate:,.0f}", at_least(rate, BAR_MB_S, f"compact {name}, MB/s"),
+            f"{run['bytes'] / run['wall_s'] / 1e6:,.0f}", f"{peak:,.0f}",
+            at_most(peak, MEMORY_BAR_MIB, "MiB", f"compact {name}, memory"), f"{report['records_after']:,}",
+        ]  # fmt: skip
+
+
+def _distinct(scratch: Path, records: int) -> Iterator[list[str]]:
+    for name, key in FORMATS.items():
+        run = _measured(scratch, name, key, records, records)
+        peak = run["peak_bytes"] / 2**20
+        yield [
+            name, f"{run['bytes'] / run['processor_s'] / 1e6:,.0f}", f"{run['bytes'] / run['wall_s'] / 1e6:,.0f}",
+            f"{peak:,.0f}", at_most(peak, MEMORY_BAR_MIB, "MiB"), run["report"]["note"],
+        ]  # fmt: skip
+
+
+def _measured(scratch: Path, name: str, key: str, records: int, keys: int) -> dict[str, Any]:
+    root = scratch / "compact"
+    write(root, name, records, keys)
+    command = [sys.executable, "-m", "bench.compacting", str(root), key]
+    done = subprocess.run(command, check=True, capture_output=True)
+    shutil.rmtree(root)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def write(root: Path, name: str, records: int, keys: int) -> None:
+    """Values that begin with their key; where the format has keys, it is there, too. As many different keys as asked
+    for: each is used ``records / keys`` times, in an order of its own every time."""
+    chance = np.random.default_rng(1)
+    with duramen.open(root, "a", format=name, durability="write", segment_max_bytes=128 << 20) as log:
+        drawn = np.empty(0, np.uint64)
+        for start in range(0, records, STEP):
+            count = min(STEP, records - start)
+            while len(drawn) < count:
+                drawn = np.append(drawn, chance.permutation(keys).astype(np.uint64))
+            part, drawn = drawn[:count], drawn[count:]
+            raw = chance.integers(0, 256, (count, VALUE_BYTES), np.uint8)
+            raw[:, :KEY_BYTES] = part.view(np.uint8).reshape(count, KEY_BYTES)
+            columns = {"value": _column(raw)}
+            if name == "keratin":
+                columns["key"] = _column(np.ascontiguousarray(raw[:, :KEY_BYTES]))
+            log.append_batch(pa.record_batch(columns))
+        log.seal()
+
+
+def _column(rows: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:
+    bounds = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(bounds), pa.py_buffer(rows.tobytes())])
+
+
+def measure(root: str, key: str) -> None:
+    """In a process of its own."""
+    pa.set_cpu_count(1)
+    with duramen.open(root, "a") as log, one_core():
+        size = sum(segment.size_bytes for segment in log.segments)
+        wall, processor = time.perf_counter(), time.process_time()
+        report = log.compact(Compaction(key=key))
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    shown = {name: getattr(report, name) for name in ("records_before", "records_after", "keys", "note")}
+    print(json.dumps({"bytes": size, "wall_s": wall, "processor_s": processor, "peak_bytes": peak, "report": shown}))
+
+
+if __name__ == "__main__":
+    measure(*sys.argv[1:])
