@@ -8,13 +8,13 @@ VENV := .venv
 BIN  := $(VENV)/bin
 ASAN := build/asan
 
-EXTRAS      := test lint spark lake
+EXTRAS      := test lint spark lake docs
 KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
 BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench bench-spark fuzz torture kill kill-spark interop sanitize clean
+.PHONY: help build lint test demo bench bench-spark fuzz torture kill kill-spark interop sanitize docs docs-serve dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,18 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 
 interop: build ## both directions with a real RabbitMQ (installs it from the distribution's packages)
 	$(BIN)/python -m tests.interop.rabbitmq
+
+docs: build ## the documentation as a site in build/site; a warning is an error
+	$(BIN)/python -m docs.generate
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: build ## the same on a local port, built again with every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+dist: build ## wheel and sdist into dist/ (without a network: what is needed to build is in .venv)
+	rm -rf dist
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	$(BIN)/python -c 'from scikit_build_core import build; build.build_sdist("dist")'
 
 # The sanitized kernel has a venv of its own. libstdc++ is preloaded because libasan looks for its throw function
 # before any C++ library of Arrow is there; PYTHONMALLOC=malloc gives each bytes object red zones of its own;

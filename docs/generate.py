@@ -166,8 +166,8 @@ def options_page() -> str:
     lines = [
         NOTE,
         "# Options\n",
-        "A format's options are keyword arguments of `duramen.open(path, \"a\", …)` and `duramen.convert`, `--option K=V` on the",
-        "command line, and `.option(\"K\", V)` in Spark. A log remembers its own in `.duramen/log.json`; *fixed* ones hold for its",
+        'A format\'s options are keyword arguments of `duramen.open(path, "a", …)` and `duramen.convert`, `--option K=V` on the',
+        'command line, and `.option("K", V)` in Spark. A log remembers its own in `.duramen/log.json`; *fixed* ones hold for its',
         "life. Options of the Spark source and sink are in [Logs in Spark](../spark.md) and [Exactly once](../exactly-once.md).\n",
     ]
     for name, kind in FORMATS.items():
@@ -175,9 +175,11 @@ def options_page() -> str:
         for option, of in kind.option_names.items():
             default, meaning = MEANINGS[option]
             fixed = "yes" if option in kind.fixed_options else ""
-            lines.append(f"| `{option}` | {of.__name__} | {segment_default(kind, option, default)} | {fixed} | {meaning} |")
+            lines.append(
+                f"| `{option}` | {of.__name__} | {segment_default(kind, option, default)} | {fixed} | {meaning} |"
+            )
         lines.append("")
-    lines += ["## The writer\n", "Arguments of `duramen.open(path, \"a\", …)` that belong to no format.\n"]
+    lines += ["## The writer\n", 'Arguments of `duramen.open(path, "a", …)` that belong to no format.\n']
     lines += ["| argument | default | meaning |", "|---|---|---|"]
     taken = inspect.signature(WritableLog.__init__).parameters
     for argument in taken.values():
@@ -262,11 +264,7 @@ def pages() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    return [
-        path
-        for path, text in pages().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+    return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def main() -> int:
