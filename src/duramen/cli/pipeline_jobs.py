@@ -18,7 +18,7 @@ from duramen.log.directory import list_log
 from duramen.spark.session import pairs, session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from duramen.spark.session import SparkSession
 
 
 @contextmanager

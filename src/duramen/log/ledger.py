@@ -82,7 +82,7 @@ def path_of(root: str, writer: str) -> str:
     """The file about a writer.
 
     >>> path_of("events", "../../etc/passwd")
-    'events/.duramen/ledger/fb0cb5f47d9489e0b21ab4ab45ab74f9.json'
+    'events/.duramen/ledger/03d915744132df301bb7f67f4e92a4e9.json'
     """
     digest = hashlib.blake2b(writer.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return posixpath.join(directory(root), f"{digest}.json")

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 from duramen.errors import DuramenError, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession as SparkSession
 
 APP_NAME = "duramen"
 DEFAULTS: Mapping[str, str] = {
@@ -33,6 +33,8 @@ DEFAULTS: Mapping[str, str] = {
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a master inside this process: no look-up of the machine's name, which may hang or lead nowhere."""
 _TAIL_LINES = 3
+_own: list[SparkSession] = []
+"""The session that `session` started in this process, while it runs."""
 
 
 def pairs(texts: Sequence[str], what: str = "--conf") -> dict[str, str]:
@@ -54,16 +56,23 @@ def pairs(texts: Sequence[str], what: str = "--conf") -> dict[str, str]:
 def session(
     master: str = "local[*]", conf: Mapping[str, str] | None = None, *, verbose: bool = False
 ) -> Iterator[SparkSession]:
-    """A session that ends with the block. ``verbose`` leaves Spark's log on standard error."""
+    """A session that ends with the block. ``verbose`` leaves Spark's log on standard error.
+
+    Within the block of another one it is that one, as it is."""
     check_installed()
+    if _own:
+        yield _own[-1]
+        return
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     with tempfile.TemporaryFile(prefix="duramen-spark-") as noise:
         spark = _start(master, dict(conf or {}), noise, verbose=verbose)
+        _own.append(spark)
         try:
             yield spark
         finally:
+            _own.pop()
             spark.stop()
             _end_gateway()
 
