@@ -214,3 +214,57 @@ def test_a_closed_writer_is_not_counted_beside_the_next(tmp_path: Path) -> None:
     with duramen.open(first.path, "a"):
         found = [sample for sample in snapshot() if sample.name == "duramen_appends_total"]
         assert len([sample for sample in found if ("log", first.path) in sample.labels]) == 1
+
+
+@pytest.mark.parametrize("what", ["retention", "compaction"])
+def test_a_scan_of_the_writer_itself_skips_nothing(tmp_path: Path, what: str) -> None:
+    """The directory is looked at again in the middle of the scan: the next segment is another number by then."""
+    with filled(tmp_path / "log", 8) as log:
+        scan = log.scan()
+        seen = [next(scan).offset, next(scan).offset]
+        if what == "retention":
+            log.retain(Retention(before_offset=4))
+            assert log.first_offset == 4
+            with pytest.raises(OffsetError, match="begins at 4"):
+                next(scan)
+        else:
+            for _ in range(2):
+                log.append_batch([b"%d=y" % number for number in range(3)])
+                log.seal()
+            log.compact(KEYED)  # the first three segments are emptied
+            assert log.segments[0].base_offset == 6
+            seen += [record.offset for record in scan]
+            kept = [record.offset for record in log.scan()]
+            assert seen == [0, 1, *kept]
+
+
+def test_readers_in_threads_while_segments_go(tmp_path: Path) -> None:
+    """One log object, several threads: what one finds out about the directory must not lead another astray."""
+    with filled(tmp_path / "log", 60) as log:
+        wrong: list[object] = []
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                try:
+                    offset = log.first_offset + 30
+                    if log.read(offset).offset != offset:
+                        wrong.append(offset)
+                    offsets = [record.offset for record in log.scan(from_offset=offset)]
+                    if offsets != list(range(offset, 120)):
+                        wrong.append(offsets)
+                    assert len(log.segments) > 1
+                except OffsetError:
+                    continue
+                except Exception as error:  # noqa: BLE001
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for until in range(0, 80, 4):
+            log.retain(Retention(before_offset=until))
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []

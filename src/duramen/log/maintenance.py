@@ -18,7 +18,7 @@ from duramen.log import change
 from duramen.log.build import BuiltSegment
 from duramen.log.change import Change
 from duramen.log.compaction.state import PATH as STATE_PATH
-from duramen.log.compaction.state import State
+from duramen.log.compaction.state import State, read_state
 from duramen.log.directory import Directory, SegmentFiles, list_log
 from duramen.log.holds import Need, read_holds
 from duramen.log.retention import Retention, RetentionPlan, Surroundings, newest_us, plan
@@ -89,6 +89,8 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     files = {SEALED_PATH: sealed_lines(sealed.values()), **_manifest(log, earlier)}
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     files |= log.codec.cleaned_files(_existing(log), found.first_offset, horizon_ms, now_us)
+    state = read_state(log._disk, log.path)
+    files[STATE_PATH] = state._replace(retained_until=found.first_offset).encode()
     _commit(log, found.change, files)
     log._earlier = earlier
     log.counters.retention_segments += len(found.removed)

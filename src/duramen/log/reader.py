@@ -11,7 +11,7 @@ import errno
 import posixpath
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -29,6 +29,7 @@ from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schem
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
+from duramen.log.compaction.state import read_state
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.holds import Need
@@ -241,20 +242,23 @@ class Log:
     def segments(self) -> list[SegmentInfo]:
         """The segments, oldest first; the last one is the active one."""
         self._before_read()
-        last = len(self._bases) - 1
+        with self._guard:
+            bases, directory = self._bases, self._directory
+        last = len(bases) - 1
         return [
-            SegmentInfo(base, self._directory.full(files.segment.path), files.segment.size_bytes, number < last)
-            for number, (base, files) in enumerate(zip(self._bases, self._directory.segments, strict=True))
+            SegmentInfo(base, directory.full(files.segment.path), files.segment.size_bytes, number < last)
+            for number, (base, files) in enumerate(zip(bases, directory.segments, strict=True))
         ]
 
     @property
     def first_offset(self) -> int:
         """The first offset that the log can hold: the base of its oldest segment."""
         self._before_read()
-        if not self._bases:
+        bases = self._bases
+        if not bases:
             return 0
         try:
-            return self._segment(0).segment.base_offset
+            return self._segment_of(bases[0]).segment.base_offset
         except StorageError as error:
             self._look_again(error)
             return self.first_offset
@@ -276,10 +280,11 @@ class Log:
     def end(self) -> End:
         """Where the last segment's records end, and whether that is clean, torn or damaged."""
         self._before_read()
-        if not self._bases:
+        bases = self._bases
+        if not bases:
             return End(Ending.CLEAN, 0, -1, Stop.END, "there is no segment")
         try:
-            opened = self._segment(len(self._bases) - 1)
+            opened = self._segment_of(bases[-1])
         except StorageError as error:
             self._look_again(error)
             return self.end()
@@ -300,11 +305,11 @@ class Log:
         Raises `OffsetError` if there is none, `CorruptionError` if it is there and damaged."""
         self._check_open()
         self._before_read()
-        number = self._number_of(offset)
-        if number is None:
+        base = self._base_of(offset)
+        if base is None:
             raise self._no_such(offset)
         try:
-            opened = self._segment(number)
+            opened = self._segment_of(base)
         except StorageError as error:
             self._look_again(error)
             return self.read(offset)
@@ -379,7 +384,8 @@ class Log:
             raise UsageError(f"{self.format} records have no time", path=self.path)
         wanted = to_us(timestamp)
         try:
-            return self._offset_at(wanted)
+            with self._guard:  # nobody looks at the directory meanwhile: segments are counted
+                return self._offset_at(wanted)
         except StorageError as error:
             self._look_again(error)
             return self.offset_at(timestamp)
@@ -431,11 +437,11 @@ class Log:
         """Where the record with that offset lies: its file, and the byte at which it (or its chunk) starts."""
         self._check_open()
         self._before_read()
-        number = self._number_of(offset)
-        if number is None:
+        base = self._base_of(offset)
+        if base is None:
             raise self._no_such(offset)
         try:
-            opened = self._segment(number)
+            opened = self._segment_of(base)
         except StorageError as error:
             self._look_again(error)
             return self.locate(offset)
@@ -503,6 +509,16 @@ class Log:
 
     # --- segments
 
+    def _segment_of(self, base: int) -> _OpenSegment:
+        """The segment with that base, which another thread may have seen go: then it is missing like its file."""
+        with self._guard:
+            number = bisect_left(self._bases, base)
+            if number < len(self._bases) and self._bases[number] == base:
+                return self._segment(number)
+        error = StorageError("this segment was removed", path=self.path, offset=base)
+        error.errno = errno.ENOENT
+        raise error
+
     def _segment(self, number: int) -> _OpenSegment:
         self._check_open()
         with self._guard:
@@ -519,10 +535,11 @@ class Log:
 
     def _look_again(self, error: StorageError) -> None:
         """Retention may have removed a segment since the directory was looked at. Raises where that is not it."""
-        before = self._bases
-        if error.errno == errno.ENOENT:
-            self.refresh()
-        if self._bases == before:
+        if error.errno != errno.ENOENT:
+            raise error
+        self.refresh()
+        gone = error.path
+        if any(self._directory.full(files.segment.path) == gone for files in self._directory.segments):
             raise error
 
     def _needs(self) -> list[Need]:
@@ -533,14 +550,15 @@ class Log:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _number_of(self, offset: int) -> int | None:
-        """The segment that would hold ``offset``."""
-        if offset < 0 or not self._bases:
+    def _base_of(self, offset: int) -> int | None:
+        """The base of the segment that would hold ``offset``."""
+        bases = self._bases
+        if offset < 0 or not bases:
             return None
-        if len(self._bases) == 1:
-            return 0
-        number = bisect_right(self._bases, offset) - 1
-        return number if number >= 0 else None
+        if len(bases) == 1:
+            return bases[0]
+        number = bisect_right(bases, offset) - 1
+        return bases[number] if number >= 0 else None
 
     def _steps(self, opened: _OpenSegment, cursor: Cursor, *, verify: bool = True, **limits: int) -> Iterator[Rows]:
         """Scan on from ``cursor`` until something other than a limit stops it."""
@@ -614,17 +632,18 @@ class _Window:
     def _pass(self, needed: Sequence[str], verify: bool, follow: bool) -> Iterator[pa.RecordBatch]:
         """Everything from the next offset to the present end of the log."""
         log = self._log
-        if not log._bases or self._done():
+        bases = log._bases
+        if not bases or self._done():
             return
-        first = log._number_of(self._next) or 0
-        for number in range(first, len(log._bases)):
+        base = log._base_of(self._next)
+        first = 0 if base is None else bisect_left(bases, base)
+        for number in range(first, len(bases)):
+            self._next = max(self._next, bases[number] if number > first else 0)
             if self._done():
                 return
             try:
-                opened = log._segment(number)
+                opened = log._segment_of(bases[number])
             except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    raise
                 self._check_not_removed(error)
                 yield from self._pass(needed, verify, follow)
                 return
@@ -649,16 +668,15 @@ class _Window:
         """A segment went before its turn came. If compaction emptied it, what follows is there; if retention took it,
         records are missing, and whoever reads has to know."""
         log = self._log
-        gone = error.path
-        log.refresh()
-        if any(log._directory.full(files.segment.path) == gone for files in log._directory.segments):
-            raise error
-        if log._bases and log._bases[0] > self._next:
+        log._look_again(error)
+        first = log._bases[0] if log._bases else 0
+        state = read_state(log._disk, log.path)
+        if (state.retained_until if state.begun_until >= first else first) > self._next:
             raise OffsetError(
-                f"this record was removed before its turn to be read came; the log begins at {log._bases[0]} now",
+                f"this record was removed before its turn to be read came; the log begins at {first} now",
                 path=log.path,
                 offset=self._next,
-                hint=f"continue at offset {log._bases[0]}, and let a cursor hold what has to stay",
+                hint=f"continue at offset {first}, and let a cursor hold what has to stay",
             ) from error
 
     def _start(self, opened: _OpenSegment, is_first: bool) -> Cursor:

@@ -30,7 +30,7 @@ from duramen.formats.base import Cursor, Rows, Segment
 from duramen.kernel.layout import FrameColumns, Stop
 from duramen.log.build import BuiltSegment, SegmentBuilder, remove_tree
 from duramen.log.compaction.keys import KeyOf, extractor
-from duramen.log.compaction.state import State, read_state
+from duramen.log.compaction.state import read_state
 from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
@@ -155,8 +155,8 @@ class Compactor:
             return report
         until = found[-1].next_base
         if writer is not None:  # the gaps that it leaves have a reason before there is one
-            compacting = State(read_state(writer._disk, writer.path).cleaned_until, until, self._now_us)
-            write_state(writer, compacting)
+            before = read_state(writer._disk, writer.path)
+            write_state(writer, before._replace(begun_until=until, at_us=self._now_us))
         try:
             with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
                 until = self._compact(directory, found, spill, writer)
@@ -169,7 +169,8 @@ class Compactor:
             report.note = f"every key is there once: nothing to remove{held}"
         if writer is not None:
             writer.counters.compaction_records += report.records_before - report.records_after
-            write_state(writer, State(until, until, self._now_us))
+            state = read_state(writer._disk, writer.path)
+            write_state(writer, state._replace(cleaned_until=until, begun_until=until, at_us=self._now_us))
         return report
 
     # --- what may be compacted

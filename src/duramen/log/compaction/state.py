@@ -1,4 +1,6 @@
-"""How far a log is compacted: ``.duramen/compaction.json``. Offsets may be missing below it, and that is no loss."""
+"""How far a log is compacted, and how far retention has come: ``.duramen/compaction.json``.
+
+Offsets may be missing below what was compacted, and that is no loss to a reader; below what was retained, it is."""
 
 from __future__ import annotations
 
@@ -15,11 +17,12 @@ PATH = posixpath.join(DIRECTORY, "compaction.json")
 
 class State(NamedTuple):
     """``cleaned_until`` is behind the last offset of the last compaction that was finished, ``begun_until`` of the last
-    that was begun."""
+    that was begun. ``retained_until`` is where the log began after the last retention."""
 
     cleaned_until: int = 0
     begun_until: int = 0
     at_us: int = 0
+    retained_until: int = 0
 
     def encode(self) -> bytes:
         return json.dumps(self._asdict()).encode() + b"\n"
@@ -32,6 +35,7 @@ def read_state(disk: Disk, root: str) -> State:
         return State()
     try:
         tree = json.loads(bytes(disk.map(path).data))
-        return State(int(tree["cleaned_until"]), int(tree["begun_until"]), int(tree["at_us"]))
+        retained_until = int(tree.get("retained_until", 0))
+        return State(int(tree["cleaned_until"]), int(tree["begun_until"]), int(tree["at_us"]), retained_until)
     except (ValueError, KeyError, TypeError):
         return State()

@@ -28,6 +28,8 @@ from duramen.formats.arrow import binary_buffers
 WHOLE = 1 << 64
 ENTRY_BYTES = 24
 SPILL_ROWS = 1 << 16
+STEP_SLOTS = 1 << 18
+"""Slots of the table that are looked at at once: what that takes in between is small against the table."""
 _ONES = np.array([byte.bit_count() for byte in range(256)], np.uint8)
 
 
@@ -98,27 +100,36 @@ class _Table:
     def _halve(self, spill: _Spill) -> None:
         """Keep the lower half of the hashes; the upper half gets its turn later."""
         self.limit = (self._low + self.limit) // 2
-        entries = self.entries()
-        above = entries[:, 0] >= np.uint64(self.limit)
-        spill.put(np.ascontiguousarray(entries[above, :2]), (entries[above, 2] - np.uint64(1)).astype(np.int64))
-        kept = entries[~above]
+        kept = []
+        for entries in self._entries():
+            above = entries[:, 0] >= np.uint64(self.limit)
+            spill.put(*_columns(entries[above]))
+            kept.append(entries[~above])
         self._slots[:] = 0
-        _, self._used = kernel.keep_newest(
-            self._slots, 0, self._most, np.ascontiguousarray(kept[:, :2]), (kept[:, 2] - np.uint64(1)).astype(np.int64)
-        )
+        self._used = 0
+        for entries in kept:
+            _, self._used = kernel.keep_newest(self._slots, self._used, self._most, *_columns(entries))
 
-    def entries(self) -> npt.NDArray[np.uint64]:
-        return self._slots[self._slots[:, 2] != 0]
+    def _entries(self) -> Iterator[npt.NDArray[np.uint64]]:
+        for start in range(0, len(self._slots), STEP_SLOTS):
+            part = self._slots[start : start + STEP_SLOTS]
+            yield part[part[:, 2] != 0]
 
-    def offsets(self) -> npt.NDArray[np.int64]:
-        marks = self._slots[:, 2]
-        return (marks[marks != 0] - np.uint64(1)).astype(np.int64)
+    def offsets(self) -> Iterator[npt.NDArray[np.int64]]:
+        """The newest offset of every hash that had its turn, some at a time."""
+        for entries in self._entries():
+            yield _columns(entries)[1]
 
     def go_on(self) -> None:
         """Begin the next round: the hashes from the limit on, which were all spilled."""
         self._slots[:] = 0
         self._used = 0
         self._low, self.limit = self.limit, WHOLE
+
+
+def _columns(entries: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Hashes and offsets of entries. A slot holds its offset plus one: zero is an empty one."""
+    return np.ascontiguousarray(entries[:, :2]), (entries[:, 2] - np.uint64(1)).astype(np.int64)
 
 
 class _Spill:
@@ -176,9 +187,9 @@ def find_survivors(
             later = spills.enter_context(contextlib.closing(_Spill(spill)))
             for hashes, offsets in rows:
                 table.put(hashes, offsets, later)
-            newest = table.offsets()
-            keys += len(newest)
-            survivors.add(newest)
+            for newest in table.offsets():
+                keys += len(newest)
+                survivors.add(newest)
             table.go_on()
             if not later.rows:
                 return keys, keyless
