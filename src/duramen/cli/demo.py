@@ -1,7 +1,8 @@
-"""`duramen demo`: the whole story on scratch logs, one of every format, with the same functions as the other verbs.
+"""`duramen demo`: the whole story on scratch logs, in acts, with the same verbs that anybody can type.
 
-Writes the logs, looks at each (info, cat, verify, dump), then damages copies and shows what verify says. Everything
-lies in a scratch directory that is gone afterwards, unless ``--keep`` names another one.
+Each act is a module of `acts`. Everything lies in a scratch directory that is gone afterwards, unless ``--keep`` names
+another one. An act that fails says so, the others go on, and the exit code is 1. Without pyspark or Java the act on
+Spark is skipped.
 """
 
 from __future__ import annotations
@@ -9,49 +10,115 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from functools import partial
-from itertools import islice
+from time import perf_counter
 from typing import Annotated, NamedTuple
 
 import typer
 
-from duramen.cli import cat, dump, info, verify
-from duramen.cli.arguments import Job, Target
-from duramen.cli.output import Cell, Column, Output, size
-from duramen.cli.records import Form
-from duramen.cli.samples import Sample, segment_paths, write_samples
+from duramen.cli.acts import consuming, converting, killing, lake, repairing, shrinking, writing
+from duramen.cli.acts.stage import SkippedError, Stage
+from duramen.cli.arguments import Job
+from duramen.cli.output import Cell, Column, Output, duration
+from duramen.cli.samples import write_samples
 from duramen.errors import UsageError
-from duramen.log.report import Report
 
-_BLOCKS_SHOWN = 3
+
+class Act(NamedTuple):
+    title: str
+    play: Callable[[Stage], None]
+
+
+class Played(NamedTuple):
+    """An act in the table at the end."""
+
+    title: str
+    outcome: Cell
+    seconds: float
+    shown: list[str]
+
+
+ACTS = [Act(act.TITLE, act.play) for act in (writing, killing, repairing, converting, consuming, shrinking, lake)]
+ON_SPARK = lake.TITLE
+
+LEFT = {
+    "logs": "the five logs, with the group `billing` in logs/keratin",
+    "killed": "what the killed writers left, and the answers they had got",
+    "damaged": "a damaged log: try `duramen repair damaged --apply`",
+    "more-damage": "every format with a byte changed, or its tail cut off",
+    "converted": "the logs that were converted",
+    "smaller": "the log after retention and compaction",
+    "ingested": "the log that Spark wrote",
+    "lake": "the Parquet files",
+    "profile.html": "the page with pictures: open it in a browser",
+}
 
 
 def command(
     keep: Annotated[
-        str | None, typer.Option("--keep", metavar="DIR", help="Put the logs here, and leave them there.")
+        str | None, typer.Option("--keep", metavar="DIR", help="Put the files here, and leave them there.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out Spark.")] = False,
+    samples: Annotated[
+        str | None,
+        typer.Option("--samples", metavar="DIR", help="Only write a small log of every format there."),
     ] = None,
 ) -> Job:
-    """Show all of this on scratch logs, one of every format."""
-    return partial(run, keep)
+    """Show all of this on scratch logs: formats, kills, repair, conversion, groups, Spark."""
+    if samples is not None:
+        if keep is not None or quick:
+            raise UsageError("--samples goes with nothing else")
+        return partial(run_samples, samples)
+    return partial(run, keep, quick=quick)
 
 
-def run(keep: str | None = None) -> int:
+def run_samples(directory: str) -> int:
+    """The logs that the documentation plays with: the same bytes every time. One of them is damaged."""
     out = Output()
-    with _directory(keep) as directory, chdir(directory):
-        out.paragraph("Duramen reads and writes five on-disk log formats. Here is the same small log in each of them.")
-        rows = [_story(sample, out) for sample in write_samples("")]
-        _title("what verify said", out)
-        _summary(rows, out)
-        out.blank()
-        out.paragraph("rustlog has no checksum: a changed payload cannot be told from the file alone.")
-    out.blank()
-    if keep is None:
-        out.paragraph("The logs were scratch and are gone; `duramen demo --keep DIR` leaves them to play with.")
-    else:
-        out.paragraph(f"The logs are in {directory}: try `duramen info`, `cat`, `verify` and `dump` on them.")
+    with _directory(directory):
+        for sample in write_samples(directory):
+            out.line(f"{sample.path}: {sample.format}")
+        sound = os.path.join(directory, "durable-log")
+        damaged = shutil.copytree(sound, f"{sound}-flipped")
+        out.line(f"{damaged}: the same with one byte changed: {repairing.flip(damaged, 'durable-log')}")
     return 0
+
+
+def run(keep: str | None = None, *, quick: bool = False, acts: list[Act] | None = None) -> int:
+    out = Output()
+    stage = Stage(out)
+    start = perf_counter()
+    wanted = [act for act in acts or ACTS if not (quick and act.title == ON_SPARK)]
+    with _directory(keep) as directory, chdir(directory):
+        out.paragraph(
+            "Duramen is a durable log in five on-disk formats, and a pipeline that carries such logs through Spark. "
+            "Here is what it does. Every command is really run; lines with $ and >>> can be typed."
+        )
+        stage.prompt(f"cd {directory}")
+        played = [_play(stage, act, number, len(wanted)) for number, act in enumerate(wanted, 1)]
+        _summary(played, out, perf_counter() - start)
+        _files(directory, out, kept=keep is not None)
+    return 0 if all(one.outcome.style != "damage" for one in played) else 1
+
+
+def _play(stage: Stage, act: Act, number: int, count: int) -> Played:
+    start = perf_counter()
+    stage.begin(number, count, act.title)
+    outcome = Cell("ok", "good")
+    try:
+        act.play(stage)
+    except BrokenPipeError:
+        raise
+    except SkippedError as reason:
+        outcome = Cell("skipped", "warning")
+        stage.say(f"Skipped: {reason}")
+    except Exception as error:  # noqa: BLE001  an act that fails must not hide the others
+        outcome = Cell("FAILED", "damage")
+        stage.out.blank()
+        stage.out.paragraph(f"✘ {type(error).__name__}: {error}", hanging="  ", style="damage")
+    return Played(act.title, outcome, perf_counter() - start, stage.shown)
 
 
 @contextmanager
@@ -66,89 +133,25 @@ def _directory(keep: str | None) -> Iterator[str]:
     yield os.path.abspath(keep)
 
 
-class _Row(NamedTuple):
-    """A format in the table at the end."""
-
-    sample: Sample
-    sound: Report
-    flipped: Report
-    cut: Report
-
-
-def _story(sample: Sample, out: Output) -> _Row:
-    target = Target(sample.path, None, sample.options)
-    option = "".join(f" --option {name}={value}" for name, value in sample.options.items())
-    _title(sample.format, out)
-    _prompt(f"info {sample.path}{option}", out)
-    info.run(target)
-    _prompt(f"cat {sample.path}{option} -o -3 --output jsonl", out)
-    cat.run(target, Form.JSONL, start="-3")
-    first = Target(segment_paths(sample)[0], None, sample.options)
-    *_, behind = islice(dump.DumpedFile.open(first).blocks(), _BLOCKS_SHOWN + 1)
-    _prompt(f"dump {first.path}{option} --to {behind.position}", out)
-    dump.run(first, to=behind.position)
-    _prompt(f"verify {sample.path}{option}", out)
-    sound = _verified(target, out)
-    flipped = _damaged(sample, "flipped", out, option)
-    cut = _damaged(sample, "cut", out, option)
-    return _Row(sample, sound, flipped, cut)
-
-
-def _damaged(sample: Sample, how: str, out: Output, option: str) -> Report:
-    """Damage a copy and check it."""
-    copy = Sample(sample.format, f"{sample.path}-{how}", sample.options)
-    shutil.copytree(sample.path, copy.path)
-    segments = segment_paths(copy)
-    path = segments[len(segments) // 2] if how == "flipped" else segments[-1]
-    with open(path, "r+b") as file:
-        data = file.read()
-        if how == "flipped":
-            position = data.find(b"wood", len(data) // 2)
-            file.seek(position)
-            file.write(b"W")
-            what = f"One byte of a payload is changed: {path}, byte {position}."
-        else:
-            file.truncate(len(data) - 20)
-            what = f"The last 20 bytes are cut off: {path}."
+def _summary(played: list[Played], out: Output, seconds: float) -> None:
     out.blank()
-    out.paragraph(what)
-    _prompt(f"verify {copy.path}{option}", out)
-    return _verified(Target(copy.path, None, copy.options), out)
-
-
-def _verified(target: Target, out: Output) -> Report:
-    report, seconds = verify.check(target)
-    verify.show(report, seconds, out)
-    return report
-
-
-def _title(text: str, out: Output) -> None:
     out.blank()
-    out.line(Cell(f"━━ {text} {'━' * max(min(out.width, 80) - len(text) - 5, 0)}", "heading"))
-
-
-def _prompt(command_line: str, out: Output) -> None:
+    out.line(Cell("━━ What was shown ".ljust(min(out.width, 80), "━"), "heading"))
     out.blank()
-    out.line(Cell(f"$ duramen {command_line}", "prompt"))
+    rows: list[list[str | Cell]] = []
+    for number, one in enumerate(played, 1):
+        first, *rest = one.shown or [""]
+        rows.append([f"{number}  {one.title}", one.outcome, duration(one.seconds), first])
+        rows += [["", "", "", claim] for claim in rest]
+    out.table([Column("act"), Column(""), Column("took", right=True), Column("what it showed")], rows)
+    out.blank()
+    out.line(f"All of it took {duration(seconds)}.")
 
 
-def _summary(rows: list[_Row], out: Output) -> None:
-    columns = [Column("format"), Column("records", right=True), Column("size", right=True)]
-    columns += [Column("as written"), Column("byte changed"), Column("tail cut off")]
-    table: list[list[str | Cell]] = [
-        [
-            row.sample.format, f"{row.sound.records:,}", size(row.sound.bytes), _said(row.sound, "ok"),
-            _said(row.flipped, "not noticed"), _said(row.cut, "not noticed"),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    out.table(columns, table)
-
-
-def _said(report: Report, nothing: str) -> Cell:
-    """What verify made of it, in a word or two."""
-    if not report.ok:
-        return Cell("damage found", "damage")
-    if any(finding.code == "torn-tail" for finding in report.findings):
-        return Cell("torn tail", "note")
-    return Cell(nothing, "good" if nothing == "ok" else "warning")
+def _files(directory: str, out: Output, *, kept: bool) -> None:
+    out.blank()
+    if not kept:
+        out.paragraph("The files were scratch and are gone; `duramen demo --keep DIR` leaves them to play with.")
+        return
+    out.paragraph(f"The files are in {directory}:")
+    out.pairs([(name, meaning) for name, meaning in LEFT.items() if os.path.exists(name)])

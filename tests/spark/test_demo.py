@@ -1,0 +1,32 @@
+"""The act of `duramen demo` on Spark, in the session of the tests: the real verbs, jobs and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import duramen
+from duramen.cli import demo
+from duramen.cli.acts import lake, writing
+from duramen.spark import session
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_the_act_on_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "_own", [spark])  # as within a session that the command line started
+    acts = [demo.Act(act.TITLE, act.play) for act in (writing, lake)]
+    code = demo.run(str(tmp_path / "demo"), acts=acts)
+    text = capsys.readouterr().out
+    assert code == 0, text
+    assert text.count("✔") == 4
+    for verb in ("verify", "ingest", "export", "profile"):
+        assert f"\n$ duramen pipeline {verb} " in text
+    assert "|walnut|       3000|" in text
+    assert "<svg" in (tmp_path / "demo" / "profile.html").read_text()
+    assert duramen.open(tmp_path / "demo" / "ingested").next_offset == lake.MONDAY + lake.TUESDAY
+    assert spark.range(1).count() == 1  # the act leaves the session of others alone
