@@ -1,0 +1,142 @@
+"""One Kafka node from the broker's jars: broker and controller in one JVM, on loopback, in a scratch directory.
+
+`Node` is a context manager; leaving it ends the JVM that it started.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench.brokers import install
+
+VERSION = "4.3.1"
+JARS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
+HOST = "127.0.0.1"
+START_TIMEOUT_S, STOP_TIMEOUT_S, CALL_TIMEOUT_S = 90, 30, 30
+HEAP = "-Xmx1g"
+"""As Kafka's own start script has it."""
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+
+
+class Node:
+    """Starts on entering, with an empty data directory under ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "console.txt"
+        port, controller_port = _free_ports(2)
+        self.address = f"{HOST}:{port}"
+        self._properties = PROPERTIES.format(
+            host=HOST, port=port, controller_port=controller_port, data=root / "data"
+        )  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        self._admin: Any = None  # kept, because its answers die with it
+
+    def __enter__(self) -> Self:
+        jars = install.jars("kafka", JARS)
+        command = [install.java(), HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
+        self.root.mkdir(parents=True)
+        conf = self.root / "server.properties"
+        conf.write_text(self._properties, encoding="utf-8")
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        formatting = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config", str(conf)]
+        install.run([*command, *formatting], "kafka.tools.StorageTool", START_TIMEOUT_S)
+        with self.log.open("wb") as console:
+            self._process = subprocess.Popen(
+                [*command, "kafka.Kafka", str(conf)], cwd=self.root, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+            )  # fmt: skip
+        try:
+            self._wait()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _wait(self) -> None:
+        """Until the port takes connections, and then until the broker answers."""
+        assert self._process is not None
+        until = time.monotonic() + START_TIMEOUT_S
+        host, port = self.address.split(":")
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                break
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    said = self.log.read_text(errors="replace").strip().splitlines()
+                    raise install.NotRun(f"Kafka did not start: {said[-1][:200] if said else 'no word'}") from None
+                time.sleep(0.1)
+        self._admin = _admin(self.address)
+        self._admin.list_topics(timeout=CALL_TIMEOUT_S)
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the session that it leads, and nothing else
+            process.wait(10)
+
+    def create_topic(self, name: str, **config: str) -> None:
+        """A topic of one partition."""
+        from confluent_kafka.admin import NewTopic
+
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, num_partitions=1, replication_factor=1, config=settings)
+        for future in self._admin.create_topics([topic]).values():
+            future.result(CALL_TIMEOUT_S)
+
+    def delete_topic(self, name: str) -> None:
+        for future in self._admin.delete_topics([name]).values():
+            future.result(CALL_TIMEOUT_S)
+
+
+def _admin(address: str) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": address})
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    try:
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
