@@ -14,6 +14,7 @@ from rich.console import Console
 
 from bench import (
     appending,
+    brokers,
     compacting,
     converting,
     counting,
@@ -47,6 +48,8 @@ SUBJECTS: dict[str, Subject] = {
     "compact": compacting.compacting,
     "metrics": counting.counting,
 }
+ON_REQUEST = brokers.SUBJECTS
+"""Measured only where `--only` names them: they install servers and start them."""
 
 
 def show(console: Console, table: Table) -> None:
@@ -65,8 +68,9 @@ def show(console: Console, table: Table) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small logs: a look, not a measurement")
-    parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=list(SUBJECTS), metavar="SUBJECT",
-                        help=", ".join(SUBJECTS))  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=[*SUBJECTS, *ON_REQUEST], default=list(SUBJECTS),
+                        metavar="SUBJECT",
+                        help=f"{', '.join(SUBJECTS)}; on request: {', '.join(ON_REQUEST)}")  # fmt: skip
     parser.add_argument("--scan-memory", nargs=2, metavar=("PATH", "FORMAT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.scan_memory:
@@ -77,7 +81,7 @@ def main() -> None:
     try:
         console.print(machine(scratch), highlight=False)
         for name in arguments.only:
-            for table in SUBJECTS[name](scratch, arguments.quick):
+            for table in (SUBJECTS | ON_REQUEST)[name](scratch, arguments.quick):
                 show(console, table)
         if BARS:
             show(console, bars())

@@ -27,7 +27,6 @@ WINDOW = 20 * BATCH
 """How many messages may wait for their confirmation where a client does not wait for each batch."""
 FORMATS = ("keratin", "osiris")
 BASE = "duramen keratin"
-COLUMNS = ["", "client", "durable", "messages/s", "MB/s", "duramen keratin is faster by"]
 IN_PROCESS = (
     "Duramen is a library in the process that calls it. A broker is another process behind a socket that also serves "
     "many clients,\nreplicates and authorises: the ratio is the price of that, not a fault of the broker."
@@ -80,7 +79,8 @@ def check(count: int, found: int) -> None:
 
 
 def measure(title: str, entries: Sequence[Entry], count: int, rounds: int) -> list[Result]:
-    """Let all take turns, in another order each round, and keep the medians."""
+    """Let all take turns, in another order each round, and keep the medians. A round before them is not counted: a JVM
+    compiles what it runs often, and Python imports what it needs."""
     samples = _turns({number: entry.contestant for number, entry in enumerate(entries)}, rounds, title)
     times = {number: taken.median for number, taken in samples.items()}
     base = {entry.level: times[number] for number, entry in reversed(list(enumerate(entries))) if entry.name == BASE}
@@ -96,15 +96,16 @@ def _turns(contestants: Mapping[int, Contestant], rounds: int, title: str) -> di
     order = list(contestants)
     shuffle = random.Random(1).shuffle
     samples = {name: Samples() for name in contestants}
-    for turn in range(rounds):
+    for turn in range(rounds + 1):
         shuffle(order)
         for place, name in enumerate(order):
-            _progress(f"{title}: {turn * len(order) + place + 1} of {rounds * len(order)}")
+            _progress(f"{title}: {turn * len(order) + place + 1} of {(rounds + 1) * len(order)}")
             with contestants[name]() as work:
                 os.sync()  # nobody pays for what others left to be written
                 start = time.perf_counter()
                 work()
-                samples[name].append(time.perf_counter() - start)
+                if turn:
+                    samples[name].append(time.perf_counter() - start)
     _progress("")
     return samples
 
@@ -116,14 +117,17 @@ def _progress(text: str) -> None:
 
 
 def table(title: str, results: Sequence[Result], note: str) -> Table:
+    """With a column about durability where that is a question."""
+    is_durable = any(result.durable for result in results)
+    columns = ["", "client", *["durable"] * is_durable, "messages/s", "MB/s", f"{BASE} is faster by"]
     rows = (
         [
-            result.name, result.client, result.durable, f"{result.per_second:,.0f}",
+            result.name, result.client, *[result.durable] * is_durable, f"{result.per_second:,.0f}",
             f"{result.per_second * VALUE_BYTES / 1e6:,.1f}", f"{result.ratio:.2f} ×",
         ]
         for result in results
     )  # fmt: skip
-    return Table(title, COLUMNS, iter(rows), note)
+    return Table(title, columns, iter(rows), note)
 
 
 def not_run(title: str, peer: str, why: object) -> Table:

@@ -94,6 +94,7 @@ def _producer(node: kafkanode.Node) -> Any:
             "batch.size": BATCH_BYTES,
             "message.max.bytes": BATCH_BYTES,
             "delivery.report.only.error": True,
+            **kafkanode.QUIET,
         }
     )
 
@@ -101,7 +102,8 @@ def _producer(node: kafkanode.Node) -> Any:
 def _consumer(node: kafkanode.Node) -> Any:
     from confluent_kafka import Consumer
 
-    return Consumer({"bootstrap.servers": node.address, "group.id": "bench", "enable.auto.commit": False})
+    settings = {"bootstrap.servers": node.address, "group.id": "bench", "enable.auto.commit": False}
+    return Consumer({**settings, **kafkanode.QUIET})
 
 
 def _publishing(node: kafkanode.Node, count: int, window: int, config: dict[str, str]) -> Contestant:

@@ -22,6 +22,8 @@ from bench.brokers import install
 VERSION = "4.3.1"
 JARS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 HOST = "127.0.0.1"
+QUIET = {"log_level": 2}
+"""For clients: that a connection ends when the node does is no news."""
 START_TIMEOUT_S, STOP_TIMEOUT_S, CALL_TIMEOUT_S = 90, 30, 30
 HEAP = "-Xmx1g"
 """As Kafka's own start script has it."""
@@ -130,7 +132,7 @@ class Node:
 def _admin(address: str) -> Any:
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient({"bootstrap.servers": address})
+    return AdminClient({"bootstrap.servers": address, **QUIET})
 
 
 def _free_ports(count: int) -> list[int]:

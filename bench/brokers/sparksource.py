@@ -38,7 +38,7 @@ class Connector(NamedTuple):
 
 
 def spark_kafka(scratch: Path, quick: bool) -> Iterator[Table]:
-    count, rounds = (20_000, 2) if quick else (200_000, 5)
+    count, rounds = (20_000, 1) if quick else (200_000, 5)
     try:
         if find_spec("pyspark") is None:
             raise install.NotRun("pyspark is not installed")
@@ -93,9 +93,6 @@ def _table(scratch: Path, node: kafkanode.Node, connector: Connector, count: int
             ]
             source = _reading(lambda: _topic(spark, node.address), count)
             entries.append(Entry(PEER, 'format("kafka")', "", "", source))
-            for entry in entries:
-                with entry.contestant() as work:
-                    work()  # the JVM compiles what it runs often
             results = contest.measure(TITLE, entries, count, rounds)
     except (DuramenError, PySparkException, Py4JError) as error:
         why = str(error).strip().splitlines()[0][:200]
