@@ -14,7 +14,7 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench bench-spark fuzz torture kill kill-spark interop sanitize docs docs-serve dist clean
+.PHONY: help build lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark interop sanitize docs docs-serve dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench: build $(VENV)/.bench ## measure speed, as ratios inside one run
 
 bench-spark: build ## the same for Spark, on two cores (python -m bench.spark --scale 0.1 1 8: how work grows)
 	$(BIN)/python -m bench.spark
+
+bench-brokers: build $(VENV)/.bench ## the same beside RabbitMQ Streams and Kafka (fetches them where they are missing)
+	$(BIN)/python -m bench.brokers
 
 fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
