@@ -2,7 +2,8 @@
 
 ``python`` blocks with ``>>>`` are doctests, others are executed; ``console`` blocks run each ``$`` line in a shell and
 compare the output that follows, where ``...`` stands for anything. The blocks of one page share a scratch directory
-and, for Python, their names. A block after an HTML comment ``<!-- not run: why -->`` is skipped.
+and, for Python, their names. A block after an HTML comment ``<!-- not run: why -->`` is skipped, and one after
+``<!-- this block runs on Spark -->`` is left to tests/spark.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ PAGES = [page for page in ALL_PAGES if ON_SPARK not in page.read_text(encoding="
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RUN_BY_HAND = ("make test", "make demo", "make bench", "make fuzz", "make sanitize")
 
-_BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n+)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK_ON_SPARK = "this block runs on Spark"
+"""The same for one block of a page; the others do not wait for Spark."""
+
+_BLOCK = re.compile(
+    rf"(?:<!-- (not run: [^>]+|{BLOCK_ON_SPARK}) -->\n+)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 
 class Block(NamedTuple):
@@ -36,12 +42,13 @@ class Block(NamedTuple):
     line: int
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page: Path, remark: str | None = None) -> list[Block]:
+    """The blocks that have this remark above them."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(match[2], match[3], text.count("\n", 0, match.start(3)) + 1)
         for match in _BLOCK.finditer(text)
-        if match[1] is None
+        if match[1] == remark
     ]
 
 
@@ -60,8 +67,8 @@ def test_code_blocks(page: Path, scratch: Path) -> None:
     run_page(page, {"__name__": "__main__"})
 
 
-def run_page(page: Path, names: dict[str, object]) -> None:
-    for block in blocks(page):
+def run_page(page: Path, names: dict[str, object], remark: str | None = None) -> None:
+    for block in blocks(page, remark):
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.language == "python":
             run_python(block, names, where)

@@ -26,6 +26,7 @@ def test_the_act_on_spark(
     assert text.count("✔") == 4
     for verb in ("verify", "ingest", "export", "profile"):
         assert f"\n$ duramen pipeline {verb} " in text
+    assert "ingested: 1,500 rows written" in text  # Spark did send the first batch again
     assert "|walnut|       3000|" in text
     assert "<svg" in (tmp_path / "demo" / "profile.html").read_text()
     assert duramen.open(tmp_path / "demo" / "ingested").next_offset == lake.MONDAY + lake.TUESDAY

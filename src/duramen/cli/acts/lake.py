@@ -49,7 +49,7 @@ def _ingest(stage: Stage) -> None:
         "Say the driver died right after that, before Spark had noted that the batch was done. Then Spark sends the "
         "batch again. Tuesday's file has come meanwhile:"
     )
-    stage.shell("rm -f checkpoint/commits/0 checkpoint/commits/.0.crc")
+    stage.shell("rm -r checkpoint/commits")
     _write("tuesday", TUESDAY)
     stage.duramen(*words)
     stage.say("Those rows are what Spark has sent. What the log holds:")

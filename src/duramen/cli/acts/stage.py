@@ -92,12 +92,13 @@ class Stage:
             self.out.paragraph(f"duramen: {error}", hanging="  ")
             return error.exit_code
 
-    def shell(self, command_line: str) -> str:
-        """Run something that is not ours; answers what it printed."""
+    def shell(self, command_line: str) -> None:
+        """Run something that is not ours."""
         self.prompt(command_line)
         done = subprocess.run(command_line, shell=True, text=True, capture_output=True, check=False)
         self.out.write(done.stdout + done.stderr)
-        return done.stdout
+        if done.returncode:
+            raise FailedError(f"`{command_line}` answered {done.returncode}, not 0")
 
     # --- Python
 

@@ -149,8 +149,8 @@ def write(frame: DataFrame, into: Into) -> Moved:
 
 def start(frame: DataFrame, into: Into, checkpoint: str, every: str | None) -> StreamingQuery:
     """A streaming query into a log: with ``every`` for ever, otherwise until what is there now is stored."""
-    writer = frame.writeStream.format("duramen").options(**into.texts()).option("checkpointLocation", checkpoint)
-    writer = writer.outputMode("append")
+    writer = frame.writeStream.format("duramen").options(**into.texts()).outputMode("append")
+    writer = writer.option("checkpointLocation", absolute(checkpoint))
     writer = writer.trigger(processingTime=every) if every is not None else writer.trigger(availableNow=True)
     with plain_errors():
         return writer.start(into.path)
