@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
@@ -11,8 +12,8 @@ import typer
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
 from duramen.cli.output import Cell, Output, number, progress_bar, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes
-from duramen.groups.log import ConsumableWritableLog
-from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport
+from duramen.groups.log import ConsumableLog, ConsumableWritableLog
+from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport, Compactor
 
 
 def command(
@@ -55,10 +56,14 @@ def command(
 
 
 def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = False) -> int:
-    with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
+    kind = ConsumableLog if dry_run else ConsumableWritableLog  # a dry run works beside a writer and leaves no trace
+    with kind(target.path, format=target.codec.name, **target.options) as log:
         total = 2 * sum(segment.size_bytes for segment in log.segments if segment.sealed)
         with progress_bar(f"compact {target.path}", total) as progress:
-            report = log.compact(how, dry_run=dry_run, progress=progress)
+            if isinstance(log, ConsumableWritableLog):
+                report = log.compact(how, progress=progress)
+            else:
+                report = Compactor(log, how, time.time_ns() // 1000, progress).run(dry_run=True)
     out = Output()
     if json:
         out.write(

@@ -11,7 +11,8 @@ from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath,
 from duramen.cli.output import Cell, Column, Output, number, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes, parse_percent
 from duramen.errors import UsageError
-from duramen.groups.log import ConsumableWritableLog
+from duramen.groups.log import ConsumableLog, ConsumableWritableLog
+from duramen.log.maintenance import plan_retention
 from duramen.log.retention import Retention, RetentionPlan
 
 
@@ -51,8 +52,12 @@ def command(
 
 
 def run(target: Target, rules: Retention, *, dry_run: bool = False, json: bool = False) -> int:
-    with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
-        plan = log.retain(rules, dry_run=dry_run)
+    if dry_run:  # only reads: it works beside a writer, and leaves no trace
+        with ConsumableLog(target.path, format=target.codec.name, **target.options) as reader:
+            plan = plan_retention(reader, rules)
+    else:
+        with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
+            plan = log.retain(rules)
     out = Output()
     if json:
         out.write(to_json(_document(plan, dry_run), indent=2) + "\n")

@@ -6,16 +6,17 @@ shown beside the hexadecimal digits, and with everything that is not printable r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.errors import UsageError
+from duramen.errors import DuramenError, UsageError
 from duramen.formats.base import Role
 from duramen.log.reader import Log, records_of
-from duramen.model import Record
+from duramen.model import Record, to_us
 
 PREVIEW_BYTES = 160
 DETAIL_BYTES = 64 << 10
@@ -25,6 +26,7 @@ PAGE_RECORDS = 200
 PAGE_BYTES = 8 << 20
 SEARCH_BYTES = 256 << 20
 SEARCH_RECORDS = 2_000_000
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def start_offset(log: Log, at: str) -> int:
@@ -35,13 +37,21 @@ def start_offset(log: Log, at: str) -> int:
     if text == "end":
         return max(log.next_offset - PAGE_RECORDS, log.first_offset)
     if text.startswith("@"):
-        time = text[1:].strip()
-        return log.offset_at(int(time) if time.lstrip("-").isdigit() else time)
-    try:
-        offset = int(text)
-    except ValueError:
-        raise UsageError(f"{at!r} is no place in a log", hint="an offset, -N, beginning, end or @TIME") from None
+        return log.offset_at(_time(text[1:].strip()))
+    if not _WHOLE.fullmatch(text):
+        raise UsageError(f"{at[:40]!r} is no place in a log", hint="an offset, -N, beginning, end or @TIME")
+    offset = int(text)
     return max(log.next_offset + offset, log.first_offset) if offset < 0 else offset
+
+
+def _time(text: str) -> int | str:
+    time = int(text) if _WHOLE.fullmatch(text) else text
+    try:
+        if abs(to_us(time)) < 2**63:
+            return time
+    except (ValueError, OverflowError):
+        pass
+    raise UsageError(f"{text[:40]!r} is no time", hint="for example @2024-01-31T12:00:00, or milliseconds since 1970")
 
 
 def page(log: Log, at: str, count: int) -> dict[str, Any]:
@@ -148,11 +158,33 @@ def _neutral(log: Log, batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(["offset", "timestamp", "key", "value", "headers"])
 
 
-def segment_cells(log: Log, cells: int) -> list[dict[str, Any]]:
-    """The log as a row of at most so many cells, each one segment or several side by side."""
+def segment_cells(log: Log, cells: int, first_times: dict[int, str | None]) -> list[dict[str, Any]]:
+    """The log as a row of at most so many cells, each one segment or several side by side. ``first_times`` remembers
+    the time of the first record of each, which has to be read."""
     segments = log.segments
     per_cell = max(1, -(-len(segments) // max(cells, 1)))
-    return list(_cells(segments, per_cell, log.next_offset))
+    shown = list(_cells(segments, per_cell, log.next_offset))
+    known = dict(first_times)
+    for cell in shown:
+        base = cell["first_offset"]
+        if known.get(base) is None:
+            known[base] = _first_time(log, base, cell["next_offset"])
+        cell["first_time"] = known[base]
+    first_times.clear()
+    first_times.update({cell["first_offset"]: cell["first_time"] for cell in shown})
+    return shown
+
+
+def _first_time(log: Log, base: int, until: int) -> str | None:
+    if log.codec.capabilities.timestamps is None:
+        return None
+    try:
+        for batch in log.batches(base, until, max_records=1, columns=("timestamp",), verify=False):
+            time = batch.column(0)[0].as_py()
+            return None if time is None else str(time.isoformat())
+    except DuramenError:
+        pass  # a check says what is wrong with it
+    return None
 
 
 def _cells(segments: list[Any], per_cell: int, next_offset: int) -> Iterator[dict[str, Any]]:

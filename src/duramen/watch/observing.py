@@ -69,6 +69,8 @@ class Observer:
         self._log: ConsumableLog | None = None
         self.history: deque[Observation] = deque(maxlen=KEPT)
         self.sizes: list[int] = []
+        self.first_times: dict[int, str | None] = {}
+        """The time of the first record of some segments, by their base: see `browsing.segment_cells`."""
 
     def log(self) -> ConsumableLog:
         """The log, open for reading, as it is now."""
@@ -163,8 +165,9 @@ def rates_of(seen: list[Observation]) -> Rates:
     records = max(last.next_offset - first.next_offset, 0) / seconds
     size = max(last.size_bytes - first.size_bytes, 0) / seconds
     between = None
-    if first.published is not None and last.published is not None:
-        between = last.published.syncs_since(first.published)
+    published = [each.published for each in good if each.published is not None]
+    if len(published) > 1:
+        between = published[-1].syncs_since(published[0])
     if between is None or not between.count:
         return Rates(records, size, 0.0, None, None)
     return Rates(records, size, between.count / seconds, between.quantile(0.5), between.quantile(0.99))

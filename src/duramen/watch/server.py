@@ -3,9 +3,6 @@
 Bound to loopback unless a token is given; with a token every request must carry it. A request whose ``Host`` is not the
 server's own is refused, so that no foreign page can reach it under a name of its own. Nothing is loaded from elsewhere,
 and the page may not, either (Content-Security-Policy). Records are sent as JSON and shown as text only.
-
-Logs are looked at when somebody asks for them, and for a while after; a thousand topics cost nothing while nobody
-looks.
 """
 
 from __future__ import annotations
@@ -13,31 +10,20 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+import socket
+import sys
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from duramen import metrics
 from duramen.disk import Disk, PosixDisk
 from duramen.errors import DuramenError, StorageError, UsageError
-from duramen.log.reader import Log
-from duramen.log.verify import verify
 from duramen.metrics.exposition import CONTENT_TYPE
-from duramen.watch import browsing
-from duramen.watch.observing import Observer, as_json
-from duramen.watch.places import Place, Places
-
-LOGS_PER_PAGE = 50
-MAX_CELLS = 600
-MAX_OBSERVERS = 64
-WATCHED_FOR_S = 120.0
-EVERY_S = 1.0
+from duramen.watch import api
+from duramen.watch.watching import Watch
 
 FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
@@ -51,109 +37,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-
-
-class Watch:
-    """The logs behind the page, observed while somebody looks."""
-
-    def __init__(self, disk: Disk, paths: Sequence[str]) -> None:
-        self.places = Places(disk, paths)
-        self._disk = disk
-        self._guard = threading.Lock()
-        self._observers: OrderedDict[str, tuple[Observer, float]] = OrderedDict()
-        self._checks: dict[str, Check] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="duramen watch", daemon=True)
-        self._thread.start()
-
-    def observer(self, name: str) -> Observer:
-        place = self.places.get(name)
-        with self._guard:
-            known = self._observers.pop(name, None)
-            observer = known[0] if known is not None else Observer(self._disk, place)
-            self._observers[name] = (observer, time.monotonic())
-            while len(self._observers) > MAX_OBSERVERS:
-                self._observers.popitem(last=False)[1][0].close()
-        if known is None:
-            observer.observe()
-        return observer
-
-    def check(self, name: str, *, start: bool) -> Check | None:
-        """The last check of a log; ``start``: a new one, unless one is running."""
-        place = self.places.get(name)
-        with self._guard:
-            check = self._checks.get(name)
-            if start and (check is None or not check.running):
-                check = self._checks[name] = Check(self._disk, place)
-            return check
-
-    def samples(self, names: Iterable[str]) -> list[metrics.Sample]:
-        found: list[metrics.Sample] = []
-        for name in names:
-            observer = self.observer(name)
-            observer.observe()
-            found += observer.samples()
-        return found
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        with self._guard:
-            for observer, _ in self._observers.values():
-                observer.close()
-            self._observers.clear()
-
-    def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
-            with self._guard:
-                now = time.monotonic()
-                for name, (observer, asked) in list(self._observers.items()):
-                    if now - asked > WATCHED_FOR_S:
-                        del self._observers[name]
-                        observer.close()
-                watched = [observer for observer, _ in self._observers.values()]
-            for observer in watched:
-                observer.observe()
-
-
-class Check:
-    """A check of every byte of a log, in a thread of its own."""
-
-    def __init__(self, disk: Disk, place: Place) -> None:
-        self.running = True
-        self.done_bytes = self.total_bytes = 0
-        self.findings: list[dict[str, Any]] = []
-        self.problem: str | None = None
-        threading.Thread(target=self._run, args=(disk, place), name="duramen check", daemon=True).start()
-
-    def _run(self, disk: Disk, place: Place) -> None:
-        try:
-            with Log(place.path, disk=disk) as log:
-                self.total_bytes = sum(segment.size_bytes for segment in log.segments)
-            report = verify(place.path, disk=disk, progress=self._progress)
-            self.findings = [
-                {
-                    "code": finding.code,
-                    "severity": str(finding.severity),
-                    "path": finding.path,
-                    "message": finding.message,
-                    "action": finding.action,
-                    "position": finding.position,
-                    "first_offset": finding.first_offset,
-                    "last_offset": finding.last_offset,
-                }
-                for finding in report.findings
-            ]
-        except DuramenError as error:
-            self.problem = str(error)
-        finally:
-            self.running = False
-
-    def _progress(self, checked_bytes: int) -> None:
-        self.done_bytes += checked_bytes
-
-    def as_json(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
 
 
 class Server(ThreadingHTTPServer):
@@ -174,8 +57,6 @@ class Server(ThreadingHTTPServer):
         self.is_local = is_loopback(host)
         self.watch = Watch(disk if disk is not None else PosixDisk(), paths)
         if ":" in host:
-            import socket
-
             self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), Handler)
@@ -192,6 +73,18 @@ class Server(ThreadingHTTPServer):
     def close(self) -> None:
         self.server_close()
         self.watch.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is nobody's fault; anything else is told in a line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            sys.stderr.write(f"duramen: serve: {type(error).__name__}: {error}\n")
+
+
+class Answer(NamedTuple):
+    status: HTTPStatus
+    kind: str
+    body: bytes
 
 
 def is_loopback(host: str) -> bool:
@@ -226,155 +119,98 @@ class Handler(BaseHTTPRequestHandler):
     # --- one request
 
     def _handle(self, *, with_body: bool) -> None:
-        url = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         extra: dict[str, str] = {}
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # a body that nobody reads must not be taken for the next request
+        try:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query, keep_blank_values=True, max_num_fields=1000)
+        except ValueError:
+            self._send(_text(HTTPStatus.BAD_REQUEST, "this is no address\n"), extra, with_body=with_body)
+            return
         if not self._is_own_host():
             answer = _text(HTTPStatus.MISDIRECTED_REQUEST, "this server does not answer under that name\n")
         elif not self._has_token(query, extra):
             answer = _text(HTTPStatus.UNAUTHORIZED, "a token is needed: ?token=…\n")
         else:
             answer = self._answer(url.path, query)
-        status, kind, body = answer
-        self.send_response(status)
+        self._send(answer, extra, with_body=with_body)
+
+    def _send(self, answer: Answer, extra: dict[str, str], *, with_body: bool) -> None:
+        self.send_response(answer.status)
         for name, value in {**HEADERS, **extra}.items():
             self.send_header(name, value)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         if with_body:
-            try:
-                self.wfile.write(body)
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True
+            self.wfile.write(answer.body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses: methods other than GET and HEAD, and requests that are none."""
+        self.close_connection = True
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            answer = _text(HTTPStatus.METHOD_NOT_ALLOWED, "this server only reads: GET and HEAD\n")
+            self._send(answer, {"Allow": "GET, HEAD"}, with_body=True)
+        else:
+            self._send(_text(HTTPStatus(code), "this is no request\n"), {}, with_body=True)
 
     def _is_own_host(self) -> bool:
         """A page of another site that resolves to this machine asks under its own name; it gets nothing."""
         if not self.server.is_local:
             return True  # who reaches it from elsewhere has the token
-        host = urlsplit("//" + self.headers.get("Host", "")).hostname
+        try:
+            host = urlsplit("//" + self.headers.get("Host", "")).hostname
+        except ValueError:
+            return False
         return host is not None and is_loopback(host)
 
-    def _has_token(self, query: dict[str, str], extra: dict[str, str]) -> bool:
+    def _has_token(self, query: dict[str, list[str]], extra: dict[str, str]) -> bool:
+        """By the address, which also sets a cookie; by that cookie; or by ``Authorization: Bearer``."""
         wanted = self.server.token
+        asked = query.pop("token", None)
         if not wanted:
             return True
-        given = query.pop("token", None)
-        if given is not None:
-            extra["Set-Cookie"] = f"duramen={given}; HttpOnly; SameSite=Strict; Path=/"
-        else:
-            kind, _, secret = self.headers.get("Authorization", "").partition(" ")
-            given = secret if kind.lower() == "bearer" else self._cookie()
-        allowed = hmac.compare_digest((given or "").encode(), wanted.encode())
-        if not allowed:
-            extra.clear()
-        return allowed
+        kind, _, secret = self.headers.get("Authorization", "").partition(" ")
+        given = asked[-1] if asked else secret if kind.lower() == "bearer" else self._cookie()
+        if not hmac.compare_digest((given or "").encode(), wanted.encode()):
+            return False
+        if asked:
+            extra["Set-Cookie"] = f"duramen={quote(wanted, safe='')}; HttpOnly; SameSite=Strict; Path=/"
+        return True
 
     def _cookie(self) -> str | None:
         for part in self.headers.get("Cookie", "").split(";"):
             name, _, value = part.strip().partition("=")
             if name == "duramen":
-                return value
+                return unquote(value)
         return None
 
-    def _answer(self, path: str, query: dict[str, str]) -> tuple[HTTPStatus, str, bytes]:
+    def _answer(self, path: str, query: dict[str, list[str]]) -> Answer:
         if path in FILES:
             name, kind = FILES[path]
-            return HTTPStatus.OK, kind, (files("duramen.watch") / "page" / name).read_bytes()
+            return Answer(HTTPStatus.OK, kind, (files("duramen.watch") / "page" / name).read_bytes())
+        watch = self.server.watch
+        asked = {name: values[-1] for name, values in query.items()}
+        if path == "/api/check" and self.headers.get("X-Duramen") != "page":
+            asked.pop("start", None)  # only the page itself can start one: it costs the disk's time
         try:
             if path == "/metrics":
-                return HTTPStatus.OK, CONTENT_TYPE, self._metrics(query).encode()
-            action = ACTIONS.get(path)
-            if action is None:
-                return _text(HTTPStatus.NOT_FOUND, "there is no such page\n")
-            if path == "/api/check" and self.headers.get("X-Duramen") != "page":
-                query.pop("start", None)  # only the page itself can start one: it costs the disk's time
-            return _json(HTTPStatus.OK, action(self.server.watch, query))
+                return Answer(HTTPStatus.OK, CONTENT_TYPE, api.exposition(watch, query.get("log", [])).encode())
+            if path not in api.ACTIONS:
+                return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
+            return _json(HTTPStatus.OK, api.ACTIONS[path](watch, asked))
         except UsageError as error:
             return _json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         except DuramenError as error:
             return _json(HTTPStatus.CONFLICT, {"error": str(error)})
 
-    def _metrics(self, query: dict[str, str]) -> str:
-        watch = self.server.watch
-        names = [place.name for place in watch.places.all()][:MAX_OBSERVERS]
-        wanted = [query["log"]] if "log" in query else names
-        own = [sample for sample in metrics.snapshot() if "log" not in dict(sample.labels)]
-        return metrics.exposition([*watch.samples(wanted), *own])
+
+def _text(status: HTTPStatus, text: str) -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", text.encode())
 
 
-def _text(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
-    return status, "text/plain; charset=utf-8", text.encode()
-
-
-def _json(status: HTTPStatus, tree: Any) -> tuple[HTTPStatus, str, bytes]:
-    return status, "application/json; charset=utf-8", json.dumps(tree).encode()
-
-
-# --- what the page asks for
-
-
-def _logs(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
-    total, places = watch.places.page(query.get("q", ""), _number(query, "skip", 0), LOGS_PER_PAGE)
-    return {"total": total, "per_page": LOGS_PER_PAGE, "logs": [place.name for place in places]}
-
-
-def _log(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
-    observer = watch.observer(query.get("log", ""))
-    history = list(observer.history)
-    return {
-        "name": observer.place.name,
-        "now": as_json(history[-1]),
-        "rates": observer.rates()._asdict(),
-        "history": [[seen.at, seen.next_offset, seen.size_bytes] for seen in history if seen.problem is None],
-        "lag_history": [[seen.at, max((one.lag or 0 for one in seen.standings), default=0)] for seen in history],
-    }
-
-
-def _segments(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
-    log = watch.observer(query.get("log", "")).log()
-    if "skip" in query:
-        skip, count = _number(query, "skip", 0), min(_number(query, "count", 100), MAX_CELLS)
-        segments = log.segments
-        bases = [segment.base_offset for segment in segments] + [log.next_offset]
-        rows = [
-            {**segment._asdict(), "next_offset": bases[skip + number + 1]}
-            for number, segment in enumerate(segments[skip : skip + count])
-        ]
-        return {"total": len(segments), "segments": rows}
-    return {"total": len(log.segments), "cells": browsing.segment_cells(log, MAX_CELLS)}
-
-
-def _records(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
-    log = watch.observer(query.get("log", "")).log()
-    if query.get("q"):
-        return browsing.search(log, query["q"], query.get("at", ""), _number(query, "count", 50))
-    return browsing.page(log, query.get("at", ""), _number(query, "count", 50))
-
-
-def _record(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
-    return browsing.one(watch.observer(query.get("log", "")).log(), _number(query, "offset", 0))
-
-
-def _check(watch: Watch, query: dict[str, str]) -> dict[str, Any]:
-    check = watch.check(query.get("log", ""), start="start" in query)
-    return {"check": None if check is None else check.as_json()}
-
-
-ACTIONS: dict[str, Callable[[Watch, dict[str, str]], dict[str, Any]]] = {
-    "/api/logs": _logs,
-    "/api/log": _log,
-    "/api/segments": _segments,
-    "/api/records": _records,
-    "/api/record": _record,
-    "/api/check": _check,
-}
-
-
-def _number(query: dict[str, str], name: str, default: int) -> int:
-    text = query.get(name, "")
-    if not text:
-        return default
-    if not text.isdigit() or len(text) > 19:
-        raise UsageError(f"{name}={text!r} is no number")
-    return int(text)
+def _json(status: HTTPStatus, tree: Any) -> Answer:
+    return Answer(status, "application/json; charset=utf-8", json.dumps(tree).encode())

@@ -2,7 +2,7 @@
 // Everything that comes from a log is put on the page with textContent: it can be read and does nothing.
 
 const $ = (id) => document.getElementById(id);
-const page = { log: null, skip: 0, next: null, at: "-50", needle: "", cells: [], findings: [], timer: null };
+const page = { log: null, skip: 0, next: null, at: "-50", needle: "", cells: [], segments: null, findings: [] };
 
 function make(kind, text, name) {
   const element = document.createElement(kind);
@@ -36,6 +36,10 @@ function seconds(time) {
   return time < 1 ? (time * 1000).toPrecision(2) * 1 + " ms" : time.toPrecision(3) * 1 + " s";
 }
 
+function clock(time) {
+  return time === null ? "–" : time.replace("T", " ").replace("+00:00", "").replace(/(\.\d{3})000$/, "$1");
+}
+
 // --- the list of logs
 
 async function showLogs() {
@@ -57,6 +61,7 @@ async function showLogs() {
   $("logs-on").disabled = last >= found.total;
   $("logs-back").onclick = () => { page.skip = Math.max(page.skip - found.per_page, 0); guard(showLogs); };
   $("logs-on").onclick = () => { page.skip += found.per_page; guard(showLogs); };
+  $("nothing").hidden = Boolean(page.log || found.total);
   if (!page.log && found.logs.length) choose(found.logs[0]);
 }
 
@@ -65,17 +70,20 @@ function choose(name) {
   page.at = "-50";
   page.needle = "";
   page.findings = [];
+  page.cells = [];
+  page.segments = null;
   $("at").value = page.at;
   $("needle").value = "";
   $("where").textContent = name;
   $("log").hidden = false;
   $("record").hidden = true;
+  $("map").replaceChildren();
+  $("records").tBodies[0].replaceChildren();
   $("findings").replaceChildren();
   $("check-state").textContent = "";
   location.hash = encodeURIComponent(name);
   guard(showLogs);
   guard(refresh);
-  guard(showSegments);
   guard(showRecords);
 }
 
@@ -96,9 +104,8 @@ async function refresh() {
     ["not yet on the disk", count(Math.max(now.next_offset - now.durable_offset, 0)) + " records"],
     ["size", size(now.size_bytes)],
     ["segments", count(now.segments)],
-    ["writer", now.is_written ? "at work" : "none"],
+    ["writer", now.is_written ? "at work" + (published ? `, ${count(published.counters.records)} appended` : "") : "none"],
     ["sync p50 / p99", `${seconds(found.rates.sync_p50_s)} / ${seconds(found.rates.sync_p99_s)}`],
-    ["appended by it", published ? count(published.counters.records) + " records" : "–"],
     ["disk free", now.free_ratio === null ? "–" : (100 * now.free_ratio).toFixed(1) + " %"],
   ];
   const list = $("facts");
@@ -121,6 +128,10 @@ async function refresh() {
   }
   $("lags").hidden = !now.standings.length;
   $("lags").previousElementSibling.hidden = !now.standings.length;
+  if (page.segments !== now.segments && !now.problem) {
+    page.segments = now.segments;
+    guard(showSegments);
+  }
   $("state").textContent = "seen " + new Date(now.at * 1000).toLocaleTimeString();
 }
 
@@ -134,9 +145,9 @@ function slopes(history, column) {
 }
 
 function draw(svg, points, unit) {
-  const width = 300, height = 100, left = 52, below = 14;
+  // One unit is one pixel: letters keep their shape whatever the width.
+  const width = Math.max(svg.clientWidth, 120), height = Math.max(svg.clientHeight, 60), left = 64, below = 16;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("preserveAspectRatio", "none");
   svg.replaceChildren();
   const space = "http://www.w3.org/2000/svg";
   const put = (kind, attributes, text) => {
@@ -146,8 +157,9 @@ function draw(svg, points, unit) {
     svg.append(element);
   };
   const most = Math.max(...points.map((point) => point[1]), 1);
-  put("text", { x: 0, y: 10 }, unit(Math.round(most)));
-  put("text", { x: 0, y: height - below }, unit(0));
+  put("text", { x: left - 6, y: 12, "text-anchor": "end" }, unit(Math.round(most)));
+  put("text", { x: left - 6, y: height - below, "text-anchor": "end" }, unit(0));
+  put("line", { class: "axis", x1: left, x2: width, y1: height - below, y2: height - below });
   if (points.length < 2) return;
   const first = points[0][0], last = points[points.length - 1][0];
   const x = (time) => left + (width - left) * (last > first ? (time - first) / (last - first) : 1);
@@ -155,17 +167,29 @@ function draw(svg, points, unit) {
   const path = points.map((point) => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
   put("polygon", { class: "area", points: [`${left},${height - below}`, ...path, `${width},${height - below}`].join(" ") });
   put("polyline", { class: "line", points: path.join(" ") });
-  put("text", { x: left, y: height - 2 }, `last ${Math.round(last - first)} s`);
+  put("text", { x: left, y: height - 3 }, `${Math.round(last - first)} s ago`);
+  put("text", { x: width, y: height - 3, "text-anchor": "end" }, "now");
 }
 
 // --- segments
 
 async function showSegments() {
-  const found = await ask("api/segments", { log: page.log });
+  const log = page.log;
+  const found = await ask("api/segments", { log });
+  if (page.log !== log) return;
   page.cells = found.cells;
   const each = found.cells.length ? found.cells[0].segments : 1;
   $("segments-count").textContent = count(found.total) + (each > 1 ? `, ${each} per cell` : "");
+  const times = found.cells.map((cell) => cell.first_time).filter((time) => time !== null);
+  $("map-ages").textContent = times.length ? ` The oldest begins ${age(times[0])}, the newest ${age(times[times.length - 1])}.` : "";
   drawSegments();
+}
+
+function age(time) {
+  const past = (Date.now() - Date.parse(time)) / 1000;
+  const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  const [name, length] = units.find((unit) => Math.abs(past) >= unit[1]) || units[3];
+  return new Intl.RelativeTimeFormat("en").format(-Math.round(past / length), name);
 }
 
 function drawSegments() {
@@ -184,7 +208,7 @@ function drawSegments() {
     if (hits.some((one) => one.severity === "damage")) button.classList.add("damaged");
     else if (hits.length) button.classList.add("noted");
     button.title = `${where}: offsets ${count(cell.first_offset)} to ${count(last)}, ${size(cell.size_bytes)}`
-      + (cell.sealed ? "" : ", active") + hits.map((one) => "\n" + one.message).join("");
+      + (cell.sealed ? "" : ", active") + (cell.first_time ? `\nfrom ${clock(cell.first_time)} UTC, ${age(cell.first_time)}` : "") + hits.map((one) => "\n" + one.message).join("");
     button.setAttribute("aria-label", button.title);
     button.addEventListener("click", () => browse(String(cell.first_offset), ""));
     map.append(button);
@@ -202,8 +226,8 @@ async function check() {
   }
   if (page.log !== log || !found.check) return;
   page.findings = found.check.findings;
-  const damaged = page.findings.filter((one) => one.severity === "damage").length;
-  $("check-state").textContent = found.check.problem || (damaged ? `${damaged} damaged places` : "no damage");
+  const damaged = found.check.damaged_count;
+  $("check-state").textContent = found.check.problem || (damaged ? `damaged places: ${count(damaged)}` : "no damage");
   const list = $("findings");
   list.replaceChildren();
   for (const one of page.findings.slice(0, 200)) {
@@ -212,6 +236,7 @@ async function check() {
     if (one.action) item.append(make("div", "→ " + one.action, "quiet"));
     list.append(item);
   }
+  if (found.check.findings_count > 200) list.append(make("li", `and ${count(found.check.findings_count - 200)} more: duramen verify lists them`));
   drawSegments();
 }
 
@@ -228,13 +253,21 @@ function browse(at, needle) {
 async function showRecords() {
   const rows = $("records").tBodies[0];
   $("records-state").textContent = "…";
-  const found = await ask("api/records", { log: page.log, at: page.at, q: page.needle, count: 50 });
+  const { log, at, needle } = page;
+  let found;
+  try {
+    found = await ask("api/records", { log, at, q: needle, count: 50 });
+  } catch (error) {
+    if (page.log === log) $("records-state").textContent = error.message;
+    return;
+  }
+  if (page.log !== log || page.at !== at || page.needle !== needle) return;
   rows.replaceChildren();
   for (const record of found.records) {
     const row = make("tr");
     row.tabIndex = 0;
-    row.append(make("td", count(record.offset), "number"), make("td", record.timestamp || "–", "time"),
-      make("td", record.key === null ? "–" : record.key, "value"), make("td", size(record.size_bytes), "number"),
+    row.append(make("td", count(record.offset), "number"), make("td", clock(record.timestamp), "time"),
+      make("td", record.key === null ? "–" : record.key, "key"), make("td", size(record.size_bytes), "number"),
       make("td", record.preview, "value"));
     const open = () => {
       for (const other of rows.rows) other.removeAttribute("aria-selected");
@@ -248,11 +281,13 @@ async function showRecords() {
   page.next = found.next;
   $("records-on").disabled = found.next === null;
   const looked = found.looked === undefined ? "" : `, ${count(found.looked)} looked at`;
-  $("records-state").textContent = `${count(found.records.length)} records${looked}`;
+  $("records-state").textContent = (found.records.length === 1 ? "1 record" : `${count(found.records.length)} records`) + looked;
 }
 
 async function showRecord(offset) {
-  const found = await ask("api/record", { log: page.log, offset });
+  const log = page.log;
+  const found = await ask("api/record", { log, offset });
+  if (page.log !== log) return;
   $("record").hidden = false;
   $("record-title").textContent = `Offset ${count(found.offset)}: ${found.path}, byte ${count(found.position)}`;
   const rows = $("fields").tBodies[0];
@@ -297,6 +332,7 @@ $("log-query").addEventListener("input", () => { page.skip = 0; guard(showLogs);
 $("browse").addEventListener("submit", (event) => { event.preventDefault(); browse($("at").value, $("needle").value); });
 $("records-on").addEventListener("click", () => { if (page.next !== null) browse(String(page.next), page.needle); });
 $("check").addEventListener("click", () => guard(check));
-page.timer = setInterval(() => { if (page.log && !document.hidden) guard(refresh); }, 1000);
-const wanted = decodeURIComponent(location.hash.slice(1));
+setInterval(() => { if (page.log && !document.hidden) guard(refresh); }, 1000);
+let wanted = "";
+try { wanted = decodeURIComponent(location.hash.slice(1)); } catch (error) { /* a link that somebody cut */ }
 if (wanted) choose(wanted); else guard(showLogs);
