@@ -53,9 +53,8 @@ def cut_in_process(path: Path, piece_bytes: int, **opts: int) -> tuple[duramen.R
         found = pieces.cut(disk, directory, files, fmt, piece_bytes)
         answer = None
         if len(found) > 1:
-            digest = verifier.digest(files) if verifier.needs_digest(files) else ()
             parts = [verifier.check_piece(files, piece, is_last=is_last) for piece in found]
-            answer = verifier.join(files, parts, digest)
+            answer = verifier.join(files, parts)
             cuts += answer is not None
         checked.append(answer or verifier.check(files, is_last=is_last))
     return verifier.conclude(checked), cuts

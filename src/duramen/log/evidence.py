@@ -18,6 +18,7 @@ from duramen.formats import Format
 from duramen.formats.base import Severity
 from duramen.log.ending import Ending
 from duramen.log.report import Finding, SegmentReport
+from duramen.log.running import Digest, Running
 from duramen.log.sidecar import Sealed, Sidecar, Watermark, read_watermark
 
 _RESTORE = "restore the file from a copy; `duramen repair` shows what can be kept without"
@@ -72,42 +73,45 @@ class Evidence:
         """What the format's own description of the log says, as far as it can be read."""
         return self._manifest
 
-    def of_segment(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
-        """A sealed segment must be the one that was sealed; the active one must hold what was durable."""
-        yield from self.of_sealed(report, data)
-        yield from self.of_watermark(report)
+    def running(self, base: int, data: memoryview, start: int = 0, stop: int | None = None) -> Running | None:
+        """What takes the digest of a segment that the sidecar has one of, or the part of it that lies between two
+        positions; None where there is none, or the segment is shorter than its digest."""
+        sealed = self._sealed.get(base)
+        until = self._unproven_until(base) if sealed is None else sealed.size_bytes
+        if not 0 < until <= len(data):
+            return None
+        both = sealed is not None and sealed.size_bytes == len(data)
+        return Running(data, start, until if stop is None else min(until, stop), both=both)
 
-    def _of_unproven(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
-        """Records without a checksum of their own: the watermark has one of everything up to it."""
-        mark = self._watermark
-        if mark is None or mark.base != report.base_offset or self._fmt.capabilities.record_checksum:
-            return
-        position = mark.durable_position
-        if 0 < position <= len(data) and kernel.crc32c(data[:position]) != mark.durable_crc32c:
-            message = f"the first {position} bytes are not what was written: their digest differs"
-            yield Finding("digest-mismatch", Severity.DAMAGE, report.path, message, _RESTORE)
-
-    def is_sealed(self, base: int) -> bool:
-        """Whether there is a digest of the segment, or of a part of it."""
-        mark = self._watermark
-        is_unproven = mark is not None and mark.base == base and not self._fmt.capabilities.record_checksum
-        return base in self._sealed or is_unproven
-
-    def of_sealed(self, report: SegmentReport, data: memoryview) -> Iterator[Finding]:
+    def of_sealed(self, report: SegmentReport, data: memoryview, digest: Digest | None = None) -> Iterator[Finding]:
         """Whether a segment still has the size and the digest that it was sealed with; or, where its records have no
-        checksum, the one that the watermark has."""
-        yield from self._of_unproven(report, data)
+        checksum, the one that the watermark has. ``digest`` is what `running` took; what it lacks is made here."""
+        yield from self._of_unproven(report, data, digest)
         sealed = self._sealed.get(report.base_offset)
         if sealed is not None:
-            if len(data) > sealed.size_bytes and kernel.crc32c(data[: sealed.size_bytes]) == sealed.crc32c:
+            if len(data) > sealed.size_bytes and _crc32c(data, sealed.size_bytes, digest) == sealed.crc32c:
                 message = f"another program went on behind the {sealed.size_bytes} bytes that were sealed"
                 yield Finding("sealed-continued", Severity.NOTE, report.path, message, "nothing: all of it is there")
             elif len(data) != sealed.size_bytes:
                 message = f"the sealed segment has {len(data)} bytes instead of {sealed.size_bytes}"
                 yield Finding("sealed-size", Severity.DAMAGE, report.path, message, _RESTORE)
-            elif kernel.crc32c(data) != sealed.crc32c or kernel.crc32(data) != sealed.crc32:
+            elif _crc32c(data, len(data), digest) != sealed.crc32c or _crc32(data, digest) != sealed.crc32:
                 message = "the sealed segment is not what was written: its digest differs"
                 yield Finding("digest-mismatch", Severity.DAMAGE, report.path, message, _RESTORE)
+
+    def _of_unproven(self, report: SegmentReport, data: memoryview, digest: Digest | None) -> Iterator[Finding]:
+        """Records without a checksum of their own: the watermark has one of everything up to it."""
+        mark, position = self._watermark, self._unproven_until(report.base_offset)
+        if mark is not None and 0 < position <= len(data) and _crc32c(data, position, digest) != mark.durable_crc32c:
+            message = f"the first {position} bytes are not what was written: their digest differs"
+            yield Finding("digest-mismatch", Severity.DAMAGE, report.path, message, _RESTORE)
+
+    def _unproven_until(self, base: int) -> int:
+        """How many bytes the watermark has a checksum of, where the records have none of their own."""
+        mark = self._watermark
+        if mark is None or mark.base != base or self._fmt.capabilities.record_checksum:
+            return 0
+        return mark.durable_position
 
     def of_watermark(self, report: SegmentReport) -> Iterator[Finding]:
         """Whether the active segment holds what was durable."""
@@ -150,6 +154,16 @@ class Evidence:
                 "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(mark.base)}",
                 "the active segment is missing", _RESTORE, None, mark.base, mark.durable_offset - 1,
             )  # fmt: skip
+
+
+def _crc32c(data: memoryview, until: int, digest: Digest | None) -> int:
+    return digest.crc32c if digest is not None and digest.size_bytes == until else kernel.crc32c(data[:until])
+
+
+def _crc32(data: memoryview, digest: Digest | None) -> int:
+    if digest is not None and digest.size_bytes == len(data) and digest.crc32 is not None:
+        return digest.crc32
+    return kernel.crc32(data)
 
 
 def _manifest(disk: Disk, root: str, fmt: Format) -> Mapping[str, Any]:

@@ -8,23 +8,33 @@ segment has to be checked in one go. So the report is the same either way; damag
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-
-import numpy as np
+from typing import NamedTuple
 
 from duramen.disk import Disk
 from duramen.errors import DuramenError
 from duramen.formats import Format
-from duramen.formats.base import SCAN_BYTES, Cursor, Role, Segment
+from duramen.formats.base import Cursor, Role, Segment
+from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
+from duramen.log.index_check import IndexChecker
 from duramen.log.report import Finding, SegmentReport
-from duramen.log.verify import Checked, IndexChecker, Verifier
+from duramen.log.running import Digest, Running
+from duramen.log.verify import Checked, Progress, Verifier
 
 TO_THE_END = -1
+STEP_BYTES = 16 << 20
+"""The step of a scan here: longer than elsewhere, because between two of them Python has something to do. Not more
+records: columns that are longer would be new memory every time."""
+DIGEST_STEP_BYTES = 8 << 20
+"""The same where every step is read again for the digest, which should find it in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,8 @@ class Piece:
 
 @dataclass
 class PieceReport:
-    """What one piece holds. ``is_straight``: see above; the last piece may have findings."""
+    """What one piece holds. ``is_straight``: see above; the last piece may have findings about its end. ``digest`` is
+    that of its bytes, where the sidecar has one of the segment."""
 
     report: SegmentReport
     end: Cursor
@@ -50,6 +61,7 @@ class PieceReport:
     first_time: int | None = None
     last_time: int | None = None
     findings: list[Finding] = field(default_factory=list)
+    digest: Digest | None = None
 
 
 def cut(disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, piece_bytes: int) -> list[Piece]:
@@ -60,56 +72,111 @@ def cut(disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, piec
         segment = fmt.open_segment(disk.map(directory.full(files.segment.path)).data, files.base)
     except DuramenError:
         return []
+    index = _index(disk, directory, files, fmt, segment)
+    stride = 0
+    if Role.INDEX not in files.derived and not fmt.capabilities.explicit_offsets:
+        stride = segment.scan(segment.start, max_records=1).end.position - segment.start.position
     cuts = [segment.start]
     for target in range(piece_bytes, files.segment.size_bytes - piece_bytes // 2, piece_bytes):
-        found = _place_near(disk, directory, files, fmt, segment, target)
+        found = _place_near(segment, index, stride, target)
         if found is not None and found.position > cuts[-1].position:
             cuts.append(found)
     stops = [*(cursor.position for cursor in cuts[1:]), TO_THE_END]
     return [Piece(start, stop, number == 0) for number, (start, stop) in enumerate(zip(cuts, stops, strict=True))]
 
 
-def _place_near(
-    disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, segment: Segment, target: int
-) -> Cursor | None:
-    """A record's start near a byte: where the index says, or by arithmetic where all records are equally long."""
+def _index(disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, segment: Segment) -> Index | None:
+    """The index of a segment, if it names places."""
     file = files.derived.get(Role.INDEX)
-    if file is not None:
-        index = fmt.open_index(Role.INDEX, disk.map(directory.full(file.path)).data, segment.base_offset)
-        if index is None or index.positions is None or not len(index):
-            return None
-        row = min(int(np.searchsorted(index.positions, target)), len(index) - 1)
-        return segment.cursor_at(int(index.offsets[row]), int(index.positions[row]))
-    if fmt.capabilities.explicit_offsets:
+    if file is None:
         return None
-    stride = segment.scan(segment.start, max_records=1).end.position - segment.start.position
+    index = fmt.open_index(Role.INDEX, disk.map(directory.full(file.path)).data, segment.base_offset)
+    return None if index is None or index.positions is None or not len(index) else index
+
+
+def _place_near(segment: Segment, index: Index | None, stride: int, target: int) -> Cursor | None:
+    """A record's start near a byte: where the index says, or by arithmetic where all records are equally long."""
+    if index is not None:
+        assert index.positions is not None
+        row = min(bisect_left(index.positions, target), len(index) - 1)
+        return segment.cursor_at(int(index.offsets[row]), int(index.positions[row]))
     if stride <= 0:
         return None
     number = (target - segment.start.position) // stride
     return segment.cursor_at(segment.base_offset + number, segment.start.position + number * stride)
 
 
+class _Opened(NamedTuple):
+    """A segment and its derived files, opened once for all of its pieces."""
+
+    segment: Segment
+    indexes: list[IndexChecker]
+    is_sound: bool
+    """Whether the derived files are in order as far as can be seen without the records."""
+
+
+class _Shelf:
+    """The segments that were opened last. Pieces of the same one are checked one after another or side by side, so a
+    few are enough; whoever still works with one that is not kept any more has it to the end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, _Opened] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def get(self, verifier: PieceVerifier, files: SegmentFiles) -> _Opened:
+        with self._mutex:
+            opened = self._kept.pop(files.segment.path, None) or verifier._open(files)
+            self._kept[files.segment.path] = opened
+            oldest = self._kept.popitem(last=False) if len(self._kept) > self._most else None
+        del oldest  # here, because to unmap a large file takes time, and others wait for the mutex
+        return opened
+
+
 class PieceVerifier(Verifier):
-    """Checks pieces of a log's segments."""
+    """Checks pieces of a log's segments; ``at_once`` is how many threads do so."""
+
+    def __init__(
+        self, disk: Disk, path: str, fmt: Format, progress: Progress, directory: Directory, *, at_once: int = 1
+    ) -> None:
+        super().__init__(disk, path, fmt, progress, directory)
+        self._shelf = _Shelf(at_once)
+
+    def _open(self, files: SegmentFiles) -> _Opened:
+        path = self._directory.full(files.segment.path)
+        segment = self._fmt.open_segment(self._disk.map(path).data, files.base)
+        part = self._part()
+        return _Opened(segment, part._open_indexes(files, segment), not part.report.findings)
+
+    def check_alone(self, files: SegmentFiles, *, is_last: bool) -> Checked | None:
+        """Check a segment as a single piece, which is faster than `check`; None where that does not tell enough."""
+        try:
+            start = self._shelf.get(self, files).segment.start
+        except DuramenError:
+            return None
+        return self.join(files, [self.check_piece(files, Piece(start, TO_THE_END, True), is_last=is_last)])
 
     def check_piece(self, files: SegmentFiles, piece: Piece, *, is_last: bool) -> PieceReport:
         part = self._part()
+        opened = self._shelf.get(self, files)
+        segment = opened.segment
         path = self._directory.full(files.segment.path)
-        segment = self._fmt.open_segment(self._disk.map(path).data, files.base)
         report = SegmentReport(path, segment.base_offset, files.segment.size_bytes, dialect=segment.dialect)
         if Role.INDEX in files.derived:
             report.index_bytes = files.derived[Role.INDEX].size_bytes
         if piece.is_first:
             report.valid_bytes = piece.start.position
+            self._progress(piece.start.position)
         else:  # the name is the first piece's business
             report.first_offset = piece.start.previous_offset + 1
         answer = PieceReport(report, piece.start, False)
-        indexes = part._open_indexes(files, segment)
-        if part.report.findings:
+        if not opened.is_sound:
             return answer
-        for checker in indexes:
-            checker.begin_at(piece.start.previous_offset + 1)
-        part._walk(answer, segment, piece, indexes, is_last=is_last)
+        indexes = [checker.beginning_at(piece.start.previous_offset + 1) for checker in opened.indexes]
+        begin = 0 if piece.is_first else piece.start.position
+        stop = None if piece.is_last else piece.stop
+        running = self._evidence.running(segment.base_offset, segment.buf, begin, stop)
+        part._walk(answer, segment, piece, indexes, running, is_last=is_last)
         if piece.is_last:
             for checker in indexes:
                 checker.finish(part)
@@ -117,54 +184,45 @@ class PieceVerifier(Verifier):
             answer.is_straight = False
         answer.findings = part.report.findings
         answer.is_straight = answer.is_straight and (piece.is_last or not answer.findings)
+        if running is not None and answer.is_straight:
+            answer.digest = running.finish()
         return answer
 
     def _walk(
-        self, answer: PieceReport, segment: Segment, piece: Piece, indexes: list[IndexChecker], *, is_last: bool
-    ) -> None:
+        self, answer: PieceReport, segment: Segment, piece: Piece, indexes: list[IndexChecker],
+        running: Running | None, *, is_last: bool,
+    ) -> None:  # fmt: skip
         report, cursor = answer.report, piece.start
         previous: int | None = None
         stop = len(segment.buf) if piece.is_last else piece.stop
+        step_bytes = STEP_BYTES if running is None else DIGEST_STEP_BYTES
         while piece.is_last or cursor.position < stop:
-            rows = segment.scan(cursor, max_bytes=min(SCAN_BYTES, max(stop - cursor.position, 1)))
-            report.valid_bytes += rows.end.position - cursor.position
+            max_bytes = min(step_bytes, max(stop - cursor.position, 1))
+            rows = segment.scan(cursor, max_bytes=max_bytes)
             times = getattr(rows.columns, "timestamp", None)
             if times is not None and len(times):
                 answer.first_time = int(times[0]) if answer.first_time is None else answer.first_time
                 self._check_times(report, rows, answer.last_time)
                 answer.last_time = int(times[-1])
-            self._check_gaps(report, rows, previous)
+            self._rows(report, segment, rows, cursor, previous, indexes, running)
             previous = rows.end.last_offset if len(rows.columns) else previous
-            self._count(report, segment, rows)
-            for problem in segment.check(rows):
-                self._problem(report.path, problem)
-            for checker in indexes:
-                checker.add(rows, segment)
             cursor = answer.end = rows.cursor
+            if self.report.findings:
+                return  # what is said about it may depend on the steps, which `check` makes otherwise
             if rows.stop == Stop.LIMIT:
                 continue
             if not piece.is_last:
                 answer.is_straight = rows.stop == Stop.END and cursor.position == stop
                 return
             end = judge_rows(segment, rows, is_last=is_last)
-            report.ending = end.ending
-            self._end(report, segment, end)
-            for checker in indexes:
-                checker.forgive(end)
+            self._ending(report, segment, end, indexes)
             answer.is_straight = end.goes_on_at is None
+            if answer.is_straight:
+                self._progress(stop - cursor.position)
             return
         answer.is_straight = cursor.position == stop
 
-    def digest(self, files: SegmentFiles) -> list[Finding]:
-        """What the sidecar's digest says against the bytes of a sealed segment."""
-        path = self._directory.full(files.segment.path)
-        report = SegmentReport(path, files.base or 0, files.segment.size_bytes)
-        return list(self._evidence.of_sealed(report, self._disk.map(path).data))
-
-    def needs_digest(self, files: SegmentFiles) -> bool:
-        return files.base is not None and self._evidence.is_sealed(files.base)
-
-    def join(self, files: SegmentFiles, pieces: Sequence[PieceReport], digest: Sequence[Finding]) -> Checked | None:
+    def join(self, files: SegmentFiles, pieces: Sequence[PieceReport]) -> Checked | None:
         """The segment's report; None where the pieces do not fit together, so that it has to be checked in one go."""
         if not all(piece.is_straight for piece in pieces):
             return None
@@ -184,7 +242,9 @@ class PieceVerifier(Verifier):
         part = self._part()
         part.report.findings += [finding for piece in pieces for finding in piece.findings]
         part._missing_index(files, report)
-        part.report.findings += digest
+        # Mapped for its length: its bytes are in the pieces' digests.
+        data = self._disk.map(self._directory.full(files.segment.path)).data
+        part.report.findings += self._evidence.of_sealed(report, data, _joined(pieces))
         part.report.findings += self._evidence.of_watermark(report)
         return Checked(report, part.report.findings)
 
@@ -192,3 +252,11 @@ class PieceVerifier(Verifier):
         if not self._fmt.capabilities.ordered_timestamps or before is None or after is None:
             return False
         return after < before
+
+
+def _joined(pieces: Sequence[PieceReport]) -> Digest | None:
+    """The digest of all pieces together; None where one has none."""
+    whole = pieces[0].digest
+    for piece in pieces[1:]:
+        whole = None if whole is None or piece.digest is None else whole.then(piece.digest)
+    return whole

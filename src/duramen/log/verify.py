@@ -22,15 +22,16 @@ from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersio
 from duramen.formats import Format, make
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
 from duramen.formats.detect import detect_directory
-from duramen.formats.index import Index
-from duramen.kernel.layout import Columns, Stop
+from duramen.kernel.layout import Stop
 from duramen.log.compaction.state import read_state
 from duramen.log.directory import Directory, Listing, LogFile, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.evidence import Evidence
+from duramen.log.index_check import REINDEX, IndexChecker
 from duramen.log.journal import refuse_unfinished
 from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.report import Finding, Report, SegmentReport
+from duramen.log.running import Running
 from duramen.metrics import process as process_counters
 
 Progress = Callable[[int], None]
@@ -38,7 +39,6 @@ Progress = Callable[[int], None]
 
 _SALVAGE = "`duramen repair` shows what can be kept and what is lost"
 _NOTHING = "nothing: it is cut when the log is next opened for writing"
-_REINDEX = "nothing is lost: `duramen reindex` makes it anew from the records"
 _COMMAND = re.compile(r"`duramen (repair|reindex|verify)((?: --\w+)*)`")
 _GAPS = frozenset({"missing-segment", "offset-gap", "wrong-name", "manifest-ahead"})
 """Findings that say that offsets are missing."""
@@ -113,6 +113,7 @@ class Verifier:
         self._progress = progress
         self._directory: Directory = directory if directory is not None else list_log(disk, path, fmt)
         self._evidence = Evidence(disk, path, fmt)
+        self._derived = fmt.index_builder(0, 0).headers().keys()
         self.report = Report(path, fmt.name, fmt.capabilities.checksum)
 
     @property
@@ -137,6 +138,12 @@ class Verifier:
         part.report = Report(self.report.path, self.report.format, self.report.checksum)
         return part
 
+    def counted_by(self, progress: Progress) -> Self:
+        """The same with another one to count the bytes."""
+        part = self._part()
+        part._progress = progress
+        return part
+
     def conclude(self, checked: Sequence[Checked]) -> Report:
         """The report of the whole log from those of all its segments, in order, and what can be seen only from above:
         how they follow each other, and the files that belong to none of them."""
@@ -148,9 +155,9 @@ class Verifier:
                 self._check_seam(previous, report)
             previous = report
         if not checked:
-            self._find("no-segments", Severity.DAMAGE, self.report.path, "there is no segment", "check the path")
+            self.find("no-segments", Severity.DAMAGE, self.report.path, "there is no segment", "check the path")
         for orphan in self._directory.orphans:
-            self._find(
+            self.find(
                 "orphaned-index", Severity.WARNING, self._directory.full(orphan.path),
                 f"{orphan.name.role} without its segment",
                 "the segment was removed or lost: if retention did it, delete this file; else look for the segment",
@@ -169,7 +176,7 @@ class Verifier:
         try:
             refuse_unfinished(self._disk, self.report.path)
         except CorruptionError as error:
-            self._find("unfinished-repair", Severity.DAMAGE, self.report.path, error.message, error.hint or "")
+            self.find("unfinished-repair", Severity.DAMAGE, self.report.path, error.message, error.hint or "")
 
     def _explain(self) -> None:
         """Name the log in the commands, take what a repair gave up for known, and pass over gaps of our compaction."""
@@ -204,57 +211,78 @@ class Verifier:
             raise
         except CorruptionError as error:
             self._bad_header(report, error, is_last=is_last)
+            self._progress(report.size_bytes)
             return report
         report.base_offset, report.dialect = segment.base_offset, segment.dialect
         indexes = self._open_indexes(files, segment)
-        self._records(report, segment, indexes, is_last=is_last)
+        running = self._evidence.running(report.base_offset, mapped.data)
+        self._records(report, segment, indexes, running, is_last=is_last)
         for checker in indexes:
             checker.finish(self)
         self._missing_index(files, report)
-        self.report.findings += self._evidence.of_segment(report, mapped.data)
+        digest = None if running is None else running.finish()
+        self.report.findings += self._evidence.of_sealed(report, mapped.data, digest)
+        self.report.findings += self._evidence.of_watermark(report)
         return report
 
     def _bad_header(self, report: SegmentReport, error: CorruptionError, *, is_last: bool) -> None:
         torn = is_last and isinstance(error, IncompleteHeaderError)
         report.ending = Ending.TORN if torn else Ending.DAMAGE
         if torn:
-            self._find("torn-header", Severity.NOTE, report.path, error.message, _NOTHING, position=0)
+            self.find("torn-header", Severity.NOTE, report.path, error.message, _NOTHING, position=0)
             return
         code = "unknown-version" if isinstance(error, UnknownVersionError) else "bad-file-header"
         action = "use the program that wrote it" if code == "unknown-version" else _SALVAGE
-        self._find(code, Severity.DAMAGE, report.path, error.message, action, position=error.position)
+        self.find(code, Severity.DAMAGE, report.path, error.message, action, position=error.position)
 
-    def _records(self, report: SegmentReport, segment: Segment, indexes: list[IndexChecker], *, is_last: bool) -> None:
+    def _records(
+        self, report: SegmentReport, segment: Segment, indexes: list[IndexChecker], running: Running | None,
+        *, is_last: bool,
+    ) -> None:  # fmt: skip
         cursor = segment.start
         report.valid_bytes = cursor.position
+        self._progress(cursor.position)
         last_time: int | None = None
         previous: int | None = None
         """The offset before the next row; None where the row starts anew, at the beginning and behind damage."""
         while True:
             rows = segment.scan(cursor)
-            self._progress(rows.end.position - cursor.position)
-            report.valid_bytes += rows.end.position - cursor.position
             last_time = self._check_times(report, rows, last_time)
-            self._check_gaps(report, rows, previous)
+            self._rows(report, segment, rows, cursor, previous, indexes, running)
             previous = rows.end.last_offset if len(rows.columns) else previous
-            self._count(report, segment, rows)
-            for problem in segment.check(rows):
-                self._problem(report.path, problem)
-            for checker in indexes:
-                checker.add(rows, segment)
             cursor = rows.cursor
             if rows.stop == Stop.LIMIT:
                 continue
             end = judge_rows(segment, rows, is_last=is_last)
-            report.ending = end.ending
-            self._end(report, segment, end)
-            for checker in indexes:
-                checker.forgive(end)
+            self._ending(report, segment, end, indexes)
             if end.goes_on_at is None:
+                self._progress(len(segment.buf) - cursor.position)
                 return
             self._progress(end.goes_on_at - cursor.position)
             cursor = Cursor(end.goes_on_at, cursor.previous_offset)
             last_time = previous = None
+
+    def _rows(
+        self, report: SegmentReport, segment: Segment, rows: Rows, cursor: Cursor, previous: int | None,
+        indexes: list[IndexChecker], running: Running | None,
+    ) -> None:  # fmt: skip
+        """What one step of a scan, which began at ``cursor``, found."""
+        if running is not None:
+            running.take(rows.end.position)
+        self._progress(rows.end.position - cursor.position)
+        report.valid_bytes += rows.end.position - cursor.position
+        self._check_gaps(report, rows, previous)
+        self._count(report, segment, rows)
+        for problem in segment.check(rows):
+            self._problem(report.path, problem)
+        for checker in indexes:
+            checker.add(rows)
+
+    def _ending(self, report: SegmentReport, segment: Segment, end: End, indexes: list[IndexChecker]) -> None:
+        report.ending = end.ending
+        self._end(report, segment, end)
+        for checker in indexes:
+            checker.forgive(end)
 
     def _count(self, report: SegmentReport, segment: Segment, rows: Rows) -> None:
         report.records += rows.count
@@ -270,7 +298,7 @@ class Verifier:
             return
         late = report.first_offset is not None and report.first_offset > segment.base_offset
         legal = late and self._fmt.capabilities.compaction
-        self._find(
+        self.find(
             "wrong-name", Severity.WARNING if legal else Severity.DAMAGE, report.path,
             f"the first record has offset {report.first_offset}, the name says {segment.base_offset}",
             "fine after compaction; otherwise the first records are lost" if legal else
@@ -280,8 +308,13 @@ class Verifier:
         )  # fmt: skip
 
     def _check_gaps(self, report: SegmentReport, rows: Rows, previous: int | None) -> None:
+        columns = rows.columns
+        if len(columns) and columns.last_offsets is columns.first_offsets:  # a row is a record
+            first = int(columns.first_offsets[0]) if previous is None else previous + 1
+            if rows.end.last_offset - first + 1 == len(columns):
+                return  # offsets only grow, and here are as many as there can be
         for position, first, last in rows.gaps(previous):
-            self._find(
+            self.find(
                 "offset-gap", Severity.WARNING, report.path, f"{last - first + 1} offsets are missing",
                 "fine after compaction; otherwise records are lost",
                 position=position, first_offset=first, last_offset=last,
@@ -292,11 +325,12 @@ class Verifier:
         times = getattr(rows.columns, "timestamp", None)
         if times is None or not len(times) or not self._fmt.capabilities.ordered_timestamps:
             return last
-        before = np.concatenate([[times[0] if last is None else last], times[:-1]])
-        backwards = np.flatnonzero(times < before)
-        if len(backwards):
+        first = int(times[0]) if last is None else last
+        if times[0] < first or (times[1:] < times[:-1]).any():
+            before = np.concatenate([[first], times[:-1]])
+            backwards = np.flatnonzero(times < before)
             row = int(backwards[0])
-            self._find(
+            self.find(
                 "time-goes-backwards", Severity.WARNING, report.path,
                 f"the timestamp {int(times[row])} is before {int(before[row])}, which precedes it"
                 + (f", and {len(backwards) - 1} more" if len(backwards) > 1 else ""),
@@ -310,19 +344,19 @@ class Verifier:
         if end.ending == Ending.CLEAN:
             rest = report.size_bytes - end.position
             if rest > 0:
-                self._find(
+                self.find(
                     "zero-tail", Severity.NOTE, report.path, f"{rest} zero bytes follow the last record",
                     "nothing: this is preallocated space", position=end.position,
                 )  # fmt: skip
         elif end.ending == Ending.TORN:
             rest = report.size_bytes - end.position
-            self._find(
+            self.find(
                 "torn-tail", Severity.NOTE, report.path,
                 f"{end.why}: the last write did not finish ({rest} bytes)", _NOTHING,
                 position=end.position, first_offset=first,
             )  # fmt: skip
         elif end.ending == Ending.UNKNOWN_VERSION:
-            self._find(
+            self.find(
                 "unknown-version", Severity.DAMAGE, report.path, end.why,
                 "a newer program wrote it, or the byte is damaged: nothing behind it is read",
                 position=end.position, first_offset=first,
@@ -333,7 +367,7 @@ class Verifier:
                 following = segment.scan(Cursor(end.goes_on_at, end.previous_offset), max_records=1)
                 last = int(following.columns.first_offsets[0]) - 1 if len(following.columns) else None
             code = "repeated-offset" if end.stop == Stop.BAD_ORDER else "damaged-records"
-            self._find(
+            self.find(
                 code, Severity.DAMAGE, report.path, end.why, _SALVAGE,
                 position=end.position, first_offset=first, last_offset=last,
             )  # fmt: skip
@@ -343,14 +377,14 @@ class Verifier:
         if after.base_offset == expected or before.ending == Ending.DAMAGE:
             return
         if after.base_offset < expected:
-            self._find(
+            self.find(
                 "overlapping-segments", Severity.DAMAGE, after.path,
                 f"starts at offset {after.base_offset}, but the segment before it goes up to {expected - 1}",
                 _SALVAGE, first_offset=after.base_offset, last_offset=expected - 1,
             )  # fmt: skip
             return
         lost = self._fmt.capabilities.lost_segments_show
-        self._find(
+        self.find(
             "missing-segment", Severity.DAMAGE if lost else Severity.WARNING, after.path,
             f"{after.base_offset - expected} offsets before this segment are missing",
             "a segment is lost" if lost else "a segment is lost, or compaction emptied the end of the one before",
@@ -376,14 +410,14 @@ class Verifier:
         if not self._fmt.capabilities.index or files.base is None or self.report.path == report.path:
             return  # also where a single file was asked for
         if Role.INDEX not in files.derived:
-            self._find("missing-index", Severity.WARNING, report.path, "the segment has no index", _REINDEX)
-        elif set(self._fmt.index_builder(files.base, 0).headers()) - files.derived.keys():
-            self._find("missing-index", Severity.NOTE, report.path, "the segment has no time index", _REINDEX)
+            self.find("missing-index", Severity.WARNING, report.path, "the segment has no index", REINDEX)
+        elif self._derived - files.derived.keys():
+            self.find("missing-index", Severity.NOTE, report.path, "the segment has no time index", REINDEX)
 
     def _other(self, file: LogFile) -> None:
         path = self._directory.full(file.path)
         if file.name.role == Role.LEFTOVER:
-            self._find(
+            self.find(
                 "leftover",
                 Severity.NOTE,
                 path,
@@ -405,19 +439,19 @@ class Verifier:
         if self._disk.kind(self.report.path) == Kind.DIRECTORY:
             for name in self._fmt.log_files([], 0).keys() - files.keys():
                 message, path = "the file that describes the log is missing", self._directory.full(name)
-                self._find("missing-manifest", Severity.WARNING, path, message, _REINDEX)
+                self.find("missing-manifest", Severity.WARNING, path, message, REINDEX)
         for name, problem in self._fmt.check_log(files, [s.summary for s in self.report.segments]):
             self._problem(self._directory.full(name), problem)
 
     # --- findings
 
     def _problem(self, path: str, problem: Problem) -> None:
-        self._find(
+        self.find(
             problem.code, problem.severity, path, problem.message, problem.action or _default_action(problem),
             position=problem.position, first_offset=problem.offset, last_offset=problem.offset,
         )  # fmt: skip
 
-    def _find(
+    def find(
         self,
         code: str,
         severity: Severity,
@@ -447,114 +481,5 @@ def _known(finding: Finding, losses: Sequence[KnownLoss]) -> Finding:
 
 def _default_action(problem: Problem) -> str:
     if "index" in problem.code:
-        return _REINDEX
+        return REINDEX
     return _SALVAGE if problem.severity == Severity.DAMAGE else "nothing is lost: it is made anew on the next write"
-
-
-class IndexChecker:
-    """Holds an index against the records as they go by: every entry must name a record's offset and position."""
-
-    MOST = 3
-    """Wrong entries that are listed one by one; the rest are counted."""
-
-    def __init__(self, path: str, role: Role, index: Index) -> None:
-        self.path = path
-        self.role = role
-        self._index = index
-        self._row = 0
-        self._wrong: list[int] = []
-        self._differs: list[tuple[int, str, int, int]] = []
-        self._damaged: list[tuple[int, int]] = []
-        self._end_offset = -1
-
-    def begin_at(self, offset: int) -> None:
-        """Leave out the entries before ``offset``: another checker has them."""
-        self._row = int(np.searchsorted(self._index.offsets, offset))
-
-    def is_right_up_to(self, offset: int) -> bool:
-        """Whether every entry up to ``offset`` went by and was right."""
-        following = int(np.searchsorted(self._index.offsets, offset, side="right"))
-        return self._row == following and not self._wrong and not self._differs
-
-    def add(self, rows: Rows, segment: Segment) -> None:
-        if not len(rows.columns):
-            return
-        self._end_offset = int(rows.columns.first_offsets[-1])
-        while self._row < len(self._index):
-            stop = min(self._row + len(rows.columns) + 1, len(self._index))  # as many as can fit, if all is well
-            entry_offsets = self._index.offsets[self._row : stop].astype(np.uint64)
-            ahead = np.flatnonzero(entry_offsets > np.uint64(self._end_offset))
-            count = int(ahead[0]) if len(ahead) else len(entry_offsets)
-            self._compare(entry_offsets[:count], rows.columns)
-            self._row += count
-            if len(ahead):
-                return
-
-    def _compare(self, entries: Any, columns: Columns) -> None:
-        """Offset and position name a record, or the entry is wrong. If they do, and the entry repeats other fields
-        of that record, a difference there means that one of the two is damaged."""
-        offsets = columns.first_offsets.astype(np.uint64)
-        rows = np.minimum(np.searchsorted(offsets, entries), len(offsets) - 1)
-        named = offsets[rows] == entries
-        here = slice(self._row, self._row + len(entries))
-        if self._index.positions is not None:
-            named &= columns.position[rows].astype(np.uint64) == self._index.positions[here].astype(np.uint64)
-        self._wrong += [self._row + int(row) for row in np.flatnonzero(~named)]
-        for name, stored in self._index.repeats.items():
-            held = getattr(columns, name)[rows]
-            for row in np.flatnonzero(named & (held != stored[here].astype(held.dtype))).tolist():
-                self._differs.append((self._row + row, name, int(held[row]), int(stored[here][row])))
-
-    def forgive(self, end: End) -> None:
-        """Entries that point into a damaged range are not to blame for it."""
-        if end.ending != Ending.CLEAN:
-            self._damaged.append((end.position, 2**62 if end.goes_on_at is None else end.goes_on_at))
-
-    def _is_to_blame(self, row: int) -> bool:
-        if self._index.positions is None:
-            return not self._damaged
-        position = int(self._index.positions[row])
-        return not any(start <= position < stop for start, stop in self._damaged)
-
-    def _position(self, row: int) -> int:
-        return self._index.start + row * self._index.entry_bytes
-
-    def finish(self, verifier: Verifier) -> None:
-        beyond = sum(self._is_to_blame(row) for row in range(self._row, min(len(self._index), self._row + 1000)))
-        self._wrong = [row for row in self._wrong if self._is_to_blame(row)]
-        for row in self._wrong[: self.MOST]:
-            verifier._find(
-                "wrong-index-entry", Severity.WARNING, self.path,
-                f"entry {row} (offset {int(self._index.offsets[row])}) names no record at that position", _REINDEX,
-                position=self._position(row),
-            )  # fmt: skip
-        wins = self._index.records_win
-        code, severity = ("wrong-index-entry", Severity.WARNING) if wins else ("index-disagrees", Severity.DAMAGE)
-        action = (
-            _REINDEX if wins else "compare with a copy; if the record is right, `duramen reindex` makes the index anew"
-        )
-        verdict = "" if wins else ": one of the two is damaged"
-        for row, name, held, stored in self._differs[: self.MOST]:
-            verifier._find(
-                code, severity, self.path, f"entry {row} says {name} {stored}, the record says {held}{verdict}", action,
-                position=self._position(row), first_offset=int(self._index.offsets[row]),
-            )  # fmt: skip
-        if len(self._differs) > self.MOST:
-            message = f"{len(self._differs) - self.MOST} more entries differ from their records"
-            verifier._find(code, severity, self.path, message, action)
-        if len(self._wrong) > self.MOST:
-            verifier._find(
-                "wrong-index-entry", Severity.WARNING, self.path,
-                f"{len(self._wrong) - self.MOST} more entries name no record", _REINDEX,
-            )  # fmt: skip
-        if beyond:
-            verifier._find(
-                "index-past-end", Severity.WARNING, self.path,
-                "its last entries lie behind the last record, or are out of order", _REINDEX,
-                position=self._position(self._row),
-            )  # fmt: skip
-        if self._index.rest_bytes:
-            verifier._find(
-                "torn-index-entry", Severity.NOTE, self.path,
-                f"{self._index.rest_bytes} bytes behind the last whole entry", _REINDEX,
-            )  # fmt: skip

@@ -16,7 +16,7 @@ from duramen.disk import PosixDisk
 from duramen.formats import make
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.pieces import Piece, PieceReport, PieceVerifier, cut
-from duramen.log.report import Finding, Report
+from duramen.log.report import Report
 from duramen.log.verify import Checked
 from duramen.spark.jobs.tasks import cores, distribute
 
@@ -45,13 +45,12 @@ class _Log:
 
 @dataclass(frozen=True)
 class _Unit:
-    """One thing to check: a segment, a piece of one, or (``digest``) a sealed segment's digest."""
+    """One thing to check: a segment, or a piece of one."""
 
     number: int
     files: SegmentFiles
     is_last: bool
     piece: Piece | None = None
-    digest: bool = False
 
 
 @dataclass
@@ -113,8 +112,6 @@ def _units(driver: PieceVerifier, disk: PosixDisk, directory: Directory, piece_b
             units.append(unit)
             continue
         units += [_Unit(unit.number, unit.files, unit.is_last, piece) for piece in pieces]
-        if driver.needs_digest(unit.files):
-            units.append(_Unit(unit.number, unit.files, unit.is_last, digest=True))
     return units
 
 
@@ -141,17 +138,16 @@ def _size(unit: _Unit) -> int:
     return stop - unit.piece.start.position
 
 
-def _check(task: _Task) -> list[Checked | PieceReport | list[Finding]]:
+def _check(task: _Task) -> list[Checked | PieceReport]:
     """In an executor: check the units of one task."""
     verifier = task.log.verifier()
-    answers: list[Checked | PieceReport | list[Finding]] = []
+    answers: list[Checked | PieceReport] = []
     for unit in task.units:
         if unit.piece is not None:
             answers.append(verifier.check_piece(unit.files, unit.piece, is_last=unit.is_last))
-        elif unit.digest:
-            answers.append(verifier.digest(unit.files))
         else:
-            answers.append(verifier.check(unit.files, is_last=unit.is_last))
+            whole = verifier.check_alone(unit.files, is_last=unit.is_last)
+            answers.append(whole or verifier.check(unit.files, is_last=unit.is_last))
     return answers
 
 
@@ -160,17 +156,14 @@ def _joined(
 ) -> list[Checked | None]:
     """The segments' reports; None for one that has to be checked in one go."""
     pieces: dict[int, list[PieceReport]] = {}
-    digests: dict[int, list[Finding]] = {}
     checked: list[Checked | None] = [None] * len(directory.segments)
     for unit, answer in zip(units, answers, strict=True):
         if unit.piece is not None:
             pieces.setdefault(unit.number, []).append(answer)
-        elif unit.digest:
-            digests[unit.number] = answer
         else:
             checked[unit.number] = answer
     for number, parts in pieces.items():
-        checked[number] = driver.join(directory.segments[number], parts, digests.get(number, ()))
+        checked[number] = driver.join(directory.segments[number], parts)
     return checked
 
 

@@ -1,0 +1,100 @@
+"""The digest of a segment, taken while a scan goes by: each stretch right after it was checked, still in the
+processor's cache. A pass of its own would fetch every byte from memory again.
+
+Stretches that were taken apart, by other threads or processes, are put together by arithmetic (`Digest.then`), without
+a second look at the bytes. Nothing here knows what a digest should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from duramen import kernel
+from duramen.formats.base import SCAN_BYTES
+
+_CRC32 = 0xEDB88320
+_CRC32C = 0x82F63B78
+"""The polynomials as the checksums use them: the highest power is the lowest bit."""
+_ONE = 1 << 31
+_ZEROS = memoryview(bytes(1 << 16))
+
+
+class Digest(NamedTuple):
+    """The checksums of ``size_bytes`` bytes. ``crc32`` is None where nobody asked for it."""
+
+    size_bytes: int
+    crc32c: int
+    crc32: int | None
+
+    def then(self, following: Digest) -> Digest:
+        """The digest of these bytes with those of ``following`` behind them.
+
+        >>> whole, left, right = Running(b"hello"), Running(b"hel"), Running(b"lo")
+        >>> left.finish().then(right.finish()) == whole.finish()
+        True
+        """
+        size_bytes = following.size_bytes
+        crc32 = None
+        if self.crc32 is not None and following.crc32 is not None:
+            crc32 = _shifted(self.crc32, size_bytes, kernel.crc32, _CRC32) ^ following.crc32
+        crc32c = _shifted(self.crc32c, size_bytes, kernel.crc32c, _CRC32C) ^ following.crc32c
+        return Digest(self.size_bytes + size_bytes, crc32c, crc32)
+
+
+class Running:
+    """Takes the bytes of ``data`` from ``start`` to ``stop``, in order, as far as it is told each time."""
+
+    def __init__(self, data: bytes | memoryview, start: int = 0, stop: int | None = None, *, both: bool = True) -> None:
+        self._data = memoryview(data)
+        self._start = self._at = start
+        self._stop = max(start, len(self._data) if stop is None else min(stop, len(self._data)))
+        self._crc32c = 0
+        self._crc32: int | None = 0 if both else None
+
+    def take(self, position: int) -> None:
+        """Take what lies before ``position`` and was not taken yet."""
+        position = min(position, self._stop)
+        if position <= self._at:
+            return
+        part = self._data[self._at : position]
+        self._crc32c = kernel.crc32c(part, self._crc32c)
+        if self._crc32 is not None:
+            self._crc32 = kernel.crc32(part, self._crc32)
+        self._at = position
+
+    def finish(self) -> Digest:
+        """Take the rest; the digest of all."""
+        while self._at < self._stop:
+            self.take(self._at + SCAN_BYTES)
+        return Digest(self._stop - self._start, self._crc32c, self._crc32)
+
+
+def _shifted(crc: int, size_bytes: int, function: Callable[[memoryview, int], int], polynomial: int) -> int:
+    """What a checksum adds to that of ``size_bytes`` bytes behind it. Most of them by arithmetic, whose answers are
+    kept because pieces are about equally long; the rest as zeros that are run through the checksum, which is faster."""
+    few = size_bytes % len(_ZEROS)
+    crc = _times(_power(size_bytes - few, polynomial), crc, polynomial)
+    return function(_ZEROS[:few], crc) ^ function(_ZEROS[:few], 0)
+
+
+def _times(a: int, b: int, polynomial: int) -> int:
+    """The product of two polynomials over the field of two elements, modulo a third one."""
+    product, bit = 0, _ONE
+    while a:
+        if a & bit:
+            product ^= b
+            a ^= bit
+        bit >>= 1
+        b = b >> 1 ^ polynomial if b & 1 else b >> 1
+    return product
+
+
+@lru_cache(64)
+def _power(size_bytes: int, polynomial: int) -> int:
+    """What a shift by that many bytes multiplies with: x to the power of their bits."""
+    if size_bytes <= 1:
+        return _ONE >> 8 * size_bytes
+    half = _power(size_bytes // 2, polynomial)
+    return _times(_times(half, half, polynomial), _power(size_bytes % 2, polynomial), polynomial)
