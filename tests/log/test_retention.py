@@ -201,6 +201,11 @@ def test_an_idle_log_shrinks(tmp_path: Path) -> None:
         assert log.append(b"d") == last + 1
 
 
+def test_rules_that_a_format_cannot_follow_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no time"):
+        duramen.open(str(tmp_path / "log"), "a", format="durable-log", retention=Retention(max_age_ms=5))
+
+
 @pytest.mark.parametrize("wrong", [{"max_bytes": -1}, {"keep_free_percent": 101}, {"max_age_ms": -5}])
 def test_wrong_rules(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="is not"):

@@ -13,7 +13,7 @@ from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath,
 from duramen.cli.output import Cell, Output, number, progress_bar, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport, Compactor
+from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport, Compactor, check
 
 
 def command(
@@ -56,6 +56,7 @@ def command(
 
 
 def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = False) -> int:
+    check(target.codec, how, target.path)
     kind = ConsumableLog if dry_run else ConsumableWritableLog  # a dry run works beside a writer and leaves no trace
     with kind(target.path, format=target.codec.name, **target.options) as log:
         total = 2 * sum(segment.size_bytes for segment in log.segments if segment.sealed)

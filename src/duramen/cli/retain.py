@@ -13,7 +13,7 @@ from duramen.cli.quantities import parse_age_ms, parse_bytes, parse_percent
 from duramen.errors import UsageError
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.maintenance import plan_retention
-from duramen.log.retention import Retention, RetentionPlan
+from duramen.log.retention import Retention, RetentionPlan, check_rules
 
 
 def command(
@@ -52,6 +52,7 @@ def command(
 
 
 def run(target: Target, rules: Retention, *, dry_run: bool = False, json: bool = False) -> int:
+    check_rules(target.codec, rules, target.path)
     if dry_run:  # only reads: it works beside a writer, and leaves no trace
         with ConsumableLog(target.path, format=target.codec.name, **target.options) as reader:
             plan = plan_retention(reader, rules)

@@ -99,13 +99,16 @@ class Surroundings(NamedTuple):
     free_bytes: int = 0
 
 
+def check_rules(fmt: Format, rules: Retention, path: str) -> None:
+    """Raise where a rule makes no sense for the format."""
+    if rules.max_age_ms is not None and fmt.capabilities.timestamps is None:
+        raise UsageError(f"{fmt.name} records have no time, so none is too old", path=path, hint="use max_bytes")
+
+
 def plan(disk: Disk, fmt: Format, directory: Directory, rules: Retention, around: Surroundings) -> RetentionPlan:
     """What the rules remove from the log as it is. Reads segments only where ages are asked for, oldest first, up to
     the first that stays."""
-    if rules.max_age_ms is not None and fmt.capabilities.timestamps is None:
-        raise UsageError(
-            f"{fmt.name} records have no time, so none is too old", path=directory.root, hint="use max_bytes"
-        )
+    check_rules(fmt, rules, directory.root)
     planner = _Planner(disk, fmt, directory, rules, around)
     return planner.run()
 

@@ -31,7 +31,7 @@ from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
 from duramen.log.published import Published, publish
 from duramen.log.reader import Log
 from duramen.log.recovery import CUTS, Case, Recovered, Recovery, Step
-from duramen.log.retention import Retention, RetentionPlan
+from duramen.log.retention import Retention, RetentionPlan, check_rules
 from duramen.log.sequences import Claim, Sequences, is_damaged, is_there
 from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
 from duramen.metrics import LogCounters
@@ -108,6 +108,7 @@ class WritableLog(Log):
         disk = disk if disk is not None else PosixDisk()
         known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
         fmt = _prepare(disk, path, format, options)
+        check_rules(fmt, retention or Retention(), path)
         self._sidecar = Sidecar(disk, path)
         self._sidecar.lock()
         try:

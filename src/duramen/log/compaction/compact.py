@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duramen.errors import DuramenError, UsageError
+from duramen.formats import Format
 from duramen.formats.base import Cursor, Rows, Segment
 from duramen.kernel.layout import FrameColumns, Stop
 from duramen.log.build import BuiltSegment, SegmentBuilder, remove_tree
@@ -84,6 +85,17 @@ class Compaction:
             raise UsageError(f"memory_bytes={self.memory_bytes} is not 4096 or more")
 
 
+def check(fmt: Format, how: Compaction, path: str) -> None:
+    """Raise where a log of that format cannot be compacted that way."""
+    if not fmt.capabilities.compaction:
+        raise UsageError(
+            f"a {fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
+            path=path,
+            hint="convert it to a format that can: keratin, durable-log or rustlog",
+        )
+    extractor(fmt, how.key)
+
+
 @dataclass
 class CompactionReport:
     """What a compaction did, or, as a dry run, would do."""
@@ -124,13 +136,8 @@ class Compactor:
     """One compaction of a log that is open for writing; as a dry run, of one that is open for reading, too."""
 
     def __init__(self, log: Log, how: Compaction, now_us: int, progress: Progress | None) -> None:
+        check(log.codec, how, log.path)
         self._fmt = log.codec
-        if not self._fmt.capabilities.compaction:
-            raise UsageError(
-                f"a {self._fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
-                path=log.path,
-                hint="convert it to a format that can: keratin, durable-log or rustlog",
-            )
         self._log = log
         self._how = how
         self._now_us = now_us
