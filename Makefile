@@ -75,8 +75,9 @@ lint: build ## ruff, mypy, the layer contracts and the compiler's warnings
 test: lint ## lint, then all tests (PYTEST_ARGS="-k crc" narrows them)
 	$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
-demo: build ## the whole story on a scratch log
-	$(BIN)/duramen demo
+demo: build ## the whole story, in two minutes; its files are in build/demo
+	@rm -rf build/demo
+	$(BIN)/duramen demo --keep build/demo
 
 bench: build $(VENV)/.bench ## measure speed, as ratios inside one run
 	$(BIN)/python -m bench

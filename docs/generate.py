@@ -1,8 +1,8 @@
 """Makes the reference pages that the code already knows: ``python -m docs.generate``.
 
-Writes docs/reference/{cli,options,errors,metrics}.md, and with ``--check`` only says which of them are out of date (exit code
-1). What a verb, an error or a metric means is taken from where it is defined; only the meaning of a format's option is
-kept here, and an option without one stops the run. The Python names are shown by mkdocstrings: see reference/api.md.
+Writes docs/reference/{cli,options,errors,metrics}.md, and with ``--check`` only says which of them are out of date
+(exit code 1). What a verb, an error or a metric means is taken from where it is defined; only the meaning of an option
+is kept here, and one without stops the run. The Python names are shown by mkdocstrings: see reference/api.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cli_page() -> str:
         NOTE,
         "# Command line\n",
         "Every verb has `--help`. Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after",
-        "ctrl-C. Wherever a verb takes a log it takes `ROOT#topic/partition`, too. Options may be repeated where it says so.\n",
+        "ctrl-C. Wherever a verb takes a log it takes `ROOT#topic/partition`, too.\n",
         "| verb | does |",
         "|---|---|",
         *(f"| [`{verb.name}`](#{verb.name.replace(' ', '-')}) | {cell(about(verb)[0])} |" for verb in listed),
@@ -166,9 +166,10 @@ def options_page() -> str:
     lines = [
         NOTE,
         "# Options\n",
-        'A format\'s options are keyword arguments of `duramen.open(path, "a", …)` and `duramen.convert`, `--option K=V` on the',
-        'command line, and `.option("K", V)` in Spark. A log remembers its own in `.duramen/log.json`; *fixed* ones hold for its',
-        "life. Options of the Spark source and sink are in [Logs in Spark](../spark.md) and [Exactly once](../exactly-once.md).\n",
+        "Options of a format are keyword arguments of `duramen.open(path, 'a', …)` and of `duramen.convert`,",
+        "`--option K=V` on the command line, and `.option('K', V)` in Spark. A log remembers its own in",
+        "`.duramen/log.json`; *fixed* ones hold for its life. Options of Spark's source and sink are in",
+        "[Logs in Spark](../spark.md) and [Exactly once](../exactly-once.md).\n",
     ]
     for name, kind in FORMATS.items():
         lines += [f"## {name}\n", "| option | type | default | fixed | meaning |", "|---|---|---|---|---|"]
@@ -204,8 +205,9 @@ def errors_page() -> str:
     lines = [
         NOTE,
         "# Errors\n",
-        "All derive from `duramen.DuramenError` and have `message`, `path`, `position` (a byte in a file), `offset` (of a record)",
-        "and `hint`, each None where it does not apply. All survive pickling. The exit code is that of the command line.\n",
+        "All derive from `duramen.DuramenError` and have `message`, `path`, `position` (a byte in a file), `offset`",
+        "(of a record) and `hint`, None where it does not apply. All survive pickling. The exit code is that of the",
+        "command line.\n",
         "| error | also a | exit code | raised when |",
         "|---|---|---|---|",
     ]

@@ -1,8 +1,8 @@
 """What mkdocs does not do by itself: pages that lie beside docs/, and links that lead out of it.
 
 Pages are written so that their links work where the files lie, in an editor and on a code host. On the site
-RELIABILITY.md and its neighbours become pages, links to them follow, and a link to any other file of the project becomes
-its text: the site does not carry the sources.
+RELIABILITY.md and its neighbours become pages, links to them follow, and a link to any other file of the project
+becomes its text: the site does not carry the sources.
 """
 
 from __future__ import annotations

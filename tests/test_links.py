@@ -1,4 +1,4 @@
-"""The pages hold together: links lead somewhere, named tests exist, every page is in the site, the reference is current.
+"""The pages hold together: links lead somewhere, named tests exist, all pages are in the site, no reference is stale.
 
 Links to other hosts are not fetched. The site is built as `make docs` does it, where a warning is an error.
 """
