@@ -19,7 +19,9 @@ from typing import IO, TYPE_CHECKING
 from duramen.errors import DuramenError, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession as SparkSession
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkSession", "pairs", "session"]
 
 APP_NAME = "duramen"
 DEFAULTS: Mapping[str, str] = {
