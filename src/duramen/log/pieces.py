@@ -231,13 +231,13 @@ class PieceVerifier(Verifier):
                 return None
             if self._goes_back(before.last_time, after.first_time):
                 return None
-        first, last = pieces[0].report, pieces[-1].report
+        lasts = [piece.report.last_offset for piece in pieces if piece.report.last_offset is not None]
         report = replace(
-            first,
+            pieces[0].report,
             records=sum(piece.report.records for piece in pieces),
-            last_offset=last.last_offset if last.last_offset is not None else first.last_offset,
+            last_offset=lasts[-1] if lasts else None,  # the last piece may hold nothing but a bad record
             valid_bytes=sum(piece.report.valid_bytes for piece in pieces),
-            ending=last.ending,
+            ending=pieces[-1].report.ending,
         )
         part = self._part()
         part.report.findings += [finding for piece in pieces for finding in piece.findings]
