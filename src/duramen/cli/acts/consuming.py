@@ -11,7 +11,7 @@ CONSUMER = """\
 import time, duramen
 
 log = duramen.open("logs/keratin")
-for delivery in log.group("billing").fetch(3, lease=1):     # mine for one second
+for delivery in log.group("billing").fetch(3, lease=1):   # mine for a second
     print("working on offset", delivery.offset, flush=True)
 time.sleep(1000)
 """
@@ -50,7 +50,7 @@ log.close()
 log = duramen.open("till", "a", format="osiris")
 till = log.producer("till 4")
 till.append(b"two boards of oak", sequence=1)
-till.append(b"two boards of oak", sequence=1)      # did it arrive? once more
+till.append(b"two boards of oak", sequence=1)    # did it arrive? once more
 till.append(b"a beam of larch", sequence=2)
 log.close()
 """)

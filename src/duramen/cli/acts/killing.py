@@ -35,21 +35,24 @@ for thread in range(4):
 def play(stage: Stage) -> None:
     stage.say("This program appends with four threads, and writes down each answer that it gets:")
     stage.script("writer.py", WRITER)
-    stage.say("Five of them are started, one for each format, and killed while all of them write.")
+    stage.say(
+        "Five of them are started, one for each format, and killed while all of them write. (What a loss of power "
+        "leaves is tried on a simulated disk: `make torture`.)"
+    )
     os.mkdir("killed")
     stage.out.blank()
     writers = [stage.start("writer.py", f"killed/{name}", name, into=f"killed/{name}.answers") for name in FORMATS]
     stage.kill(writers, lambda: all(_lines(name) >= ENOUGH for name in FORMATS))
     stage.duramen("verify", *(f"killed/{name}" for name in FORMATS))
     stage.say(
-        "Opening for append runs recovery. It cuts off what was not written whole; in rustlog, which has no checksum "
-        "to tell, also what nobody was told about."
+        "Opening for append runs recovery. It makes the missing indexes, and cuts off what was not written whole; in "
+        "rustlog, whose records have no checksum, also what was not known to be durable."
     )
     stage.python("""
 import duramen
 for name in ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot"):
     with duramen.open(f"killed/{name}", "a") as log:
-        print(f"{name}: goes on at", log.append(b"after the crash".ljust(24)))
+        print(name, "goes on at", log.append(b"after the crash".ljust(24)))
 """)
     lost = _table(stage)
     stage.show("Every record that was answered before the kill is there, in every format.", lost == 0)

@@ -24,7 +24,7 @@ def play(stage: Stage) -> None:
         find_java()
     except DuramenError as error:
         raise SkippedError(str(error)) from error
-    stage.say("Spark starts, on two cores. A verb that is typed by hand starts its own; here all of them share one.")
+    stage.say("Spark starts, on two cores: some seconds. A verb that is typed starts its own; here they share one.")
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     with session("local[2]", conf) as spark:
         _verify(stage)

@@ -7,6 +7,7 @@ import shutil
 
 import duramen
 from duramen.cli.acts.stage import Stage, files
+from duramen.cli.acts.writing import RECORDS, SLOT_BYTES
 from duramen.cli.output import Cell, Column
 from duramen.cli.samples import Sample, segment_paths
 from duramen.formats import FORMATS
@@ -17,6 +18,7 @@ CUT_BYTES = 20
 
 
 def play(stage: Stage) -> None:
+    stage.say("A copy, to be damaged:")
     stage.duramen("copy", "logs/keratin", "damaged")
     stage.say(f"Now one byte changes on the disk: {flip('damaged', 'keratin')}.")
     broken = files("damaged")
@@ -26,15 +28,17 @@ def play(stage: Stage) -> None:
     untouched = files("damaged") == broken
     stage.duramen("repair", "damaged", "--apply")
     stage.duramen("verify", "damaged")
+    with duramen.open("damaged") as log:
+        kept = sum(batch.num_rows for batch in log.batches()) == RECORDS - 1
     stage.say("It can be taken back, byte for byte:")
     stage.duramen("repair", "damaged", "--undo")
     stage.show(
         "Damage is found with file, byte and offset. The repair kept every whole record, and could be undone.",
-        untouched and files("damaged") == broken,
+        untouched and kept and files("damaged") == broken,
     )
     stage.say(
-        "The same on all formats; and again without the directory .duramen, which knows how far records were "
-        "durable and what each sealed segment looked like:"
+        "All formats, with a byte changed and with the tail cut off. Then the same without the directory .duramen, "
+        "which knows how far records were durable and what each sealed segment looked like:"
     )
     reports = _table(stage)
     stage.show("With .duramen both are noticed in every format.", not any(one.ok for one in reports))
@@ -58,14 +62,14 @@ def _cut(log: str, format: str) -> None:
 
 
 def _options(format: str) -> dict[str, int]:
-    return {"record_size": 96} if format == "fixed-slot" else {}
+    return {"record_size": SLOT_BYTES} if format == "fixed-slot" else {}
 
 
 def _table(stage: Stage) -> list[Report]:
     """What verify makes of a byte that changed and of a file that was cut, with the sidecar and without. Answers the
     reports of those with."""
     columns = [Column("format"), Column("byte changed"), Column("tail cut off")]
-    columns += [Column("changed, no .duramen"), Column("cut, no .duramen")]
+    columns += [Column("byte, without"), Column("tail, without")]
     rows: list[list[str | Cell]] = []
     with_sidecar = []
     for name in FORMATS:

@@ -65,16 +65,25 @@ class Stage:
         self.out.flush()
         self.shown.append(claim)
 
-    def prompt(self, command_line: str) -> None:
+    def prompt(self, *words: str) -> None:
+        """A command line, with line ends that a shell passes over where the terminal is narrow."""
+        lines = [f"$ {words[0]}"]
+        for part in _with_values(words[1:]):
+            if len(lines[-1]) + len(part) + 3 > self.out.width:
+                lines[-1] += " \\"
+                lines.append(f"    {part}")
+            else:
+                lines[-1] += f" {part}"
         self.out.blank()
-        self.out.line(Cell(f"$ {command_line}", "prompt"))
+        for line in lines:
+            self.out.line(Cell(line, "prompt"))
         self.out.flush()
 
     # --- the command line
 
     def duramen(self, *words: str, code: int = 0) -> None:
         """Run a verb of this program; ``code`` is the exit code that it has to answer."""
-        self.prompt(shlex.join(["duramen", *words]))
+        self.prompt(*map(shlex.quote, ("duramen", *words)))
         answered = self._run(words)
         self.out.flush()
         if answered != code:
@@ -159,6 +168,21 @@ class Stage:
             if time.monotonic() > end:
                 raise FailedError(f"nothing to be seen of {processes[0].args!r} after {WAIT_S:.0f} s")
             time.sleep(0.01)
+
+
+def _with_values(words: Sequence[str]) -> list[str]:
+    """Words, with the value of an option beside it.
+
+    >>> _with_values(["log", "--format", "keratin", "--json", "--dry-run"])
+    ['log', '--format keratin', '--json', '--dry-run']
+    """
+    parts: list[str] = []
+    for word in words:
+        if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("-"):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    return parts
 
 
 def files(directory: str) -> dict[str, bytes]:

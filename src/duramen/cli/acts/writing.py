@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import duramen
 from duramen.cli.acts.stage import Stage
 from duramen.cli.output import Cell, Column, size, to_json
-from duramen.cli.samples import RECORD_SIZE, orders
-from duramen.formats import FORMATS, make
+from duramen.formats import FORMATS
 
 TITLE = "One log, five formats"
 RECORDS = 3_000
+SLOT_BYTES = 256
 SEGMENT = "segment_max_bytes=80000"
+WOOD = ("oak", "ash", "larch", "beech", "walnut")
+NOTES = ("planed", "no knots", "für Sofia", "by Friday", "quarter-sawn")
+OPENING, OPEN = datetime(2026, 3, 2, 8, tzinfo=UTC), timedelta(hours=10)
 
 
 def play(stage: Stage) -> None:
-    _write_orders()
+    first_bytes = _write_orders()
     stage.say(f"{RECORDS:,} orders of a timber yard go into a log of every format. A log is a directory of segments.")
     stage.duramen("append", "logs/keratin", "orders.jsonl", "--jsonl", "--format", "keratin", "--option", SEGMENT)
     for name in ("durable-log", "rustlog", "osiris"):
         stage.duramen("append", f"logs/{name}", "orders.txt", "--format", name, "--option", SEGMENT)
-    slots = f"record_size={RECORD_SIZE}"
+    slots = f"record_size={SLOT_BYTES}"
     stage.duramen("append", "logs/fixed-slot", "padded.txt", "--format", "fixed-slot", "--option", slots)
     stage.say("Every verb finds the format out by itself.")
     stage.duramen("info", "logs/osiris")
     stage.duramen("cat", "logs/durable-log", "-o", "-2")
     stage.duramen("cat", "logs/keratin", "-o", "2999", "--output", "jsonl")
     stage.say("Nothing is hidden: `dump` shows any file of any format, field by field.")
-    stage.duramen("dump", "logs/durable-log/segment_00000000000000000000.log", "--to", "68")
+    stage.duramen("dump", "logs/durable-log/segment_00000000000000000000.log", "--to", str(23 + first_bytes))
     counts = _table(stage)
     stage.show(
         f"The same {RECORDS:,} orders, in five formats that other programs read, too.",
@@ -36,26 +43,39 @@ def play(stage: Stage) -> None:
     )
 
 
-def _write_orders() -> None:
-    """The orders as JSON lines with key, headers and time; as plain lines; and as lines of one length."""
+def _write_orders() -> int:
+    """The orders as JSON lines with key, headers and time; as plain lines; and as lines of one length. Answers the
+    length of the first value."""
     os.mkdir("logs")
-    rows = orders(make("keratin"), 0, RECORDS).to_pylist()
+    first_bytes = 0
     with (
         open("orders.jsonl", "w", encoding="utf-8") as full,
         open("orders.txt", "w", encoding="utf-8") as plain,
         open("padded.txt", "wb") as padded,
     ):
-        for row in rows:
-            value = row["value"].decode()
-            record = {
-                "timestamp": row["timestamp"].isoformat(),
-                "key": row["key"].decode(),
-                "value": value,
-                "headers": [{"key": one["key"], "value": one["value"].decode()} for one in row["headers"]],
-            }
+        for record in _orders():
+            value = record["value"]
+            first_bytes = first_bytes or len(value.encode())
             full.write(to_json(record) + "\n")
             plain.write(value + "\n")
-            padded.write(row["value"].ljust(RECORD_SIZE) + b"\n")
+            padded.write(value.encode().ljust(SLOT_BYTES) + b"\n")
+    return first_bytes
+
+
+def _orders() -> Iterator[dict[str, Any]]:
+    """A day at the yard, the same every time: a rush in the morning and one before it closes, a few good customers."""
+    chance = random.Random(RECORDS)
+    rushes = [chance.betavariate(2, 5) if chance.random() < 0.6 else chance.betavariate(8, 2) for _ in range(RECORDS)]
+    for number, moment in enumerate(sorted(rushes)):
+        notes = [chance.choice(NOTES) for _ in range(min(int(chance.expovariate(0.8)), 9))]
+        wood = chance.choices(WOOD, (5, 3, 3, 2, 1))[0]
+        order = {"order": number, "wood": wood, "boards": chance.randint(1, 9), "note": ", ".join(notes)}
+        yield {
+            "timestamp": (OPENING + moment * OPEN).isoformat(timespec="milliseconds"),
+            "key": f"customer-{min(int(chance.paretovariate(0.9)), 40)}",
+            "value": to_json(order),
+            "headers": [{"key": "source", "value": "web" if chance.random() < 0.7 else "till"}],
+        }
 
 
 def _table(stage: Stage) -> list[int]:
