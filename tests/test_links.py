@@ -15,6 +15,9 @@ import pytest
 
 import duramen
 from docs import generate
+from duramen.testing import patterns
+from fuzz.targets import TARGETS
+from tests.test_fuzz import MUTATIONS
 
 ROOT = Path(__file__).parent.parent
 BESIDE = [ROOT / name for name in ("README.md", "RELIABILITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -79,10 +82,20 @@ def test_every_regression_is_in_the_track_record() -> None:
         assert [name for name in found if name not in record] == [], path
 
 
+def test_the_counts_in_the_record_are_those_of_the_tests() -> None:
+    record = (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \|", (ROOT / "docs/damage.md").read_text(encoding="utf-8"), re.MULTILINE)
+    cases, flips = sum(int(count) for _, count in rows), sum(int(count) for what, count in rows if "flip" in what)
+    assert f"| {cases:,}, of which {flips:,} flipped bits |" in record
+    assert f"| fuzz targets, each on its seeds and {MUTATIONS} mutations | {len(TARGETS)} |" in record
+    assert f"{len(patterns())} standard patterns" in record
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     names = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
-    assert [name for name in names if not re.search(rf"[ :]{re.escape(name)}$", listed, re.MULTILINE)] == []
+    missing = [name for name in names if not re.search(rf"[ :]{re.escape(name)}$", listed, re.MULTILINE)]
+    assert missing == [], "a line for each in `nav` of mkdocs.yml"
 
 
 def test_the_reference_is_current() -> None:
