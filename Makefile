@@ -14,7 +14,7 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark interop sanitize docs docs-serve dist clean
+.PHONY: help build lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark interop browser sanitize docs docs-serve dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ $(VENV)/.fuzz: pyproject.toml | $(VENV)/.made
 	$(call requirements,$(VENV),fuzz)
 	@touch $@
 
+$(VENV)/.browser: pyproject.toml | $(VENV)/.made
+	$(call requirements,$(VENV),browser)
+	@touch $@
+
 build: $(VENV)/.built ## compile the kernel and install everything into .venv
 
 lint: build ## ruff, mypy, the layer contracts and the compiler's warnings
@@ -99,6 +103,10 @@ KILLS ?= 200
 kill: build ## kill real writer processes at random moments (KILLS=200)
 	$(BIN)/python -m tests.torture.kill --kills $(KILLS)
 	$(BIN)/python -m tests.torture.kill_producers --kills $(KILLS)
+
+browser: build $(VENV)/.browser ## the page of `duramen serve` in a real chromium (root installs one from the distribution)
+	@command -v chromium chromium-browser google-chrome >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -q chromium
+	$(BIN)/pytest tests/browser $(PYTEST_ARGS)
 
 kill-spark: KILLS := $(if $(filter command line environment,$(origin KILLS)),$(KILLS),50)
 kill-spark: build ## kill drivers of a streaming query at every step of its commit (KILLS=50), then race attempts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ def test_rates_are_those_between_two_looks(tmp_path: Path) -> None:
         assert rates.records == pytest.approx(30 / (second.at - first.at))
         observer.close()
     assert not observer.observe().is_written
+    observer.close()
+
+
+def test_several_who_ask_for_a_log_at_once(tmp_path: Path) -> None:
+    """Whoever comes while the first look is under way waits for it."""
+    duramen.open(tmp_path / "log", "a", format="durable-log").close()
+    observer = observer_of(tmp_path / "log")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: (observer.seen(), observer.rates()), range(16)))
+    assert all(history for history, _ in answers)
+    assert len(observer.history) == 1
     observer.close()
 
 

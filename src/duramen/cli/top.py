@@ -20,7 +20,7 @@ from duramen.watch.observing import Observation, Observer, Rates
 from duramen.watch.places import Places
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 MOST = 40
 LOW_ON_DISK = 0.1
@@ -30,6 +30,9 @@ COLUMNS = (
     Column("sync p50/p99", right=True), Column("segments", right=True), Column("size", right=True),
     Column("next offset", right=True), Column("lag", right=True), Column("warnings"),
 )  # fmt: skip
+
+NARROW = {"format": 110, "next offset": 100, "segments": 85}
+"""Columns that a terminal of fewer characters does without."""
 
 
 def command(
@@ -89,11 +92,13 @@ def _watch(observers: list[Observer], every_s: float, hidden: int) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             _observe(observers)
-            live.update(_table(observers, hidden), refresh=True)
+            live.update(_screen(observers, hidden, console.width), refresh=True)
             time.sleep(every_s)
 
 
-def _table(observers: list[Observer], hidden: int) -> Table:
+def _screen(observers: list[Observer], hidden: int, width: int) -> Group:
+    """The table, as wide as fits, and what is wrong in lines below it."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
@@ -102,12 +107,23 @@ def _table(observers: list[Observer], hidden: int) -> Table:
     more = f", {hidden:,} more logs" if hidden else ""
     title = f"duramen top  {time.strftime('%H:%M:%S')}{more}  (ctrl-C ends it)"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=Text(title), title_justify="left")
-    for column in COLUMNS:
-        table.add_column(Text(column.title, STYLES["label"]), justify="right" if column.right else "left")
+    dropped = {name for name, least in NARROW.items() if width < least}
+    shown = [number for number, column in enumerate(COLUMNS[:-1]) if column.title not in dropped]
+    for number in shown:
+        column = COLUMNS[number]
+        table.add_column(Text(column.title, STYLES["label"]), justify="right" if column.right else "left", no_wrap=True)
+    room = max(width - 75, 16)
+    warnings = []
     for observer in observers:
         cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in _row(observer)]
-        table.add_row(*(Text(safe(cell.text), style=STYLES.get(cell.style, "")) for cell in cells))
-    return table
+        name = safe(cells[0].text)
+        cells[0] = Cell(name if len(name) <= room else "…" + name[1 - room :])
+        table.add_row(*(Text(safe(cells[number].text), style=STYLES.get(cells[number].style, "")) for number in shown))
+        if cells[-1].text:
+            text = safe(cells[-1].text)
+            said = text if text.startswith(name) else f"{name}: {text}"
+            warnings.append(Text(said, style=STYLES.get(cells[-1].style, "")))
+    return Group(table, *([Text("")] if warnings else []), *warnings)
 
 
 def _row(observer: Observer) -> list[str | Cell]:

@@ -36,7 +36,7 @@ def _logs(watch: Watch, query: Query) -> dict[str, Any]:
 
 def _log(watch: Watch, query: Query) -> dict[str, Any]:
     observer = watch.observer(query.get("log", ""))
-    history = list(observer.history)
+    history = observer.seen()
     return {
         "name": observer.place.name,
         "now": as_json(history[-1]),

@@ -93,6 +93,13 @@ class Observer:
             self.history.append(seen)
             return seen
 
+    def seen(self) -> list[Observation]:
+        """What is remembered, the latest last; at least one observation."""
+        with self._guard:
+            if not self.history:
+                self.observe()
+            return list(self.history)
+
     def _look(self, seen: Observation) -> None:
         log = self.log()
         seen.format = log.format
@@ -114,8 +121,8 @@ class Observer:
 
     def rates(self, since_s: float = 5.0) -> Rates:
         """How fast the log grew over the last seconds."""
-        with self._guard:
-            return rates_of([seen for seen in self.history if seen.at >= self.history[-1].at - since_s])
+        history = self.seen()
+        return rates_of([seen for seen in history if seen.at >= history[-1].at - since_s])
 
     def samples(self) -> Iterator[Sample]:
         """The latest observation for Prometheus."""

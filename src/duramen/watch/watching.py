@@ -50,8 +50,6 @@ class Watch:
             self._observers[name] = (observer, time.monotonic())
             while len(self._observers) > MAX_OBSERVERS:
                 self._observers.popitem(last=False)[1][0].close()
-        if known is None:
-            observer.observe()
         return observer
 
     def check(self, name: str, *, start: bool) -> Check | None:

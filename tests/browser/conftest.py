@@ -1,0 +1,91 @@
+"""A real browser without a screen. Tests are skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duramen.watch.server import Server
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: `make browser` does that")
+    executable = next((path for path in map(shutil.which, NAMES) if path is not None), None)
+    if executable is None:
+        pytest.skip("there is no chromium on the PATH: `make browser` installs one where it may")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Page:
+    """A page of the browser that remembers everything it should not have done."""
+
+    def __init__(self, browser: Any, url: str, **options: Any) -> None:
+        self.url = url
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.dialogs: list[str] = []
+        self._context = browser.new_context(viewport={"width": 1280, "height": 1000}, **options)
+        self.tab = self._context.new_page()
+        self.tab.set_default_timeout(20_000)
+        self.tab.on("request", lambda request: self.requests.append(request.url))
+        self.tab.on("console", lambda message: self.errors.append(message.text))
+        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.tab.on("dialog", self._dismiss)
+        self.tab.goto(url)
+
+    def _dismiss(self, dialog: Any) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def text(self, selector: str) -> str:
+        return str(self.tab.locator(selector).inner_text())
+
+    def count(self, selector: str) -> int:
+        return int(self.tab.locator(selector).count())
+
+    def wait(self, selector: str, **options: Any) -> Any:
+        return self.tab.wait_for_selector(selector, **options)
+
+    def check(self) -> None:
+        """Nothing was loaded from elsewhere, nothing went wrong, and nothing of the contents came to life."""
+        foreign = [url for url in self.requests if not url.startswith((self.url, "data:"))]
+        assert foreign == []
+        assert self.errors == []
+        assert self.dialogs == []
+        assert self.count("script") == 1
+        assert self.count("main img, main iframe, main b, main i, main a, main style, main form form") == 0
+
+    def close(self) -> None:
+        self._context.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Page]]:
+    """Serve some logs, and look at them."""
+    servers: list[Server] = []
+    pages: list[Page] = []
+
+    def look(*paths: Path, **options: Any) -> Page:
+        server = Server([str(path) for path in paths])
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        pages.append(Page(browser, server.url, **options))
+        return pages[-1]
+
+    yield look
+    for page in pages:
+        page.close()
+    for server in servers:
+        server.shutdown()
+        server.close()
