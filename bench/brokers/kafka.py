@@ -1,8 +1,8 @@
 """Kafka through the client `confluent-kafka`: one KRaft node from the broker's jars, one partition without replicas.
 
 By default a broker answers when a batch is in its page cache, and leaves syncing to the operating system: Duramen's
-`write`. With ``flush.messages=1`` it calls fsync before it answers: Duramen's `fsync`. Each batch of the client is 1000
-messages in both, so that both sync equally often.
+`write`. With ``flush.messages=1`` it calls fsync before it answers: Duramen's `fsync`. The client sends at most 1000
+messages in a batch, which is what Duramen appends, so that neither syncs less often than the other.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ def _producer(node: kafkanode.Node) -> Any:
         {
             "bootstrap.servers": node.address,
             "acks": "all",
-            "linger.ms": 100,  # never reached: a batch goes when it is full
             "batch.num.messages": BATCH,
             "batch.size": BATCH_BYTES,
             "message.max.bytes": BATCH_BYTES,
