@@ -7,7 +7,6 @@ on the wall is beside it."""
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import duramen
-from bench.measure import one_core
+from bench.measure import one_core, peak_resident_bytes
 from bench.report import Table, at_least, at_most
 from duramen.log.compaction.compact import Compaction
 
@@ -115,7 +114,7 @@ def measure(root: str, key: str) -> None:
         wall, processor = time.perf_counter(), time.process_time()
         report = log.compact(Compaction(key=key))
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_resident_bytes()
     shown = {name: getattr(report, name) for name in ("records_before", "records_after", "keys", "note")}
     print(json.dumps({"bytes": size, "wall_s": wall, "processor_s": processor, "peak_bytes": peak, "report": shown}))
 

@@ -102,8 +102,18 @@ class Crowd:
 
 def resident_anonymous_bytes() -> int:
     """Resident memory of this process without mapped file pages."""
+    return _status_bytes("RssAnon")
+
+
+def peak_resident_bytes() -> int:
+    """The most that this program ever had in memory, mapped file pages included. Not ``ru_maxrss``: a child inherits
+    that from the process that started it, through exec."""
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
     with open("/proc/self/status", encoding="ascii") as status:
         for line in status:
-            if line.startswith("RssAnon:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-    raise RuntimeError("this system does not tell RssAnon")
+    raise RuntimeError(f"this system does not tell {name}")
