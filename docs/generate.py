@@ -234,7 +234,7 @@ def metrics_page() -> str:
     lines = [
         NOTE,
         "# Metrics\n",
-        "What `duramen serve` shows under `/metrics`, and what is handed to OpenTelemetry: [Watching](../watching.md).\n",
+        "What `duramen serve` shows under `/metrics`, and what OpenTelemetry is handed: [Watching](../watching.md).\n",
         "| metric | kind | unit | labels | meaning |",
         "|---|---|---|---|---|",
     ]
