@@ -87,4 +87,6 @@ def _scale(axes: Any, speeds: Sequence[float]) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("MB/s, median, with a line to the best round (log scale); hollow: synced to the disk per batch")
+    axes.set_xlabel(
+        "MB/s, log scale: median (the number), line to the best round; hollow: synced per batch", loc="right"
+    )

@@ -19,7 +19,7 @@ from bench.brokers.ending import ends_on_sigterm
 from bench.report import Table
 
 PEER = f"Kafka {kafkanode.VERSION}"
-PUBLISH, CONSUME = "Publish 1 KiB messages: Kafka", "Consume 1 KiB messages: Kafka"
+PUBLISH, CONSUME = "Publish 1 KiB messages, beside Kafka", "Consume 1 KiB messages, beside Kafka"
 WORK_TIMEOUT_S = 300
 BATCH_BYTES = 2 << 20
 """A batch of 1000 messages is a little more than the 1 MB that client and broker allow by default."""

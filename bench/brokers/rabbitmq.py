@@ -1,8 +1,8 @@
 """RabbitMQ Streams through the client `rstream`: the distribution's broker, one node, one stream without replicas.
 
 A broker of our own as tests/interop starts it: own ports, own data, ended with the run. Messages are raw bytes: neither
-side spends time on AMQP. A stream confirms what is in the page cache: it never calls fsync, so there is nothing to
-compare with Duramen's `fsync`.
+side spends time on AMQP. A stream confirms what is in the page cache, without an fsync, and has no setting for one:
+there is nothing to compare with Duramen's `fsync`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.report import Table
 from tests.interop import broker
 
 PEER = "RabbitMQ Streams"
-PUBLISH, CONSUME = f"Publish 1 KiB messages: {PEER}", f"Consume 1 KiB messages: {PEER}"
+PUBLISH, CONSUME = f"Publish 1 KiB messages, beside {PEER}", f"Consume 1 KiB messages, beside {PEER}"
 WORK_TIMEOUT_S = 300
 _names = counter()
 
@@ -81,7 +81,7 @@ def _tables(scratch: Path, quick: bool, name: str, client: str, port: int) -> It
     yield contest.table(
         f"{PUBLISH} ({count:,} in batches of {BATCH:,})",
         contest.measure(PUBLISH, entries, count, rounds),
-        f"{contest.IN_PROCESS}\nRabbitMQ's streams never call fsync: there is nothing to set beside Duramen's `fsync`. "
+        f"{contest.IN_PROCESS}\nA stream confirms without an fsync: there is nothing to set beside Duramen's `fsync`. "
         "The client rstream is plain Python.",
     )
     with _stream(port, count) as stream:

@@ -25,7 +25,7 @@ from duramen.errors import DuramenError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TITLE = "Spark reads 1 KiB messages: its Kafka source"
+TITLE = "Spark reads 1 KiB messages, beside its Kafka source"
 PEER = "Spark's Kafka source"
 GROUP, CONNECTOR, TOKENS = "org.apache.spark", "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
 TASKS = 2
