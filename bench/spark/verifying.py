@@ -1,6 +1,6 @@
 """Verify on Spark against the kernel on one core times the number of cores: what distributing the work costs.
 
-The kernel's speed is that of `duramen.verify` in this process, pinned to one core, on the same log. Both take turns.
+The kernel's speed is that of its scan of the same files, mapped anew, in this process, on one core. Both take turns.
 Start-up is left out: the session is warm, and what a job with as many tasks that do nothing takes is measured beside it
 and subtracted. The figure with it is shown, too.
 """
@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 import duramen
 from bench import logs
-from bench.measure import one_core, take_turns
+from bench.measure import take_turns
+from bench.verifying import scan_on_one_core
 from duramen.spark import jobs
 from duramen.spark.jobs.tasks import distribute
 
@@ -38,8 +39,10 @@ def measure(
 def _measure(spark: SparkSession, path: Path, label: str, rounds: int) -> list[tuple[str, float, float | None]]:
     cores = spark.sparkContext.defaultParallelism
     size = sum(file.stat().st_size for file in path.rglob("*.log"))
+    report = duramen.verify(path)
+    assert report.ok, report.findings
     contestants = {
-        "kernel": lambda: _alone(path),
+        "kernel": lambda: scan_on_one_core(logs.codec(FORMAT, 0), report),
         "spark": lambda: jobs.verify(spark, str(path)),
         "nothing": lambda: distribute(spark, abs, list(range(2 * cores))),
     }
@@ -54,8 +57,3 @@ def _measure(spark: SparkSession, path: Path, label: str, rounds: int) -> list[t
         (f"{label}, kernel on one core, GB/s", size / kernel / 1e9, None),
         (f"{label}, a job that does nothing, s", nothing, None),
     ]
-
-
-def _alone(path: Path) -> None:
-    with one_core():
-        assert duramen.verify(path).ok

@@ -197,8 +197,8 @@ class PieceVerifier(Verifier):
         stop = len(segment.buf) if piece.is_last else piece.stop
         step_bytes = STEP_BYTES if running is None else DIGEST_STEP_BYTES
         while piece.is_last or cursor.position < stop:
-            max_bytes = min(step_bytes, max(stop - cursor.position, 1))
-            rows = segment.scan(cursor, max_bytes=max_bytes)
+            left_bytes = max(stop - cursor.position, 1)
+            rows = segment.scan(cursor, max_bytes=step_bytes if left_bytes > step_bytes * 3 // 2 else left_bytes)
             times = getattr(rows.columns, "timestamp", None)
             if times is not None and len(times):
                 answer.first_time = int(times[0]) if answer.first_time is None else answer.first_time
