@@ -287,3 +287,14 @@ def test_a_missing_last_segment_shows(tmp_path: Path, format_name: str) -> None:
     assert "missing-segment" in codes(check(root, format_name), Severity.DAMAGE)
     with pytest.raises(duramen.CorruptionError, match="missing"):
         duramen.open(root, "a")
+
+
+def test_damage_in_the_middle_is_told_once(tmp_path: Path) -> None:
+    """The bytes of a damaged record were once taken for durable ones that are missing at the end."""
+    with duramen.open(str(tmp_path / "log"), "a", format="durable-log") as log:
+        log.append_batch([b"%03d" % number for number in range(100)])
+        path = Path(log.segments[0].path)
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"050")] ^= 1
+    path.write_bytes(raw)
+    assert [finding.code for finding in duramen.verify(str(tmp_path / "log")).findings] == ["damaged-records"]

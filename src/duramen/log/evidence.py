@@ -119,8 +119,8 @@ class Evidence:
         if mark is None or mark.base != report.base_offset or report.ending not in (Ending.CLEAN, Ending.TORN):
             return
         yield from self._of_offsets(mark, report)
-        if report.valid_bytes < mark.durable_position:
-            following = report.base_offset if report.last_offset is None else report.last_offset + 1
+        following = report.base_offset if report.last_offset is None else report.last_offset + 1
+        if report.valid_bytes < mark.durable_position and following < mark.durable_offset:  # not damage before the end
             yield Finding(
                 "durable-records-missing", Severity.DAMAGE, report.path,
                 f"records were durable up to byte {mark.durable_position}, and end at byte {report.valid_bytes}",
