@@ -82,16 +82,13 @@ def _measured(scratch: Path, name: str, key: str, records: int, keys: int) -> di
 
 
 def write(root: Path, name: str, records: int, keys: int) -> None:
-    """Values that begin with their key; where the format has keys, it is there, too. As many different keys as asked
-    for: each is used ``records / keys`` times, in an order of its own every time."""
+    """Values that begin with their key; where the format has keys, it is there, too. Half of the keys are written once,
+    anywhere, so that every segment keeps some records and has to be written anew; the others again and again."""
     chance = np.random.default_rng(1)
     with duramen.open(root, "a", format=name, durability="write", segment_max_bytes=128 << 20) as log:
-        drawn = np.empty(0, np.uint64)
         for start in range(0, records, STEP):
-            count = min(STEP, records - start)
-            while len(drawn) < count:
-                drawn = np.append(drawn, chance.permutation(keys).astype(np.uint64))
-            part, drawn = drawn[:count], drawn[count:]
+            part = _keys(chance, records, keys, range(start, min(start + STEP, records)))
+            count = len(part)
             raw = chance.integers(0, 256, (count, VALUE_BYTES), np.uint8)
             raw[:, :KEY_BYTES] = part.view(np.uint8).reshape(count, KEY_BYTES)
             columns = {"value": _column(raw)}
@@ -99,6 +96,14 @@ def write(root: Path, name: str, records: int, keys: int) -> None:
                 columns["key"] = _column(np.ascontiguousarray(raw[:, :KEY_BYTES]))
             log.append_batch(pa.record_batch(columns))
         log.seal()
+
+
+def _keys(chance: np.random.Generator, records: int, keys: int, part: range) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    if keys == records:
+        return np.array(part, np.uint64)
+    cold = range(part.start * keys // (2 * records), part.stop * keys // (2 * records))
+    hot = chance.integers(keys // 2, keys, len(part) - len(cold))
+    return chance.permutation(np.concatenate([np.array(cold), hot])).astype(np.uint64)
 
 
 def _column(rows: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Array:

@@ -105,6 +105,15 @@ def test_the_process_knows_its_handles_and_faults() -> None:
     assert names["duramen_minor_page_faults_total"] > 0
 
 
+def test_a_snapshot_stays_what_it_was() -> None:
+    counters = LogCounters("/here")
+    counters.sync_seconds.observe(0.1)
+    found = [sample.value for sample in snapshot() if sample.name == "duramen_sync_seconds"]
+    counters.sync_seconds.observe(0.1)
+    assert 1 in [histogram.count for histogram in found]
+    counters.unlist()
+
+
 def test_rules_speak_of_declared_metrics_only() -> None:
     for rule in RULES:
         for name in re.findall(r"duramen_[a-z_]+", rule.expression):

@@ -46,6 +46,12 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def copy(self) -> Histogram:
+        """As it is now."""
+        copy = Histogram(self.bounds)
+        copy.counts, copy.sum = list(self.counts), self.sum
+        return copy
+
     @property
     def count(self) -> int:
         return sum(self.counts)
@@ -99,12 +105,14 @@ class LogCounters:
         self.appends += appends
         self.records += records
         self.bytes += size_bytes
-        self._record_lengths[(records - 1).bit_length()] += 1
+        if records > 1:  # one alone is told by what is missing here
+            self._record_lengths[(records - 1).bit_length()] += 1
         self._byte_lengths[(size_bytes - 1).bit_length()] += 1
 
     @property
     def batch_records(self) -> Histogram:
-        return _from_lengths(RECORDS, self._record_lengths, self.records)
+        alone = max(sum(self._byte_lengths) - sum(self._record_lengths), 0)
+        return _from_lengths(RECORDS, [alone, *self._record_lengths[1:]], self.records)
 
     @property
     def batch_bytes(self) -> Histogram:
@@ -112,7 +120,7 @@ class LogCounters:
 
     def values(self) -> dict[str, Any]:
         """By the names that `log_samples` takes."""
-        return {name: getattr(self, name) for name in LOG_METRICS}
+        return {name: getattr(self, name) for name in LOG_METRICS} | {"sync_seconds": self.sync_seconds.copy()}
 
     def samples(self) -> Iterator[Sample]:
         return log_samples(self.log, self.values())
@@ -181,10 +189,10 @@ class ProcessCounters:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         for name, value in (
             ("duramen_recoveries_total", self.recoveries),
-            ("duramen_recovery_seconds", self.recovery_seconds),
+            ("duramen_recovery_seconds", self.recovery_seconds.copy()),
             ("duramen_recovery_cuts_total", self.recovery_cuts),
             ("duramen_index_rebuilds_total", self.index_rebuilds),
-            ("duramen_index_rebuild_seconds", self.index_rebuild_seconds),
+            ("duramen_index_rebuild_seconds", self.index_rebuild_seconds.copy()),
             ("duramen_corrupt_findings_total", self.corrupt_findings),
             ("duramen_page_faults_total", usage.ru_majflt),
             ("duramen_minor_page_faults_total", usage.ru_minflt),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from duramen.testing import transactions
+from duramen.testing import life, transactions
 from duramen.testing.explorer import Case, Explorer
 from duramen.testing.running import BrokenPromiseError
 from duramen.testing.workloads import SETUPS, WORKLOADS
@@ -57,6 +57,8 @@ def hunt(setups: Sequence[str], seconds: float, seed: int, files: Mapping[str, M
             explorer.explore(case)
             if case.workload == "batches" and SETUPS[case.setup].directory is None:
                 transactions.explore(transactions.Scene(case.setup, case.seed, 1 + case.seed % 2), crashes=2)
+                if case.setup in life.LIVING:
+                    life.explore(life.Life(case.setup, case.seed), every=7, deadline=deadline)
         except BrokenPromiseError as error:
             print(f"BROKEN {case}: {error}", flush=True)
             whole = False
@@ -97,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.case.startswith("transactions:"):
             transactions.explore(transactions.Scene.parse(given.case))
+        elif given.case.startswith("life:"):
+            life.explore(life.Life.parse(given.case), random_patterns=12)
         else:
             Explorer(files=files).explore(Case.parse(given.case))
     except BrokenPromiseError as error:
