@@ -73,11 +73,12 @@ def test_what_is_wrong_is_an_observation_and_may_end(tmp_path: Path) -> None:
     observer = observer_of(tmp_path / "log")
     (tmp_path / "log").mkdir()
     assert "there is no log in it" in (observer.observe().problem or "")
-    assert list(observer.samples()) == []
+    assert [(sample.name, sample.value) for sample in observer.samples()] == [("duramen_readable", 0)]
     with duramen.open(tmp_path / "log", "a", format="durable-log") as log:
         log.append(b"x")
         assert observer.observe().problem is None
         assert observer.observe().next_offset == 1
+        assert next(observer.samples()).value == 1
     for path in sorted((tmp_path / "log").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     (tmp_path / "log").rmdir()

@@ -50,6 +50,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             Metric("duramen_index_rebuilds_total", _C, "files", "Indexes that had to be made anew.", ()),
             Metric("duramen_index_rebuild_seconds", _H, "seconds", "How long making an index anew took.", ()),
             # --- what lies on the disk
+            Metric("duramen_readable", _G, "1 or 0", "1 where the log can be opened for reading."),
             Metric("duramen_segments", _G, "segments", "Segments of the log."),
             Metric("duramen_log_bytes", _G, "bytes", "Size of the log: segments and indexes."),
             Metric("duramen_segment_bytes", _H, "bytes", "Sizes of the segments."),

@@ -45,6 +45,11 @@ RULES = (
         "Close the log and open it again, which runs recovery; then look at the disk.",
     ),
     Rule(
+        "DuramenUnreadable", "duramen_readable == 0", 60, "critical",
+        "A log cannot be opened.",
+        "duramen info says why; duramen verify looks at every byte.",
+    ),
+    Rule(
         "DuramenDamage", "increase(duramen_corrupt_findings_total[1h]) > 0", 0, "critical",
         "A check found damage.",
         "Run duramen verify, then duramen repair, which first shows its plan.",

@@ -127,10 +127,11 @@ class Observer:
     def samples(self) -> Iterator[Sample]:
         """The latest observation for Prometheus."""
         with self._guard:
-            if not self.history or self.history[-1].problem is not None:
-                return
-            seen = self.history[-1]
+            seen = self.seen()[-1]
             labels = (("log", self.place.name),)
+            yield Sample("duramen_readable", int(seen.problem is None), labels)
+            if seen.problem is not None:
+                return
             sizes = Histogram(BYTES)
             for size in self.sizes:
                 sizes.observe(size)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from duramen.errors import StorageError
 from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 
 ROWS = st.lists(st.one_of(st.none(), st.binary(max_size=3), st.integers(0, 400).map(b"%d".__mod__)), max_size=600)
@@ -81,3 +82,8 @@ def test_a_tiny_table_still_ends(tmp_path: Path, memory: int) -> None:
     keys = [b"%d" % (n % 97) for n in range(500)]
     survivors = Survivors(0, 499, str(tmp_path), 1 << 20)
     assert find_survivors(batches(list(keys), 0, 50), survivors, str(tmp_path), memory)[0] == 97
+
+
+def test_offsets_that_are_too_far_apart_are_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="too far apart"):
+        Survivors(0, 2**62, str(tmp_path), 4096)

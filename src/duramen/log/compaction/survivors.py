@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import kernel
+from duramen.errors import StorageError
 from duramen.formats.arrow import binary_buffers
 
 WHOLE = 1 << 64
@@ -48,8 +49,14 @@ class Survivors:
         size = (last - first) // 8 + 1
         if size <= memory_bytes:
             self._bits = np.zeros(size, np.uint8)
-        else:
-            self._bits = np.memmap(os.path.join(spill, "survivors"), np.uint8, "w+", shape=(size,))
+            return
+        path = os.path.join(spill, "survivors")
+        try:
+            self._bits = np.memmap(path, np.uint8, "w+", shape=(size,))
+        except (OSError, OverflowError, ValueError) as error:
+            raise StorageError(
+                f"offsets from {first} to {last} are too far apart: no file holds a bit for each", path=path
+            ) from error
 
     def add(self, offsets: npt.NDArray[np.int64]) -> None:
         places = offsets - self.first
