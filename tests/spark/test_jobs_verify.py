@@ -164,3 +164,26 @@ def test_wrong_paths_and_options(spark: SparkSession, tmp_path: Path) -> None:
         jobs.verify(spark, str(tmp_path / "nowhere"))
     with pytest.raises(duramen.UsageError, match="has no option"):
         jobs.verify(spark, str(DATA / "osiris" / "plain"), nonsense=1)
+
+
+@pytest.mark.parametrize("counts", [(4000,), (500,) * 8, (40,) * 100])
+def test_tasks_are_about_equally_large(
+    write: Write,  # noqa: F811
+    counts: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A piece that is a few bytes short must not draw the next one into its task: half of the cores would wait."""
+    root = write("keratin", *counts)
+    module = importlib.import_module("duramen.spark.jobs.verify")
+    sizes: list[int] = []
+
+    def in_process(_spark: None, work: Callable[[Any], Any], tasks: list[Any]) -> list[Any]:
+        sizes.extend(task.size_bytes for task in tasks)
+        return [work(task) for task in tasks]
+
+    monkeypatch.setattr(module, "distribute", in_process)
+    whole = duramen.verify(root)
+    piece_bytes = whole.bytes // 4
+    assert jobs.verify(None, str(root), piece_bytes=piece_bytes) == whole  # type: ignore[arg-type]
+    assert len(sizes) in (4, 5)
+    assert max(sizes) < piece_bytes * 3 // 2

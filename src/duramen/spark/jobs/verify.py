@@ -23,8 +23,9 @@ from duramen.spark.jobs.tasks import cores, distribute
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TASK_BYTES = 256 << 20
-"""What a task should have to check: a tenth of a second or more, or starting it costs more than the work."""
+TASK_BYTES = 1 << 30
+"""What a task should have to check at most: a tenth of a second or more from memory, or starting it costs more than the
+work; seconds from a disk, or much is lost when it fails."""
 LEAST_TASK_BYTES = 16 << 20
 TASKS_PER_CORE = 2
 
@@ -124,7 +125,7 @@ def _run(spark: SparkSession, log: _Log, units: Sequence[_Unit], task_bytes: int
     """The answers to all units, in order; small ones share a task."""
     tasks: list[_Task] = []
     for unit in units:
-        if not tasks or tasks[-1].size_bytes >= task_bytes:
+        if not tasks or tasks[-1].size_bytes + _size(unit) // 2 > task_bytes:  # most of it would be too much
             tasks.append(_Task(log))
         tasks[-1].units.append(unit)
         tasks[-1].size_bytes += _size(unit)
