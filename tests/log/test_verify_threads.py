@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+import shutil
 import signal
 import threading
 import time
@@ -78,6 +80,63 @@ def test_digests_in_pieces(tmp_path: Path, format_name: str, damage: str, monkey
         together = duramen.verify(root, format=format_name, **options(format_name))
         assert together == alone
     assert alone.ok == (damage in ("none", "unlisted") or (damage == "longer" and alone.ok))
+
+
+@pytest.mark.parametrize("entries", [slice(0, 64), slice(-64, None), slice(600, 664)])
+def test_zeros_in_an_index(write: Write, format_name: str, entries: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such entries are out of order, and name the first record of the log: it depends on who asks whether they are
+    wrong."""
+    root = write(format_name, 3000, 2000)
+    for index in root.rglob("*.i*x"):
+        raw = bytearray(index.read_bytes())
+        raw[entries] = bytes(len(raw[entries]))
+        index.write_bytes(raw)
+    same_in_pieces(root, format_name, monkeypatch)
+
+
+def same_in_pieces(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1 << 60)
+    alone = duramen.verify(root, format=name, **options(name))
+    monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1)
+    for piece_bytes, step_bytes in ((4_000, 1 << 20), (1 << 20, 3_000)):
+        monkeypatch.setattr(parallel, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(pieces, "STEP_BYTES", step_bytes)
+        monkeypatch.setattr(pieces, "DIGEST_STEP_BYTES", step_bytes)
+        assert duramen.verify(root, format=name, **options(name)) == alone
+
+
+def test_any_damage(tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits, cuts, zeros, repeated and swapped blocks, in any file of the log."""
+    source = written(tmp_path / "source", format_name)
+    files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file() and path.stat().st_size]
+    files = [path for path in files if path.name != "log.json"]
+    for seed in range(60):
+        chance = random.Random(seed)
+        root = tmp_path / str(seed)
+        shutil.copytree(source, root)
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            path = root / chance.choice(files)
+            path.write_bytes(damaged(bytearray(path.read_bytes()), chance))
+        same_in_pieces(root, format_name, monkeypatch)
+        shutil.rmtree(root)
+
+
+def damaged(raw: bytearray, chance: random.Random) -> bytearray:
+    at, size = chance.randrange(len(raw) + 1), chance.choice((1, 16, 29, 64, 512))
+    kind = chance.choice(("bit", "bit", "cut", "zeros", "longer", "again", "swap"))
+    if kind == "bit" and at < len(raw):
+        raw[at] ^= 1 << chance.randrange(8)
+    elif kind == "cut":
+        del raw[at:]
+    elif kind == "zeros":
+        raw[at : at + size] = bytes(len(raw[at : at + size]))
+    elif kind == "longer":
+        raw += bytes(chance.choice((0, 255)) for _ in range(size))
+    elif kind == "again":
+        raw[at:at] = raw[at : at + size]
+    elif kind == "swap" and at >= size and at + size <= len(raw):
+        raw[at - size : at], raw[at : at + size] = raw[at : at + size], raw[at - size : at]
+    return raw
 
 
 def test_no_byte_is_read_twice_for_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,13 +56,18 @@ class IndexChecker:
     def beginning_at(self, offset: int) -> IndexChecker:
         """A new one that leaves out the entries before ``offset``: another one has them."""
         checker = IndexChecker(self.path, self.role, self._index)
-        checker._row = bisect_left(self._index.offsets, offset)  # numpy's own search would copy the column
+        if offset > 0:
+            checker._row = bisect_left(self._index.offsets, offset)  # numpy's own search would copy the column
         return checker
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every entry that went by was right."""
+        return not self._wrong and not self._differs
 
     def is_right_up_to(self, offset: int) -> bool:
         """Whether every entry up to ``offset`` went by and was right."""
-        following = bisect_right(self._index.offsets, offset)
-        return self._row == following and not self._wrong and not self._differs
+        return self.is_right and self._row == bisect_right(self._index.offsets, offset)
 
     def add(self, rows: Rows) -> None:
         if not len(rows.columns):

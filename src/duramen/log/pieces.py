@@ -23,7 +23,7 @@ from duramen.formats.base import Cursor, Role, Segment
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles
-from duramen.log.ending import judge_rows
+from duramen.log.ending import Ending, judge_rows
 from duramen.log.index_check import IndexChecker
 from duramen.log.report import Finding, SegmentReport
 from duramen.log.running import Digest, Running
@@ -172,12 +172,15 @@ class PieceVerifier(Verifier):
         answer = PieceReport(report, piece.start, False)
         if not opened.is_sound:
             return answer
-        indexes = [checker.beginning_at(piece.start.previous_offset + 1) for checker in opened.indexes]
+        first_offset = 0 if piece.is_first else piece.start.previous_offset + 1
+        indexes = [checker.beginning_at(first_offset) for checker in opened.indexes]
         begin = 0 if piece.is_first else piece.start.position
         stop = None if piece.is_last else piece.stop
         running = self._evidence.running(segment.base_offset, segment.buf, begin, stop)
         part._walk(answer, segment, piece, indexes, running, is_last=is_last)
-        if piece.is_last:
+        if not all(checker.is_right for checker in indexes):
+            answer.is_straight = False  # an entry may be right where more of the records go by, if it is out of order
+        elif piece.is_last:
             for checker in indexes:
                 checker.finish(part)
         elif any(not checker.is_right_up_to(answer.end.previous_offset) for checker in indexes):
@@ -216,7 +219,8 @@ class PieceVerifier(Verifier):
                 return
             end = judge_rows(segment, rows, is_last=is_last)
             self._ending(report, segment, end, indexes)
-            answer.is_straight = end.goes_on_at is None
+            # Without checksums the verdict may rest on the record before, which may be in the piece before.
+            answer.is_straight = end.goes_on_at is None and (end.ending == Ending.CLEAN or segment.record_checksum)
             if answer.is_straight:
                 self._progress(stop - cursor.position)
             return
