@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pytest
 import duramen
 from duramen.disk import PosixDisk
 from duramen.formats import Format
-from duramen.formats.base import Cursor
+from duramen.formats.base import Cursor, Role
 from duramen.log import evidence, parallel, pieces, verify
 from duramen.log.directory import list_log
 from tests.log.conftest import START_US, batch, codec, options, value
@@ -139,6 +140,30 @@ def damaged(raw: bytearray, chance: random.Random) -> bytearray:
     return raw
 
 
+def test_old_records_behind_a_bad_one(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a checksum the verdict on the end of a segment rests on the last record but one: a piece of a single
+    record does not have it."""
+    root = write("rustlog", 1500, 500)
+    fmt = codec("rustlog")
+    path = root / fmt.segment_path(0)
+    raw = path.read_bytes()
+    segment = fmt.open_segment(raw, 0)
+    positions = segment.scan(segment.start).columns.position
+    index = fmt.open_index(Role.INDEX, (root / fmt.path_of(Role.INDEX, 0)).read_bytes(), 0)
+    assert index is not None
+    assert index.positions is not None
+    named = [int(position) for position in index.positions if len(raw) // 4 < position < len(raw) // 2]
+    assert len(named) > 2
+    for before, start in pairwise(named[:4]):
+        stop = int(positions[positions > start][0])
+        path.write_bytes(raw[:stop] + b"\xff" * 24 + raw[int(positions[5]) : start])
+        monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1 << 60)
+        alone = duramen.verify(root, format="rustlog")
+        monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1)
+        monkeypatch.setattr(parallel, "PIECE_BYTES", before + 1)
+        assert duramen.verify(root, format="rustlog") == alone
+
+
 def test_no_byte_is_read_twice_for_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces bring their digests: nobody has to read the segment again."""
     root = written(tmp_path / "log", "keratin")
@@ -158,12 +183,12 @@ def test_times_that_go_backwards_are_told_the_same_way(
     path = root / fmt.segment_path(0)
     raw = bytearray(fmt.segment_header(0, START_US // 1000))
     builder = fmt.index_builder(0, START_US // 1000)
-    for first in (0, 1000, 3000, 2000):  # the times of the last two are swapped, not their offsets
+    for first in (*range(0, 3000, 100), *range(3900, 2900, -100)):  # the times of the last ones, not their offsets
         cursor = Cursor(len(raw), builder_offset(raw, fmt) - 1)
-        records = batch(fmt, first, 1000)
+        records = batch(fmt, first, 100)
         at = records.schema.get_field_index("offset")
         following = cursor.previous_offset + 1
-        renumbered = records.set_column(at, "offset", pa.array(range(following, following + 1000), pa.int64()))
+        renumbered = records.set_column(at, "offset", pa.array(range(following, following + 100), pa.int64()))
         encoded = fmt.encode(renumbered, cursor)
         raw += encoded.data
         builder.add(encoded.rows)
