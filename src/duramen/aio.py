@@ -28,8 +28,9 @@ import pyarrow as pa
 
 import duramen
 from duramen.errors import UsageError
-from duramen.log.reader import Log, SegmentInfo, Time, records_of
+from duramen.log.reader import Log, SegmentInfo, records_of
 from duramen.log.report import Report
+from duramen.log.window import Time
 from duramen.log.writer import Appended, WritableLog
 from duramen.model import Record
 

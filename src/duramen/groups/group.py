@@ -34,7 +34,8 @@ from duramen.groups.journal import COMPACT_BYTES, COMPACT_IN_FLIGHT, Journal, Ti
 from duramen.groups.machine import Claim, Decision, Refused, runs_of
 from duramen.groups.places import place_of
 from duramen.log.commit import GroupCommit, GroupLimits, Request
-from duramen.log.reader import Log, Time, records_of
+from duramen.log.reader import Log, records_of
+from duramen.log.window import Time
 from duramen.log.writer import DURABILITIES
 
 T = TypeVar("T")

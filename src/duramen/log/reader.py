@@ -14,7 +14,6 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -22,23 +21,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.disk import Disk, Mapped, PosixDisk
+from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, Page
 from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
-from duramen.formats.base import Cursor, Role, Rows, Segment, columns_for, schema_for
+from duramen.formats.base import Cursor, Role, Rows, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
-from duramen.log.compaction.state import read_state
-from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
+from duramen.log.directory import Directory, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.holds import Need
+from duramen.log.opened import OpenSegment
 from duramen.log.report import Report
 from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_watermark
 from duramen.log.verify import verify
-from duramen.model import MAX_OFFSET, Headers, Record, from_us, to_us
-
-Time = datetime | str | int
+from duramen.log.window import Time, Window, us_of
+from duramen.model import Headers, Record, from_us, to_us
 
 MAX_OPEN_SEGMENTS = 64
 FOLLOW_POLL_S = 0.05
@@ -65,70 +63,6 @@ class Located(NamedTuple):
     indexes: Mapping[Role, Index]
 
 
-class _OpenSegment:
-    """A mapped segment with its index, as of the moment it was mapped."""
-
-    def __init__(self, log: Log, files: SegmentFiles, is_last: bool) -> None:
-        self.path = log._directory.full(files.segment.path)
-        self.is_last = is_last
-        self.visible_bytes = files.segment.size_bytes
-        self._mapped: list[Mapped] = []
-        data = self._map(log._disk, self.path)[: self.visible_bytes]
-        self.torn_header: IncompleteHeaderError | None = None
-        try:
-            self.segment: Segment = self._open_segment(log, data, files.base)
-        except DuramenError as error:
-            error.path = error.path or self.path
-            raise
-        self.indexes: dict[Role, Index] = {}
-        for role, file in files.derived.items():
-            try:
-                data = self._map(log._disk, log._directory.full(file.path))
-            except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-                continue  # it goes before its segment does
-            index = log.codec.open_index(role, data, self.segment.base_offset)
-            if index is not None:
-                self.indexes[role] = index
-
-    def _open_segment(self, log: Log, data: memoryview, base: int | None) -> Segment:
-        try:
-            return log.codec.open_segment(data, base)
-        except IncompleteHeaderError as error:
-            if not self.is_last:
-                raise
-            self.torn_header = error
-            return log.codec.open_segment(b"", base)
-
-    def _map(self, disk: Disk, path: str) -> memoryview:
-        mapped = disk.map(path)
-        self._mapped.append(mapped)
-        return mapped.data
-
-    def close(self) -> None:
-        for mapped in self._mapped:
-            mapped.close()
-
-    def hint(self, offset: int) -> Cursor | None:
-        """The nearest place at or before ``offset`` that the index names. It may be wrong."""
-        index = self.indexes.get(Role.INDEX)
-        entry = None if index is None else index.floor(offset)
-        if entry is None or not self.segment.start.position <= entry[1] < len(self.segment.buf):
-            return None
-        return Cursor(entry[1], entry[0] - 1)
-
-    def cursor_before(self, offset: int) -> Cursor:
-        """The nearest place at or before ``offset`` that the index knows and that holds what the index says."""
-        hint = self.hint(offset)
-        if hint is None:
-            return self.segment.start
-        return self.segment.cursor_at(hint.previous_offset + 1, hint.position) or self.segment.start
-
-    def last_cursor(self) -> Cursor:
-        return self.cursor_before(2**63 - 1)
-
-
 class Log:
     """A log opened for reading. Made by `duramen.open`."""
 
@@ -139,7 +73,7 @@ class Log:
         self._is_directory = self._disk.kind(path) == Kind.DIRECTORY
         self._has_sidecar = False
         self._watermark: Watermark | None = None
-        self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
+        self._open: OrderedDict[int, OpenSegment] = OrderedDict()
         self._guard = threading.RLock()
         self._closed = False
         self._page: Page | None = None
@@ -305,14 +239,7 @@ class Log:
         Raises `OffsetError` if there is none, `CorruptionError` if it is there and damaged."""
         self._check_open()
         self._before_read()
-        base = self._base_of(offset)
-        if base is None:
-            raise self._no_such(offset)
-        try:
-            opened = self._segment_of(base)
-        except StorageError as error:
-            self._look_again(error)
-            return self.read(offset)
+        opened = self._segment_for(offset)
         answer: Record | Stop = Stop.LIMIT
         hint = opened.hint(offset)
         if hint is not None:
@@ -372,7 +299,7 @@ class Log:
         self._check_open()
         self._before_read()
         names = columns_for(self.codec, columns)
-        window = _Window(self, from_offset, to_offset, from_time, to_time, max_records, max_bytes)
+        window = Window(self, from_offset, to_offset, from_time, to_time, max_records, max_bytes)
         return window.run(names, follow, verify)
 
     def offset_at(self, timestamp: Time) -> int:
@@ -395,12 +322,12 @@ class Log:
         for opened in (self._segment(n) for n in range(number, len(self._bases))):
             for rows in self._steps(opened, self._cursor_older(opened, wanted), verify=False):
                 batch = opened.segment.decode(rows, ("offset", "timestamp"))
-                row = pc.index(pc.greater_equal(_us(batch), wanted), True).as_py()
+                row = pc.index(pc.greater_equal(us_of(batch), wanted), True).as_py()
                 if row >= 0:
                     return int(batch.column(0)[row].as_py())
         return self.next_offset
 
-    def _cursor_older(self, opened: _OpenSegment, wanted_us: int) -> Cursor:
+    def _cursor_older(self, opened: OpenSegment, wanted_us: int) -> Cursor:
         """A place whose record is older than that time, as near as the time index knows; the start if it lies."""
         times = next((i for i in opened.indexes.values() if i.timestamps_us is not None), None)
         hint = None if times is None else times.floor_time(wanted_us)
@@ -409,7 +336,7 @@ class Log:
         cursor = opened.cursor_before(hint)
         rows = opened.segment.scan(cursor, max_records=1, verify=False)
         if rows.count:
-            first = _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
+            first = us_of(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
             if first is not None and first < wanted_us:
                 return cursor
         return opened.segment.start
@@ -430,21 +357,14 @@ class Log:
         opened = self._segment(number)
         for rows in self._steps(opened, opened.segment.start, max_records=1, verify=False):
             if rows.count:
-                return _us(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
+                return us_of(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
         return None
 
     def locate(self, offset: int) -> Located:
         """Where the record with that offset lies: its file, and the byte at which it (or its chunk) starts."""
         self._check_open()
         self._before_read()
-        base = self._base_of(offset)
-        if base is None:
-            raise self._no_such(offset)
-        try:
-            opened = self._segment_of(base)
-        except StorageError as error:
-            self._look_again(error)
-            return self.locate(offset)
+        opened = self._segment_for(offset)
         for rows in self._steps(opened, opened.cursor_before(offset), verify=False):
             row = int(np.searchsorted(rows.columns.first_offsets, offset, side="right")) - 1
             if 0 <= row < len(rows.columns) and int(rows.columns.last_offsets[row]) >= offset:
@@ -509,7 +429,18 @@ class Log:
 
     # --- segments
 
-    def _segment_of(self, base: int) -> _OpenSegment:
+    def _segment_for(self, offset: int) -> OpenSegment:
+        """The segment that would hold ``offset``. Where it has just gone, the directory is looked at again."""
+        base = self._base_of(offset)
+        if base is None:
+            raise self._no_such(offset)
+        try:
+            return self._segment_of(base)
+        except StorageError as error:
+            self._look_again(error)
+            return self._segment_for(offset)
+
+    def _segment_of(self, base: int) -> OpenSegment:
         """The segment with that base, which another thread may have seen go: then it is missing like its file."""
         with self._guard:
             number = bisect_left(self._bases, base)
@@ -519,13 +450,13 @@ class Log:
         error.errno = errno.ENOENT
         raise error
 
-    def _segment(self, number: int) -> _OpenSegment:
+    def _segment(self, number: int) -> OpenSegment:
         self._check_open()
         with self._guard:
             base = self._bases[number]
             opened = self._open.get(base)
             if opened is None:
-                opened = _OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
+                opened = OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
                 self._open[base] = opened
                 if len(self._open) > MAX_OPEN_SEGMENTS:
                     self._open.popitem(last=False)[1].close()
@@ -560,7 +491,7 @@ class Log:
         number = bisect_right(bases, offset) - 1
         return bases[number] if number >= 0 else None
 
-    def _steps(self, opened: _OpenSegment, cursor: Cursor, *, verify: bool = True, **limits: int) -> Iterator[Rows]:
+    def _steps(self, opened: OpenSegment, cursor: Cursor, *, verify: bool = True, **limits: int) -> Iterator[Rows]:
         """Scan on from ``cursor`` until something other than a limit stops it."""
         while True:
             rows = opened.segment.scan(cursor, verify=verify, **limits)
@@ -579,145 +510,9 @@ class Log:
         return OffsetError("no such record", path=self.path, offset=offset, hint=held)
 
 
-class _Window:
-    """One pass over a log between bounds."""
-
-    def __init__(
-        self,
-        log: Log,
-        from_offset: int | None,
-        to_offset: int | None,
-        from_time: Time | None,
-        to_time: Time | None,
-        max_records: int | None,
-        max_bytes: int | None,
-    ) -> None:
-        self._log = log
-        if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
-            raise UsageError(f"{log.format} records have no time", path=log.path)
-        self._from_us = None if from_time is None else to_us(from_time)
-        self._to_us = None if to_time is None else to_us(to_time)
-        self._next = max(from_offset or 0, 0)
-        if self._from_us is not None and from_time is not None:
-            self._next = max(self._next, log.offset_at(from_time))
-        self._to_offset = MAX_OFFSET + 1 if to_offset is None else to_offset
-        self._records_left = 2**63 - 1 if max_records is None else max_records
-        self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
-        self._resume: tuple[int, Cursor] | None = None
-        """The segment's base and the place where the last pass ended, so that following does not walk it again."""
-
-    def run(self, names: Sequence[str], follow: bool, verify: bool) -> Iterator[pa.RecordBatch]:
-        wanted = list(names)
-        needed = list(wanted)
-        for extra in ("offset", "timestamp", "value"):
-            if extra not in needed and self._needs(extra):
-                needed.append(extra)
-        while True:
-            for batch in self._pass(needed, verify, follow):
-                yield batch if needed == wanted else batch.select(wanted)
-                if self._done():
-                    return
-            if not follow or self._done():
-                return
-            self._log.wait()
-
-    def _needs(self, column: str) -> bool:
-        if column == "timestamp":
-            return self._from_us is not None or self._to_us is not None
-        return column == "offset" or self._bytes_left < 2**63 - 1
-
-    def _done(self) -> bool:
-        return self._next >= self._to_offset or self._records_left <= 0 or self._bytes_left <= 0
-
-    def _pass(self, needed: Sequence[str], verify: bool, follow: bool) -> Iterator[pa.RecordBatch]:
-        """Everything from the next offset to the present end of the log."""
-        log = self._log
-        bases = log._bases
-        if not bases or self._done():
-            return
-        base = log._base_of(self._next)
-        first = 0 if base is None else bisect_left(bases, base)
-        for number in range(first, len(bases)):
-            self._next = max(self._next, bases[number] if number > first else 0)
-            if self._done():
-                return
-            try:
-                opened = log._segment_of(bases[number])
-            except StorageError as error:
-                self._check_not_removed(error)
-                yield from self._pass(needed, verify, follow)
-                return
-            cursor = self._start(opened, number == first)
-            rows = None
-            for rows in log._steps(opened, cursor, verify=verify):
-                if rows.count and rows.end.last_offset >= self._next:
-                    batch = self._cut(opened.segment.decode(rows, needed))
-                    if batch.num_rows:
-                        yield batch
-                if rows.count:
-                    self._next = max(self._next, rows.end.last_offset + 1)
-                if self._done():
-                    return
-            assert rows is not None
-            self._resume = (opened.segment.base_offset, rows.cursor)
-            verdict = judge_rows(opened.segment, rows, is_last=opened.is_last)
-            if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
-                raise verdict.error(opened.path)
-
-    def _check_not_removed(self, error: StorageError) -> None:
-        """A segment went before its turn came. If compaction emptied it, what follows is there; if retention took it,
-        records are missing, and whoever reads has to know."""
-        log = self._log
-        log._look_again(error)
-        first = log._bases[0] if log._bases else 0
-        state = read_state(log._disk, log.path)
-        if (state.retained_until if state.begun_until >= first else first) > self._next:
-            raise OffsetError(
-                f"this record was removed before its turn to be read came; the log begins at {first} now",
-                path=log.path,
-                offset=self._next,
-                hint=f"continue at offset {first}, and let a cursor hold what has to stay",
-            ) from error
-
-    def _start(self, opened: _OpenSegment, is_first: bool) -> Cursor:
-        if self._resume is not None and self._resume[0] == opened.segment.base_offset and opened.is_last:
-            cursor = self._resume[1]
-            if cursor.position == len(opened.segment.buf):
-                return cursor
-            # A sealed segment may have been compacted meanwhile, even since the directory was looked at.
-            if opened.segment.cursor_at(cursor.previous_offset + 1, cursor.position) is not None:
-                return cursor
-        return opened.cursor_before(self._next) if is_first else opened.segment.start
-
-    def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The part of a batch that lies within the bounds."""
-        offsets = batch.column("offset").to_numpy()
-        low = int(np.searchsorted(offsets, self._next))
-        high = int(np.searchsorted(offsets, self._to_offset - 1, side="right"))
-        batch = batch.slice(low, high - low)
-        if self._from_us is not None:
-            batch = batch.filter(pc.fill_null(pc.greater_equal(_us(batch), self._from_us), False))
-        if self._to_us is not None:
-            batch = batch.filter(pc.fill_null(pc.less(_us(batch), self._to_us), False))
-        batch = batch.slice(0, min(batch.num_rows, self._records_left))
-        if self._bytes_left < 2**63 - 1 and batch.num_rows:
-            sizes = np.cumsum(pc.binary_length(batch.column("value")).to_numpy(), dtype=np.int64)
-            fitting = int(np.searchsorted(sizes, self._bytes_left, side="right"))
-            batch = batch.slice(0, max(fitting, 1))
-            self._bytes_left -= int(sizes[batch.num_rows - 1])
-            if fitting < len(sizes):
-                self._bytes_left = 0
-        self._records_left -= batch.num_rows
-        return batch
-
-
-def _us(batch: pa.RecordBatch) -> pa.Array:
-    return batch.column("timestamp").view(pa.int64())
-
-
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
     """The rows of a neutral batch as records."""
-    us = _us(batch).to_pylist()
+    us = us_of(batch).to_pylist()
     for offset, when, key, value, headers in zip(
         batch.column("offset").to_pylist(), us, batch.column("key").to_pylist(),
         batch.column("value").to_pylist(), batch.column("headers").to_pylist(), strict=True,

@@ -18,7 +18,7 @@ from duramen.errors import LeaseError
 from duramen.groups.deliveries import Delivery, DeliveryBatch, Seconds
 from duramen.groups.group import Group, GroupStatus
 from duramen.log.names import check_name
-from duramen.log.reader import Time
+from duramen.log.window import Time
 from duramen.model import Record, from_us
 
 if TYPE_CHECKING:

@@ -1,0 +1,165 @@
+"""One pass over a log between bounds: from a segment to the next, up to the end or on and on.
+
+What went meanwhile is told apart: a segment that compaction emptied is passed over, one that retention took is an error
+that says where to continue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.errors import OffsetError, StorageError, UsageError
+from duramen.formats.base import Cursor
+from duramen.log.compaction.state import read_state
+from duramen.log.ending import Ending, judge_rows
+from duramen.log.opened import OpenSegment
+from duramen.model import MAX_OFFSET, to_us
+
+if TYPE_CHECKING:
+    from duramen.log.reader import Log
+
+Time = datetime | str | int
+
+
+class Window:
+    """One pass over a log between bounds."""
+
+    def __init__(
+        self,
+        log: Log,
+        from_offset: int | None,
+        to_offset: int | None,
+        from_time: Time | None,
+        to_time: Time | None,
+        max_records: int | None,
+        max_bytes: int | None,
+    ) -> None:
+        self._log = log
+        if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
+            raise UsageError(f"{log.format} records have no time", path=log.path)
+        self._from_us = None if from_time is None else to_us(from_time)
+        self._to_us = None if to_time is None else to_us(to_time)
+        self._next = max(from_offset or 0, 0)
+        if self._from_us is not None and from_time is not None:
+            self._next = max(self._next, log.offset_at(from_time))
+        self._to_offset = MAX_OFFSET + 1 if to_offset is None else to_offset
+        self._records_left = 2**63 - 1 if max_records is None else max_records
+        self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
+        self._resume: tuple[int, Cursor] | None = None
+        """The segment's base and the place where the last pass ended, so that following does not walk it again."""
+
+    def run(self, names: Sequence[str], follow: bool, verify: bool) -> Iterator[pa.RecordBatch]:
+        wanted = list(names)
+        needed = list(wanted)
+        for extra in ("offset", "timestamp", "value"):
+            if extra not in needed and self._needs(extra):
+                needed.append(extra)
+        while True:
+            for batch in self._pass(needed, verify, follow):
+                yield batch if needed == wanted else batch.select(wanted)
+                if self._done():
+                    return
+            if not follow or self._done():
+                return
+            self._log.wait()
+
+    def _needs(self, column: str) -> bool:
+        if column == "timestamp":
+            return self._from_us is not None or self._to_us is not None
+        return column == "offset" or self._bytes_left < 2**63 - 1
+
+    def _done(self) -> bool:
+        return self._next >= self._to_offset or self._records_left <= 0 or self._bytes_left <= 0
+
+    def _pass(self, needed: Sequence[str], verify: bool, follow: bool) -> Iterator[pa.RecordBatch]:
+        """Everything from the next offset to the present end of the log."""
+        log = self._log
+        bases = log._bases
+        if not bases or self._done():
+            return
+        base = log._base_of(self._next)
+        first = 0 if base is None else bisect_left(bases, base)
+        for number in range(first, len(bases)):
+            self._next = max(self._next, bases[number] if number > first else 0)
+            if self._done():
+                return
+            try:
+                opened = log._segment_of(bases[number])
+            except StorageError as error:
+                self._check_not_removed(error)
+                yield from self._pass(needed, verify, follow)
+                return
+            cursor = self._start(opened, number == first)
+            rows = None
+            for rows in log._steps(opened, cursor, verify=verify):
+                if rows.count and rows.end.last_offset >= self._next:
+                    batch = self._cut(opened.segment.decode(rows, needed))
+                    if batch.num_rows:
+                        yield batch
+                if rows.count:
+                    self._next = max(self._next, rows.end.last_offset + 1)
+                if self._done():
+                    return
+            assert rows is not None
+            self._resume = (opened.segment.base_offset, rows.cursor)
+            verdict = judge_rows(opened.segment, rows, is_last=opened.is_last)
+            if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
+                raise verdict.error(opened.path)
+
+    def _check_not_removed(self, error: StorageError) -> None:
+        """A segment went before its turn came. If compaction emptied it, what follows is there; if retention took it,
+        records are missing, and whoever reads has to know."""
+        log = self._log
+        log._look_again(error)
+        first = log._bases[0] if log._bases else 0
+        state = read_state(log._disk, log.path)
+        if (state.retained_until if state.begun_until >= first else first) > self._next:
+            raise OffsetError(
+                f"this record was removed before its turn to be read came; the log begins at {first} now",
+                path=log.path,
+                offset=self._next,
+                hint=f"continue at offset {first}, and let a cursor hold what has to stay",
+            ) from error
+
+    def _start(self, opened: OpenSegment, is_first: bool) -> Cursor:
+        if self._resume is not None and self._resume[0] == opened.segment.base_offset and opened.is_last:
+            cursor = self._resume[1]
+            if cursor.position == len(opened.segment.buf):
+                return cursor
+            # A sealed segment may have been compacted meanwhile, even since the directory was looked at.
+            if opened.segment.cursor_at(cursor.previous_offset + 1, cursor.position) is not None:
+                return cursor
+        return opened.cursor_before(self._next) if is_first else opened.segment.start
+
+    def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The part of a batch that lies within the bounds."""
+        offsets = batch.column("offset").to_numpy()
+        low = int(np.searchsorted(offsets, self._next))
+        high = int(np.searchsorted(offsets, self._to_offset - 1, side="right"))
+        batch = batch.slice(low, high - low)
+        if self._from_us is not None:
+            batch = batch.filter(pc.fill_null(pc.greater_equal(us_of(batch), self._from_us), False))
+        if self._to_us is not None:
+            batch = batch.filter(pc.fill_null(pc.less(us_of(batch), self._to_us), False))
+        batch = batch.slice(0, min(batch.num_rows, self._records_left))
+        if self._bytes_left < 2**63 - 1 and batch.num_rows:
+            sizes = np.cumsum(pc.binary_length(batch.column("value")).to_numpy(), dtype=np.int64)
+            fitting = int(np.searchsorted(sizes, self._bytes_left, side="right"))
+            batch = batch.slice(0, max(fitting, 1))
+            self._bytes_left -= int(sizes[batch.num_rows - 1])
+            if fitting < len(sizes):
+                self._bytes_left = 0
+        self._records_left -= batch.num_rows
+        return batch
+
+
+def us_of(batch: pa.RecordBatch) -> pa.Array:
+    """The times of a batch as microseconds."""
+    return batch.column("timestamp").view(pa.int64())
