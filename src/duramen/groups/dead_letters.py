@@ -30,6 +30,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from duramen.errors import LockedError, UsageError
+from duramen.log.reader import Log
 from duramen.log.writer import WritableLog
 from duramen.model import HEADERS, KEY, VALUE, Record
 
@@ -40,12 +41,14 @@ Target = WritableLog | str | os.PathLike[str]
 
 
 class DeadLetters:
-    """The way into another log: one that is open for append, or a path, which is opened for every move."""
+    """The way into another log: one that is open for append, or a path on the disk of the source, which is opened for
+    every move."""
 
-    def __init__(self, target: Target, group: str, source: str) -> None:
+    def __init__(self, target: Target, group: str, source: Log) -> None:
         self._target = target
         self._group = group
-        self._source = source
+        self._source = source.path
+        self._disk = source._disk
         if isinstance(target, WritableLog):
             _check(target)
         elif not isinstance(target, str | os.PathLike):
@@ -75,7 +78,7 @@ class DeadLetters:
         until = time.monotonic() + LOCK_PATIENCE_S
         while True:
             try:
-                log = WritableLog(os.fspath(self._target))
+                log = WritableLog(os.fspath(self._target), disk=self._disk)
                 break
             except LockedError:
                 if time.monotonic() >= until:

@@ -120,7 +120,7 @@ class Group:
         self._start = start
         self._lease_ms = to_ms(lease, "lease")
         self._max_attempts = max_attempts
-        self._dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log.path)
+        self._dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
         self._durability = _checked(durability)
         self._window = window
         self._clock = clock or _now_ms
@@ -364,8 +364,7 @@ class Group:
         return self._turn(partial(self._reset, offset))
 
     def _reset(self, offset: int, now_ms: int) -> int:
-        self._journal.write(self._journal.machine.reset(offset, now_ms), now_ms)
-        self._journal.rewrite(now_ms)
+        self._journal.restart(self._journal.machine.reset(offset, now_ms), now_ms)
         return offset
 
     def _where(self, where: str | int) -> int:
@@ -399,8 +398,7 @@ class Group:
         def rewound(now_ms: int) -> bool:
             if self._journal.machine.top() <= next_offset:
                 return False
-            self._journal.write(self._journal.machine.rewind(next_offset), now_ms)
-            self._journal.rewrite(now_ms)
+            self._journal.restart(self._journal.machine.rewind(next_offset), now_ms)
             return True
 
         return self._turn(rewound)

@@ -11,8 +11,12 @@ how others notice.
 **What is wrong.** Events that were not synced when the power went may be missing anywhere behind the last sync, so a
 bad place in the delta is no surprise: the whole events before and behind it count (an ack that is whole is a fact),
 what is missing is delivered again, and the bytes are copied aside and left behind by rewriting. It is the same for
-damage in older bytes, and shows as a warning. A reset is never left to the delta alone: it rewrites at once. A file is
-never shortened, because somebody may have it mapped.
+damage in older bytes, and shows as a warning. A reset is never left to the delta, of which a power loss could keep the
+reset and lose what follows: it goes into new files at once. A file is never shortened, because somebody may have it
+mapped.
+
+**Whose name it is.** Another process may have been killed between giving a delta its name and syncing that. So whoever
+syncs events in a delta that he did not begin syncs its directory, too, once.
 
 A snapshot has its name only after it was synced. So a bad one is damage, and so is a bad header of a delta: these raise
 `CorruptionError`, unless ``on_damage="redeliver"``: then what the other file says counts. A version or an event that
@@ -198,6 +202,8 @@ class Journal:
         self._has_directory = False
         self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
+        self._named_ms: int | None = None
+        """Which delta is known to have its name on the disk."""
 
     # --- sharing
 
@@ -264,7 +270,18 @@ class Journal:
             self.machine.apply(runs)
         if self._is_long():
             self.rewrite(now_ms)
-        return Ticket(self._created_ms, self._end, self._file)
+        # Also where nothing was written: what is there already may be another process' and not synced yet.
+        is_synced = self._synced[:2] == (self._created_ms, self._end)
+        return Ticket(self._created_ms, self._end, self._file if is_synced else self._opened())
+
+    def restart(self, runs: Sequence[Run], now_ms: int) -> None:
+        """Apply events that begin with a reset, by new files; on the disk when this returns. Under the lock."""
+        self.machine.apply(runs)
+        try:
+            self.rewrite(now_ms)
+        except BaseException:
+            self.forget()
+            raise
 
     def _opened(self) -> File:
         if self._file is None:
@@ -300,6 +317,7 @@ class Journal:
         self.must_rewrite, self._torn, self._file = False, b"", None
         self._created_ms, self._end, self._start_bytes = created_ms, len(delta), len(delta)
         self._synced = Ticket(created_ms, len(delta), None)
+        self._named_ms = created_ms
         self.exists = True
 
     def _replace(self, suffix: str, path: str, content: bytes) -> None:
@@ -318,15 +336,22 @@ class Journal:
 
     def sync(self, ticket: Ticket) -> None:
         """Return when the events before the ticket are on the disk. Without the lock."""
-        synced, end = self._synced, self._end
-        # Whoever replaced the delta since had seen those events, and his snapshot is on the disk.
-        if ticket.created_ms != self._created_ms or ticket.file is None:
+        synced, end, created_ms = self._synced, self._end, self._created_ms
+        # Whoever replaced the delta since had seen those events, and his files are on the disk.
+        if ticket.created_ms != created_ms or ticket.file is None:
+            self._sync_name(created_ms)
             return
         if ticket.created_ms == synced.created_ms and ticket.end <= synced.end:
             return
         ticket.file.sync()
+        self._sync_name(created_ms)
         if self._synced is synced and self._created_ms == ticket.created_ms:
             self._synced = ticket._replace(end=end)
+
+    def _sync_name(self, created_ms: int | None) -> None:
+        if self._named_ms != created_ms:
+            self._disk.sync_directory(self.place.directory)
+            self._named_ms = created_ms
 
     def delete(self) -> bool:
         """Remove the files; False where there are none. Under the lock."""
