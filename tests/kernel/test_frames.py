@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from collections.abc import Callable
 from pathlib import Path
@@ -479,6 +480,21 @@ def test_values_are_measured(values: list[bytes]) -> None:
     lengths = [len(value) for value in values] or [0]
     assert both("measure_values", lambda: ((values,), {}, ()))[0] == (sum(lengths), min(lengths), max(lengths))
     assert both("measure_values", lambda: ((tuple(values),), {}, ()))[0] == (sum(lengths), min(lengths), max(lengths))
+    data, offsets = b"".join(values), np.cumsum([0, *map(len, values)]).astype(np.int32)
+    assert both("measure_values", lambda: ((data, offsets), {}, ()))[0] == (sum(lengths), min(lengths), max(lengths))
+
+
+@given(st.binary(max_size=9), st.lists(st.integers(-3, 12), max_size=5))
+def test_offsets_that_make_no_sense_are_refused(data: bytes, offsets: list[int]) -> None:
+    answer = both("measure_values", lambda: ((data, np.array(offsets, np.int32)), {}, ()))
+    pairs = list(itertools.pairwise(offsets))
+    bad = [row for row, (start, stop) in enumerate(pairs) if not 0 <= start <= stop <= len(data)]
+    if bad:
+        assert answer == Refused(f"row {bad[0]} does not fit")
+    elif not offsets:
+        assert answer == Refused("the columns differ in length")
+    else:
+        assert answer[0][0] == sum(stop - start for start, stop in pairs)
 
 
 @given(records(most=9, payload_bytes=60), st.integers(1, 200), st.integers(-50, 50))

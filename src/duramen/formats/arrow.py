@@ -38,25 +38,32 @@ REUSED_FROM_BYTES = 64 << 10
 REUSED_UP_TO_BYTES = 16 << 20
 
 
+_PAGE_BYTES = 4096
+
+
 class _Scratch(threading.local):
     memory: npt.NDArray[np.uint8] | None = None
+    address = 0
 
 
 _scratch = _Scratch()
 _UNUSED = 3  # references while nobody uses the memory: the attribute, the local name, the argument of the question
 
 
-def allocate(size_bytes: int) -> memoryview:
+def allocate(size_bytes: int, position: int = 0) -> memoryview:
     """Memory that is not cleared first, because all of it will be written.
 
     Each thread keeps its last block and uses it again once nothing refers to it any more: fresh memory of this size
-    comes from the operating system page by page, which costs more than what is written into it."""
+    comes from the operating system page by page, which costs more than what is written into it. It lies in its page as
+    a file's bytes at ``position`` lie in theirs: the operating system copies such memory a fifth faster."""
     if not REUSED_FROM_BYTES <= size_bytes <= REUSED_UP_TO_BYTES:
         return memoryview(np.empty(size_bytes, np.uint8))  # type: ignore[arg-type]
     memory = _scratch.memory
-    if memory is None or len(memory) < size_bytes or sys.getrefcount(memory) > _UNUSED:
-        memory = _scratch.memory = np.empty(size_bytes + size_bytes // 8, np.uint8)
-    return memoryview(memory)[:size_bytes]  # type: ignore[arg-type]
+    if memory is None or len(memory) < size_bytes + _PAGE_BYTES or sys.getrefcount(memory) > _UNUSED:
+        memory = _scratch.memory = np.empty(size_bytes + size_bytes // 8 + _PAGE_BYTES, np.uint8)
+        _scratch.address = memory.ctypes.data
+    start = (position - _scratch.address) % _PAGE_BYTES
+    return memoryview(memory)[start : start + size_bytes]  # type: ignore[arg-type]
 
 
 def binary_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:

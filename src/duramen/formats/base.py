@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.formats.arrow import binary_buffers
 from duramen.formats.index import Index
 from duramen.formats.structs import Block, Buffer
 from duramen.kernel.layout import Columns, FrameColumns, ScanEnd, Stop
@@ -186,22 +187,38 @@ _VALUES_SCHEMA = pa.schema([VALUE])
 
 
 class Values:
-    """Records that are nothing but values, as the bytes that the caller gave: no Arrow array is made of them unless a
-    format needs one. Looks like a batch to whoever queues and cuts it."""
+    """Records that are nothing but values, where the caller has them: bytes objects, or an Arrow array without nulls.
+    No copy is made of them unless a format needs one. Looks like a batch to whoever queues and cuts it.
 
-    __slots__ = ("longest", "nbytes", "num_rows", "shortest", "values")
+    ``values`` and ``offsets`` are what the kernel takes: bytes objects and None, or a buffer and where each value lies.
+    """
+
+    __slots__ = ("_array", "longest", "nbytes", "num_rows", "offsets", "shortest", "values")
     schema = _VALUES_SCHEMA
 
-    def __init__(self, values: Sequence[bytes]) -> None:
-        self.values = tuple(values)
-        self.num_rows = len(self.values)
-        self.nbytes, self.shortest, self.longest = kernel.measure_values(self.values)
+    def __init__(self, values: Sequence[bytes] | pa.BinaryArray) -> None:
+        self._array: pa.BinaryArray | None = None
+        self.values: Any
+        self.offsets: npt.NDArray[np.int32] | None = None
+        if isinstance(values, pa.Array):
+            self._array = values
+            self.values, self.offsets = binary_buffers(values)
+            self.num_rows = len(self.offsets) - 1
+        else:
+            self.values = tuple(values)
+            self.num_rows = len(self.values)
+        self.nbytes, self.shortest, self.longest = kernel.measure_values(self.values, self.offsets)
 
     def slice(self, start: int, length: int | None = None) -> Values:
+        if self._array is not None:
+            return Values(self._array.slice(start, length))
         return Values(self.values[start : None if length is None else start + length])
 
+    def array(self) -> pa.BinaryArray:
+        return self._array if self._array is not None else pa.array(self.values, VALUE.type)
+
     def batch(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array(self.values, VALUE.type)], schema=self.schema)
+        return pa.RecordBatch.from_arrays([self.array()], schema=self.schema)
 
 
 class Encoded(NamedTuple):

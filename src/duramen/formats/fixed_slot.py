@@ -262,7 +262,7 @@ class FixedSlot(Format):
     def encode_values(self, values: Values, cursor: Cursor, default_us: int = 0) -> Encoded:
         first = cursor.previous_offset + 1
         try:
-            return self._encode(cursor, np.arange(first, first + values.num_rows), values.values, None)
+            return self._encode(cursor, np.arange(first, first + values.num_rows), values.values, values.offsets)
         except ValueError:
             self.accept_values(values)
             raise
@@ -281,7 +281,7 @@ class FixedSlot(Format):
 
     def _encode(self, cursor: Cursor, offsets: Int64s, values: Any, value_offsets: Any) -> Encoded:
         size, first = self._record_size(), cursor.previous_offset + 1
-        out = allocate(len(offsets) * (size + CRC.size))
+        out = allocate(len(offsets) * (size + CRC.size), cursor.position)
         kernel.encode_slots(out, size, values, value_offsets)
         columns = SlotColumns(offsets, offsets * (size + CRC.size))
         end = ScanEnd(len(offsets), cursor.position + len(out), int(Stop.END), first + len(offsets) - 1)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UsageError
@@ -186,7 +187,7 @@ class FrameSegment(Segment):
         sizes = np.diff(frames.position, append=rows.end.position)[kept]
         starts = frames.position[kept]
         total = int(sizes.sum())
-        data = allocate(total)
+        data = allocate(total, cursor.position)
         kernel.gather(self.buf, starts, sizes.astype(np.uint32), np.empty(len(starts) + 1, np.int32), data)
         moved = cursor.position + np.cumsum(sizes) - sizes
         columns = FrameColumns(**{field.name: getattr(frames, field.name)[kept] for field in fields(frames)})
@@ -227,7 +228,7 @@ def encode_frames(
     size = _span(value_offsets) + batch.num_rows * (layout.header_bytes + layout.trailer_bytes)
     if header_offsets is not None:
         size += _span(header_offsets)
-    out = allocate(size)
+    out = allocate(size, cursor.position)
     try:
         kernel.encode_frames(
             out, layout, columns, values, value_offsets, base_position=cursor.position,
@@ -246,11 +247,12 @@ def encode_values(values: Values, cursor: Cursor, dialect: Dialect, default_us: 
     if dialect.timestamp_unit is not None:
         timestamps = np.full(values.num_rows, default_us // 1000 if dialect.timestamp_unit == "ms" else default_us)
     columns = _columns(np.arange(first, first + values.num_rows), timestamps, None)
-    out = allocate(values.nbytes + values.num_rows * (layout.header_bytes + layout.trailer_bytes))
+    size = values.nbytes + values.num_rows * (layout.header_bytes + layout.trailer_bytes)
+    out = allocate(size, cursor.position)
     try:
-        kernel.encode_frames(out, layout, columns, values.values, base_position=cursor.position)
+        kernel.encode_frames(out, layout, columns, values.values, values.offsets, base_position=cursor.position)
     except ValueError:
-        _refuse_long(np.array([len(value) for value in values.values]), layout)
+        _refuse_long(np.asarray(pc.binary_length(values.array())), layout)
         raise
     return _encoded(out, columns, cursor)
 

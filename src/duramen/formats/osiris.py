@@ -375,8 +375,8 @@ class Osiris(Format):
         if self._compression != Compression.NONE:
             return self.encode(values.batch(), cursor, default_us)
         first, count = cursor.previous_offset + 1, values.num_rows
-        timestamps = np.full(count, default_us // 1000)
-        return self._encode(cursor, np.arange(first, first + count), timestamps, values.nbytes, values.values)
+        offsets, timestamps = np.arange(first, first + count), np.full(count, default_us // 1000)
+        return self._encode(cursor, offsets, timestamps, values.nbytes, values.values, values.offsets)
 
     def _encode(
         self,
@@ -405,7 +405,7 @@ class Osiris(Format):
         chunks.records[:-1] = starts[1:] - starts[:-1]
         chunks.records[-1] = count - int(starts[-1])
         if self._compression == Compression.NONE:
-            data = allocate(values_bytes + count * SIMPLE.size + found * HEADER.size)
+            data = allocate(values_bytes + count * SIMPLE.size + found * HEADER.size, cursor.position)
             kernel.encode_chunks(data, self._chunk_version, chunks, values, value_offsets, cursor.position)
         else:
             data = memoryview(self._compressed(chunks, values, value_offsets, cursor.position))

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from duramen.kernel._values cimport duramen_values, point_at, point_into
+from duramen.kernel._values cimport duramen_values, point_at, point_into, value_at
 
 from duramen.kernel.layout import FrameHit, ScanEnd
 
@@ -195,9 +195,26 @@ def pick_strides(const int64_t[::1] value_positions not None, const uint32_t[::1
     return found, counted_from
 
 
-def measure_values(values not None):
+def measure_values(values not None, const int32_t[::1] value_offsets=None):
+    cdef int64_t total = 0, shortest = 2**63 - 1, longest = 0, length, row
+    cdef const uint8_t[::1] data = None
+    cdef duramen_values source
+    cdef const uint8_t *value_start
+    if value_offsets is not None:
+        data = values
+        point_into(data, value_offsets, &source)
+        with nogil:
+            for row in range(source.count):
+                if not value_at(&source, row, &value_start, &length):
+                    shortest = -1 - row
+                    break
+                total += length
+                shortest = min(shortest, length)
+                longest = max(longest, length)
+        if shortest < 0:
+            raise ValueError(f"row {-1 - shortest} does not fit")
+        return total, shortest if source.count else 0, longest
     cdef tuple held = tuple(values)
-    cdef int64_t total = 0, shortest = 2**63 - 1, longest = 0, length
     for value in held:
         if type(value) is not bytes:
             raise TypeError(f"a value is bytes, not {type(value).__name__}")

@@ -14,6 +14,7 @@ cdef extern from "bytes.h" nogil:
         const uint8_t *data
         int64_t data_bytes
         const int32_t *offsets
+    int value_at(const duramen_values *values, int64_t row, const uint8_t **data, int64_t *length)
 
 
 cdef inline void *point_at(tuple values, duramen_values *out) except NULL:

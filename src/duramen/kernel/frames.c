@@ -187,6 +187,11 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
 {
     const int big = (int)layout->big_endian;
     int64_t at = 0;
+    struct {
+        uint8_t *at;
+        const uint8_t *from;
+        int64_t len;
+    } late = {0};
 
     for (int64_t row = 0; row < values->count; row++) {
         const uint8_t *value, *blob = NULL;
@@ -215,10 +220,18 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
         if (value_len > 0) memcpy(body, value, (size_t)value_len);
         if (layout->trailer_bytes > 0) memset(body + value_len, 0, (size_t)layout->trailer_bytes);
         if (layout->checksum != CHECKSUM_NONE) {
+            /* Bytes stored a moment ago are slow to load again. A value alone is summed up where it comes from; what
+             * is summed up with its header waits until the next frame is written. */
             uint8_t *checksum_at = layout->checksum_at < 0 ? p + size - 4 : p + layout->checksum_at;
             const uint8_t *from = p + layout->covered_from;
-            /* A value alone is summed up where it comes from: bytes stored a moment ago are slow to load again. */
-            store32(checksum_at, checksum_of(layout, from == body ? value : from, body + value_len - from), big);
+            if (from == body) {
+                store32(checksum_at, checksum_of(layout, value, value_len), big);
+            } else {
+                if (late.at != NULL) store32(late.at, checksum_of(layout, late.from, late.len), big);
+                late.at = checksum_at;
+                late.from = from;
+                late.len = body + value_len - from;
+            }
         }
         rows->position[row] = base_position + at;
         rows->value_position[row] = base_position + (body - out);
@@ -226,6 +239,7 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
         rows->headers_length[row] = (uint32_t)blob_len;
         at += size;
     }
+    if (late.at != NULL) store32(late.at, checksum_of(layout, late.from, late.len), big);
     return at;
 }
 

@@ -270,7 +270,7 @@ Values = Buffer | Sequence[bytes]
 def _slices(values: Values, offsets: Int32s | None) -> Iterator[bytes | None]:
     """The values; None for one whose offsets make no sense."""
     if offsets is None:
-        measure_values(values)  # type: ignore[arg-type]
+        measure_values(values)
         yield from values  # type: ignore[misc]
         return
     if len(offsets) == 0:
@@ -361,12 +361,20 @@ def pick_strides(
     return found, counted_from
 
 
-def measure_values(values: Sequence[bytes]) -> tuple[int, int, int]:
-    """The bytes of all values, of the shortest and of the longest; refuses anything but bytes."""
-    for value in values:
-        if type(value) is not bytes:
-            raise TypeError(f"a value is bytes, not {type(value).__name__}")
-    lengths = [len(value) for value in values]
+def measure_values(values: Values, value_offsets: Int32s | None = None) -> tuple[int, int, int]:
+    """The bytes of all values, of the shortest and of the longest; refuses anything but bytes, and offsets that make
+    no sense."""
+    if value_offsets is None:
+        for value in values:
+            if type(value) is not bytes:
+                raise TypeError(f"a value is bytes, not {type(value).__name__}")
+        lengths = [len(value) for value in values]  # type: ignore[arg-type]
+    else:
+        lengths = []
+        for row, found in enumerate(_slices(values, value_offsets)):
+            if found is None:
+                raise ValueError(f"row {row} does not fit")
+            lengths.append(len(found))
     return sum(lengths), min(lengths, default=0), max(lengths, default=0)
 
 

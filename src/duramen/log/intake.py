@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from duramen.formats import Format
 from duramen.formats.base import Values, schema_for
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
 
-__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "many", "merge", "one", "stamp"]
+__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "stamp"]
 
 Batch: TypeAlias = pa.RecordBatch | Values
 
@@ -34,9 +34,7 @@ def one(
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
     if type(value) is bytes and key is None and not headers and timestamp is None:
-        values = Values((value,))
-        fmt.accept_values(values)
-        return values
+        return _accepted(fmt, Values((value,)))
     columns: dict[str, pa.Array] = {"value": pa.array([value], VALUE.type)}
     if key is not None:
         columns["key"] = _array([key], KEY.type, "key")
@@ -57,10 +55,8 @@ def many(fmt: Format, data: Any) -> Batch:
         batch = data
     elif isinstance(data, pa.Table):
         batch = _whole(data)
-    elif isinstance(data, pa.Array) and data.type == VALUE.type:
-        batch = pa.RecordBatch.from_arrays([data], names=["value"])
-        fmt.accept(batch)
-        return batch
+    elif isinstance(data, pa.Array) and data.type == VALUE.type and not data.null_count:
+        return _accepted(fmt, Values(data))
     elif isinstance(data, (pa.Array, pa.ChunkedArray)):
         batch = _whole(pa.table({"value": data}))
     elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
@@ -72,11 +68,15 @@ def many(fmt: Format, data: Any) -> Batch:
         except TypeError:  # a bytearray, a memoryview; or nothing that Arrow can make bytes of
             batch = pa.RecordBatch.from_arrays([_array(list(items), VALUE.type, "value")], names=["value"])
         else:
-            fmt.accept_values(values)
-            return values
+            return _accepted(fmt, values)
     batch = _neutral(fmt, batch)
     fmt.accept(batch)
     return batch
+
+
+def _accepted(fmt: Format, values: Values) -> Values:
+    fmt.accept_values(values)
+    return values
 
 
 def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
@@ -143,7 +143,7 @@ def merge(parts: Sequence[Batch]) -> Batch:
     """Batches one behind another; a column that only some have is null in the others."""
     if len(parts) == 1:
         return parts[0]
-    plain = [part.values for part in parts if isinstance(part, Values)]
+    plain = [part.values for part in parts if isinstance(part, Values) and part.offsets is None]
     if len(plain) == len(parts):
         return Values(tuple(chain.from_iterable(plain)))
     batches = [part.batch() if isinstance(part, Values) else part for part in parts]
@@ -161,6 +161,11 @@ def merge(parts: Sequence[Batch]) -> Batch:
         for batch in batches
     ]
     return pa.concat_batches(same)
+
+
+def has_times(batch: Batch) -> TypeGuard[pa.RecordBatch]:
+    """Whether the caller gave times with the records."""
+    return not isinstance(batch, Values) and "timestamp" in batch.schema.names
 
 
 def stamp(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]:
@@ -189,7 +194,7 @@ def stamp(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]
 
 def goes_back(batch: Batch, last_us: int) -> bool:
     """Whether a time that the caller gave is before the one that precedes it."""
-    if isinstance(batch, Values) or "timestamp" not in batch.schema.names:
+    if not has_times(batch):
         return False
     given = batch.column("timestamp").view(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
     return bool(len(given)) and (int(given[0]) < last_us or bool((np.diff(given) < 0).any()))

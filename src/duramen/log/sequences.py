@@ -249,7 +249,7 @@ def _values_crc(values: Any, crc: int = 0) -> int:
 
 def _batch_crc(batch: intake.Batch) -> int:
     if isinstance(batch, intake.Values):
-        return kernel.crc32c(b"".join(batch.values))
+        return kernel.crc32c(b"".join(batch.values)) if batch.offsets is None else _values_crc(batch.array())
     return _values_crc(batch.column("value"))
 
 

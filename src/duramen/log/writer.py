@@ -388,7 +388,7 @@ class WritableLog(Log):
         limits = self.codec.capabilities
         now_us = max(self._now_us(), self._last_us if limits.ordered_timestamps else 0)
         batches = [request.work.batch for request in group]
-        if not any("timestamp" in batch.schema.names for batch in batches):
+        if not any(map(intake.has_times, batches)):
             return group, intake.merge(batches), now_us, now_us
         taken, stamped, last_us = [], [], self._last_us
         for request, batch in zip(group, batches, strict=True):
