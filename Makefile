@@ -95,14 +95,14 @@ bench-brokers: build $(VENV)/.bench ## the same beside RabbitMQ Streams and Kafk
 fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
-torture: build ## crash the writer everywhere on a simulated disk (SECONDS=60)
+torture: build ## crash writers, producers and consumers everywhere on a simulated disk (SECONDS=60)
 	$(BIN)/python -m duramen.testing.torture --seconds $(SECONDS)
-	$(BIN)/python -m duramen.testing.producers --seconds $(SECONDS)
 
 KILLS ?= 200
-kill: build ## kill real writer processes at random moments (KILLS=200)
+kill: build ## kill real writers, producers and consumers at random moments (KILLS=200 each)
 	$(BIN)/python -m tests.torture.kill --kills $(KILLS)
 	$(BIN)/python -m tests.torture.kill_producers --kills $(KILLS)
+	$(BIN)/python -m tests.torture.kill_consumers --kills $(KILLS)
 
 browser: build $(VENV)/.browser ## the page of `duramen serve` in a real chromium (root installs one from the distribution)
 	@command -v chromium chromium-browser google-chrome >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -q chromium

@@ -210,3 +210,26 @@ def test_a_crash_anywhere_leaves_the_old_or_the_new_position() -> None:
         for pattern in patterns():
             with ConsumableLog("/log", disk=image.crash(pattern)) as crashed:
                 assert crashed.cursor("a").load() in allowed
+
+
+def test_a_new_segment_without_its_beginning_hides_no_cursor_from_a_reader() -> None:
+    """A crash while an osiris log rolls: who reads, and recovers nothing, finds what the segment before says."""
+    disk = SimulatedDisk()
+    log = ConsumableWritableLog("/log", disk=disk, format="osiris")
+    log.append(b"one")
+    log.cursor("c").store(1)
+    log.producer("p").append(b"two", sequence=7)
+    clones: list[SimulatedDisk] = []
+    disk.on_operation = lambda _number, _operation: clones.append(disk.clone())
+    log.seal()
+    log.append(b"three")
+    disk.on_operation = None
+    assert len(log.segments) == 2
+    found = set()
+    for number, clone in enumerate(clones):
+        for left in (clone, *(clone.crash(pattern) for pattern in patterns(number, 2))):
+            with ConsumableLog("/log", disk=left) as reader:
+                assert reader.cursor("c").load() == 1
+                assert [(one.name, one.sequence) for one in reader.producers()] == [("p", 7)]
+                found.add(reader.segments[-1].size_bytes)
+    assert 0 in found

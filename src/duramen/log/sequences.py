@@ -51,6 +51,7 @@ from duramen.errors import CorruptionError, UnknownVersionError, UsageError
 from duramen.formats.arrow import binary_buffers
 from duramen.formats.base import Encoded, SequenceRun
 from duramen.log import intake
+from duramen.log.begun import last_begun
 from duramen.log.commit import Request
 from duramen.log.reader import Log
 from duramen.log.sidecar import DIRECTORY, replace_file
@@ -201,9 +202,8 @@ def read(log: Log) -> dict[bytes, Last]:
 
 def _with_tracking(log: Log, known: dict[bytes, Last]) -> dict[bytes, Last]:
     """With what the format itself keeps of producers in its last segment."""
-    segments = log.segments
-    if segments and log.codec.capabilities.tracking:
-        segment = log.codec.open_segment(log._disk.map(segments[-1].path).data, segments[-1].base_offset)
+    segment = last_begun(log) if log.codec.capabilities.tracking else None
+    if segment is not None:
         for name, (offset, sequence) in log.codec.sequences(segment).items():
             if name not in known or known[name].sequence < sequence:
                 known[name] = Last(sequence, offset)

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping
 from functools import partial
 
+from duramen.log.begun import last_begun
 from duramen.log.reader import Log
 from duramen.log.writer import WritableLog
 
@@ -30,8 +31,8 @@ def stored_offsets(log: Log) -> dict[bytes, int]:
     last = segments[-1]
     known = _answers.get(log)
     if known is None or known[:2] != (last.path, last.size_bytes):
-        data = log._disk.map(last.path).data[: last.size_bytes]
-        found = log.codec.consumer_offsets(log.codec.open_segment(data, last.base_offset))
+        begun = last_begun(log)
+        found = {} if begun is None else log.codec.consumer_offsets(begun)
         _answers[log] = known = (last.path, last.size_bytes, found)
     return known[2]
 

@@ -12,18 +12,15 @@ is left:
 - what is then acknowledged stays so after yet another power loss, also one in the middle of all that; `verify` finds
   nothing to complain about.
 
-``python -m duramen.testing.consumers --seconds 600`` hunts for a run that breaks one of these. Every run of a case is
-the same; a failure names it in the form that ``--case`` runs alone.
+``python -m duramen.testing.torture --only groups`` hunts for a run that breaks one of these. Every run of a case is the
+same; a failure names it in the form that ``--case`` of that command runs alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
-import itertools
 import json
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +33,6 @@ from duramen.formats.base import Severity
 from duramen.groups.deliveries import Delivery
 from duramen.groups.group import Group
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.reader import Log
 from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from duramen.testing.consuming import COMPACT_BYTES, CURSORS, DEAD, GROUP, Consuming, Moment, Told, same_times
@@ -62,26 +58,27 @@ class Case:
 
     def __str__(self) -> str:
         told = [self.setup, self.seed, self.moment, self.pattern]
-        return ":".join(str(part) for part in told if part is not None)
+        return ":".join(str(part) for part in ("groups", *told) if part is not None)
 
     @classmethod
     def parse(cls, text: str) -> Case:
         """Read what `str` wrote.
 
-        >>> Case.parse("keratin:7:12:-1")
+        >>> Case.parse("groups:keratin:7:12:-1")
         Case(setup='keratin', seed=7, moment=12, pattern=-1)
         """
-        setup, *numbers = text.split(":")
+        _, setup, *numbers = text.split(":")
         return cls(setup, *(int(number) for number in numbers))
 
 
 @dataclass
 class ConsumerExplorer:
     """Crashes runs, and counts the distinct disks that the crashes left. ``every``: one of so many power losses is
-    looked at, and one of a third as many kills; ``inner_every``: and in one of so many of those the power fails again,
-    after each operation of the recovery."""
+    looked at, ``kills_every``: one of so many kills; ``inner_every``: in one of so many of those the power fails
+    again, after each operation of the recovery."""
 
     every: int = 6
+    kills_every: int = 2
     inner_every: int = 40
     random_patterns: int = 6
     states: set[bytes] = field(default_factory=set)
@@ -103,13 +100,12 @@ class ConsumerExplorer:
                     if self.deadline is not None and time.monotonic() > self.deadline:
                         return
         except (BrokenPromiseError, DuramenError) as error:
-            text = f"{type(error).__name__}: {error}\n  again: python -m duramen.testing.consumers --case {at}"
-            raise BrokenPromiseError(text) from error
+            raise BrokenPromiseError(f"{at}: {error}") from error
 
     def _patterns(self, case: Case, number: int) -> Iterator[tuple[int, CrashPattern | None]]:
         found = [None, *patterns(case.seed * 1000 + number, self.random_patterns)]
         for index, pattern in enumerate(found, KILLED):
-            every = self.every if pattern is not None else max(self.every // 3, 1)
+            every = self.every if pattern is not None else self.kills_every
             chosen = not random.Random(f"{case.setup} {case.seed} {number} {index}").randrange(every)
             if case.pattern == index or (case.pattern is None and chosen):
                 yield index, pattern
@@ -259,47 +255,8 @@ class After:
 
 def dead_values(disk: SimulatedDisk) -> set[bytes]:
     """The values that were given up on, as they were."""
-    with Log(DEAD, disk=disk) as log:
+    with WritableLog(DEAD, disk=disk.clone()) as log:
         values = [record.value for record in log.scan()]
         if log.codec.capabilities.headers:
             return set(values)
     return {base64.b64decode(json.loads(value)["value_base64"]) for value in values}
-
-
-def hunt(names: Sequence[str], explorer: ConsumerExplorer, seed: int) -> Iterator[Case]:
-    """Every setup with one seed after another, for ever; answers each case when it is done."""
-    for number in itertools.count(seed):
-        for setup in names:
-            case = Case(setup, number)
-            explorer.explore(case)
-            yield case
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m duramen.testing.consumers", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--format", choices=NAMES, action="append", help="this one only; may be repeated")
-    parser.add_argument("--case", help="one case, as a failure prints it")
-    given = parser.parse_args(arguments)
-    explorer = ConsumerExplorer(deadline=time.monotonic() + given.seconds)
-    runs = 0
-    try:
-        if given.case is not None:
-            explorer.deadline = None
-            explorer.explore(Case.parse(given.case))
-            sys.stdout.write(f"{given.case}: all promises hold\n")
-            return 0
-        for _ in hunt(given.format or NAMES, explorer, given.seed):
-            runs += 1
-            if explorer.deadline is not None and time.monotonic() > explorer.deadline:
-                break
-    except BrokenPromiseError as error:
-        sys.stdout.write(f"BROKEN {error}\n")
-        return 1
-    sys.stdout.write(f"{runs} runs, {explorer.crashes:,} crashes, {len(explorer.states):,} distinct states\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

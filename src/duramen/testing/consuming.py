@@ -318,10 +318,15 @@ class Consuming:
     def _power(self, _who: int) -> None:
         """The power fails, and both start again."""
         pattern = self._chance.choice(patterns(self._chance.getrandbits(32)))
+        told = self._told
+        told.written = set(told.durable)
+        told.records = {offset: value for offset, value in told.records.items() if offset in told.kept}
+        told.holds.clear()
+        told.epochs.clear()
         self._begin(self._disk.crash(pattern))
-        self._told.lose_power({record.offset: record.value for record in read_all(self._logs[0])})
+        told.lose_power({record.offset: record.value for record in read_all(self._logs[0])})
         for name in CURSORS:
             found = self._logs[0].cursor(name).load()
-            if found not in self._told.cursors[name]:
-                raise BrokenPromiseError(f"cursor {name}: {found}, which is none of {self._told.cursors[name]}")
-            self._told.cursors[name] = (found,)
+            if found not in told.cursors[name]:
+                raise BrokenPromiseError(f"cursor {name}: {found}, which is none of {told.cursors[name]}")
+            told.cursors[name] = (found,)

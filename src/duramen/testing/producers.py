@@ -11,18 +11,15 @@ or the process is killed, and this is checked of what is left:
   so it is after yet another power loss, also one in the middle of a recovery;
 - `verify` finds nothing to complain about.
 
-``python -m duramen.testing.producers --seconds 600`` hunts for a run that breaks one of these.
+``python -m duramen.testing.torture --only producers`` hunts for a run that breaks one of these.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import random
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from unittest import mock
@@ -237,7 +234,7 @@ class ProducerExplorer:
                         self._crash(sending, moment, pattern, dice)
                     except (BrokenPromiseError, DuramenError) as error:
                         raise BrokenPromiseError(
-                            f"{setup}, seed {seed}, moment {number} after {moment.operation}, "
+                            f"producers:{setup}:{seed}: moment {number}, after {moment.operation}, "
                             f"{pattern or 'killed'}: {type(error).__name__}: {error}"
                         ) from error
                 if self.deadline is not None and time.monotonic() > self.deadline:
@@ -311,35 +308,3 @@ class ProducerExplorer:
                     found = check_sequences(log, f"after a crash in recovery ({pattern!r})")
                 if lasts is not None and found != lasts:
                     raise BrokenPromiseError(f"after a crash in recovery ({pattern!r}): {found} instead of {lasts}")
-
-
-def _runs(setups: Sequence[str], seed: int) -> Iterator[tuple[str, int]]:
-    for number in itertools.count(seed):
-        for setup in setups:
-            yield setup, number
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    names = [setup.name for setup in SETUPS.values() if setup.directory is None]
-    parser = argparse.ArgumentParser(prog="python -m duramen.testing.producers", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--format", choices=names, action="append", help="this one only; may be repeated")
-    given = parser.parse_args(arguments)
-    explorer = ProducerExplorer(deadline=time.monotonic() + given.seconds)
-    runs = 0
-    for setup, seed in _runs(given.format or names, given.seed):
-        try:
-            explorer.explore(setup, seed)
-        except BrokenPromiseError as error:
-            sys.stdout.write(f"BROKEN {error}\n")
-            return 1
-        runs += 1
-        if explorer.deadline is not None and time.monotonic() > explorer.deadline:
-            break
-    sys.stdout.write(f"{runs} runs, {explorer.crashes:,} crashes, {len(explorer.states):,} distinct states\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
