@@ -20,7 +20,7 @@ from typing import Any
 
 from duramen.errors import PoisonedError, QueueTimeoutError
 
-PATIENCE = 0.25
+PATIENCE = 0.5
 """How long a leader waits for those who were there a moment ago, as a part of what the last group took. They come back
 within microseconds if they come back at all, and a group with all of them takes hardly longer than one with half."""
 MOST_PATIENCE_S = 0.002
