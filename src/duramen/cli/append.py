@@ -24,7 +24,7 @@ from duramen.disk import PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import StorageError, UsageError
 from duramen.formats import make
-from duramen.log.writer import DEFAULT_FORMAT
+from duramen.log.place import DEFAULT_FORMAT
 from duramen.model import HEADERS, KEY, TIMESTAMP, VALUE, to_us
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]

@@ -12,7 +12,7 @@ from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Cell, Column, Output, number, offsets, size, to_json
 from duramen.errors import UsageError
 from duramen.formats import make
-from duramen.log.writer import DEFAULT_FORMAT
+from duramen.log.place import DEFAULT_FORMAT
 from duramen.store.names import check_topic
 from duramen.store.store import Store, TopicInfo
 

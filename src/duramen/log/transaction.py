@@ -35,8 +35,9 @@ from duramen.log.commit import Request
 from duramen.log.directory import detect
 from duramen.log.ledger import Entry, Key
 from duramen.log.pending import Pending
+from duramen.log.place import make_directory
 from duramen.log.sidecar import DIRECTORY, Sidecar, read_config, read_watermark, replace_file
-from duramen.log.writer import Appended, WritableLog, _make_directory, _Work
+from duramen.log.writer import Appended, WritableLog, _Work
 
 LOCK_TIMEOUT_S = 60.0
 STEP_BYTES = 1 << 20
@@ -117,7 +118,7 @@ def commit_batch(
     deadline = time.monotonic() + lock_timeout_s
     if paths == [""]:
         return _commit(disk, root, key, parts, deadline)
-    _make_directory(disk, posixpath.join(root, DIRECTORY))
+    make_directory(disk, posixpath.join(root, DIRECTORY))
     lock = _waiting(lambda: _lock(disk, root), deadline)
     try:
         _end_leftover(disk, root, deadline)
@@ -263,7 +264,7 @@ class _Replacing:
     def __init__(self, disk: Disk, path: str, options: dict[str, Any], key: Key, ledger_file: str) -> None:
         self._disk, self._path, self._options = disk, path, options
         self._pending = Pending(key, ledger_file, None)
-        _make_directory(disk, path)
+        make_directory(disk, path)
         self._sidecar = Sidecar(disk, path)
         self._sidecar.lock()
         try:

@@ -19,15 +19,16 @@ import numpy as np
 from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import CorruptionError, DetectionError, DuramenError, PoisonedError, StorageError, UsageError
-from duramen.formats import Format, make
+from duramen.errors import CorruptionError, DuramenError, PoisonedError, StorageError, UsageError
+from duramen.formats import Format
 from duramen.formats.base import Encoded, Role, Segment, SegmentSummary, Values
 from duramen.log import change, intake, maintenance, pending
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.compaction.compact import Compaction, CompactionReport, Compactor, Progress
-from duramen.log.directory import Directory, SegmentFiles, detect, format_at, list_log
+from duramen.log.directory import Directory, SegmentFiles, list_log
 from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
+from duramen.log.place import prepare
 from duramen.log.published import Published, publish
 from duramen.log.reader import Log
 from duramen.log.recovery import CUTS, Case, Recovered, Recovery, Step
@@ -38,7 +39,6 @@ from duramen.metrics import LogCounters
 from duramen.metrics import process as process_counters
 from duramen.model import MAX_OFFSET
 
-DEFAULT_FORMAT = "keratin"
 DURABILITIES = ("write", "fsync")
 PUBLISH_EVERY_US = 1_000_000
 
@@ -107,17 +107,17 @@ class WritableLog(Log):
         self._timer: RetentionTimer | None = None
         disk = disk if disk is not None else PosixDisk()
         known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
-        fmt = _prepare(disk, path, format, options)
+        fmt = prepare(disk, path, format, options)
         check_rules(fmt, retention or Retention(), path)
         self._sidecar = Sidecar(disk, path)
         self._sidecar.lock()
         try:
             if read_config(disk, path) != known:  # another writer made or changed the log just now
-                fmt = _prepare(disk, path, format, options)
+                fmt = prepare(disk, path, format, options)
             changed = change.finish(disk, path)
             settled = pending.settle(disk, path, fmt, self._sidecar)
             if settled is not None and settled.replaces:
-                fmt = _prepare(disk, path, format, options)
+                fmt = prepare(disk, path, format, options)
             proven = self._sidecar.watermark()
             recovered = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate", settled=settled)
             super().__init__(path, format=recovered.fmt.name, disk=disk, **recovered.fmt.options)
@@ -676,35 +676,6 @@ def _checked(durability: str) -> str:
     return durability
 
 
-def _prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any]) -> Format:
-    """The format of the log at ``path``; its directory is made if it is not there."""
-    kind = disk.kind(path)
-    if kind == Kind.FILE:
-        raise UsageError("a single file cannot be opened for append", path=path, hint="open its directory")
-    if kind == Kind.DIRECTORY:
-        if read_config(disk, path) is not None:
-            return format_at(disk, path, format, options)
-        if disk.list(path, ("segments", "groups")):
-            if format is not None:
-                _check_agreement(disk, path, format)
-            return format_at(disk, path, format, options)
-    fmt = make(format or DEFAULT_FORMAT, **options)
-    fmt.check_creation()
-    _make_directory(disk, path)
-    return fmt
-
-
-def _make_directory(disk: Disk, path: str) -> None:
-    """Make a directory whose name is on the disk. Step by step from above, so that a process that is killed in between
-    leaves one directory at most whose name is not; that is why the one that is there already is synced, too."""
-    parent = posixpath.dirname(posixpath.normpath(path)) or "."
-    if disk.kind(path) == Kind.MISSING:
-        if parent not in (".", "/"):
-            _make_directory(disk, parent)
-        disk.make_directory(path)
-    disk.sync_directory(parent)
-
-
 def _first_segment(disk: Disk, path: str, fmt: Format) -> Segment | None:
     """The log's first segment, for a format that forgets what lies before it."""
     if not fmt.capabilities.tracking:
@@ -714,16 +685,6 @@ def _first_segment(disk: Disk, path: str, fmt: Format) -> Segment | None:
         return fmt.open_segment(disk.map(listed.full(listed.segments[0].segment.path)).data, listed.segments[0].base)
     except (IndexError, CorruptionError):
         return None
-
-
-def _check_agreement(disk: Disk, path: str, format: str) -> None:
-    """Raise where the files are those of another format than the caller says: two would be mixed in one directory."""
-    try:
-        found = detect(disk, path)
-    except DetectionError:
-        return
-    if found.format != format:
-        raise UsageError(f"the log is {found.format}, not {format}: {found.why}", path=path)
 
 
 def _offset_of(pieces: list[tuple[int, int]], row: int) -> int:

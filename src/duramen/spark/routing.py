@@ -21,8 +21,8 @@ from duramen.disk.base import Kind
 from duramen.errors import DetectionError, StorageError, UnsupportedFieldError, UsageError
 from duramen.formats import Format, make
 from duramen.log.directory import format_at
+from duramen.log.place import DEFAULT_FORMAT
 from duramen.log.transaction import Part
-from duramen.log.writer import DEFAULT_FORMAT
 from duramen.model import COLUMNS as NEUTRAL
 from duramen.model import schema_of
 from duramen.spark.staging import StagedFile, StagedWriter, Staging

@@ -23,8 +23,8 @@ from duramen.formats import make
 from duramen.groups.locking import held
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.directory import detect
+from duramen.log.place import DEFAULT_FORMAT
 from duramen.log.sidecar import DIRECTORY, read_config
-from duramen.log.writer import DEFAULT_FORMAT
 from duramen.store import layout
 from duramen.store.names import MAX_PARTITIONS, check_topic
 from duramen.store.pool import MAX_OPEN_SEGMENTS, Pool
