@@ -12,46 +12,58 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from duramen.spark.worker import settle
+
 BATCH_BYTES = 4 << 20
-SCHEMA = "offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY"
+NARROW_ROWS = 1 << 16
+"""Rows of a batch without values."""
+KINDS = {"offset": "BIGINT", "timestamp": "TIMESTAMP", "key": "BINARY", "value": "BINARY"}
 ARROW = pa.schema(
     [("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("key", pa.binary()), ("value", pa.binary())]
 )
 
 
 class Synthetic(DataSource):
-    """Options: ``rows``, ``bytes`` of a value, ``tasks``."""
+    """Options: ``rows``, ``bytes`` of a value, ``tasks``, ``columns`` (all four)."""
 
     @classmethod
     def name(cls) -> str:
         return "synthetic"
 
     def schema(self) -> str:
-        return SCHEMA
+        return ", ".join(f"{name} {KINDS[name]}" for name in self._names())
+
+    def _names(self) -> list[str]:
+        return self.options.get("columns", ",".join(KINDS)).split(",")
 
     def reader(self, schema: object) -> DataSourceReader:
-        return SyntheticReader(int(self.options["rows"]), int(self.options["bytes"]), int(self.options["tasks"]))
+        numbers = (int(self.options[name]) for name in ("rows", "bytes", "tasks"))
+        return SyntheticReader(*numbers, self._names())
 
 
 class SyntheticReader(DataSourceReader):
-    def __init__(self, rows: int, payload_bytes: int, tasks: int) -> None:
-        self._rows, self._payload_bytes, self._tasks = rows, payload_bytes, tasks
+    def __init__(self, rows: int, payload_bytes: int, tasks: int, names: list[str]) -> None:
+        self._rows, self._payload_bytes, self._tasks, self._names = rows, payload_bytes, tasks, names
 
     def partitions(self) -> list[InputPartition]:
         bounds = np.linspace(0, self._rows, self._tasks + 1).astype(int).tolist()
         return [InputPartition(pair) for pair in pairwise(bounds)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle()
         first, end = partition.value
-        step = max(1, BATCH_BYTES // self._payload_bytes)
-        noise = np.random.default_rng(1).bytes(step * self._payload_bytes)
-        bounds = pa.py_buffer(np.arange(step + 1, dtype=np.int32) * self._payload_bytes)
-        values = pa.Array.from_buffers(pa.binary(), step, [None, bounds, pa.py_buffer(noise)])
-        times = pa.array(np.arange(step)).view(ARROW.field("timestamp").type)
-        keys = pa.nulls(step, pa.binary())
+        has_value = "value" in self._names
+        step = max(1, BATCH_BYTES // self._payload_bytes) if has_value else NARROW_ROWS
+        arrays = {"timestamp": pa.array(np.arange(step)).view(ARROW.field("timestamp").type)}
+        if has_value:
+            noise = bytes(range(256)) * (step * self._payload_bytes // 256 + 1)
+            bounds = pa.py_buffer(np.arange(step + 1, dtype=np.int32) * self._payload_bytes)
+            arrays["value"] = pa.Array.from_buffers(pa.binary(), step, [None, bounds, pa.py_buffer(noise)])
+            arrays["key"] = pa.nulls(step, pa.binary())
+        schema = pa.schema([ARROW.field(name) for name in self._names])
         for start in range(first, end, step):
-            offsets = pa.array(np.arange(start, start + step))
-            batch = pa.RecordBatch.from_arrays([offsets, times, keys, values], schema=ARROW)
+            arrays["offset"] = pa.array(np.arange(start, start + step))
+            batch = pa.RecordBatch.from_arrays([arrays[name] for name in self._names], schema=schema)
             yield batch.slice(0, min(step, end - start))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.log.reader import Log
 from duramen.spark.options import MAX_PARTITION_BYTES, parse
+from duramen.spark.planning import plan_read
 from duramen.spark.splits import Range, first_us, offset_behind
 from tests.spark.source_logs import (
     FORMATS,
@@ -311,3 +313,14 @@ def test_a_removed_file_is_skipped_where_loss_is_allowed(tmp_path: Path) -> None
 def test_options_of_two_shapes_do_not_mix() -> None:
     with pytest.raises(UsageError, match="subscribe and subscribePattern"):
         parse({"path": "x", "subscribe": "a", "subscribePattern": "b"}, streaming=False)
+
+
+def test_a_read_without_payloads_takes_larger_tasks(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    with duramen.open(path, "a", format="keratin") as log:
+        for _ in range(5):
+            log.append_batch(pa.array([b"x" * 65536] * 64), durability="write")
+    options = parse({"path": path}, streaming=False)
+    assert len(plan_read(options)) == 3
+    assert len(plan_read(options, payload=False)) == 1
+    assert len(plan_read(replace(options, max_bytes_per_partition=8 << 20), payload=False)) == 3

@@ -15,15 +15,17 @@ from duramen.spark.places import Place, disk_of, find_places
 from duramen.spark.splits import Range, Split, first_us, plan
 
 
-def plan_read(options: ReadOptions) -> list[Split]:
-    """The splits of a batch read: a snapshot of this moment."""
+def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
+    """The splits of a batch read: a snapshot of this moment. ``payload``: whether payloads are read."""
     disk, path = disk_of(options.path)
     logs = []
     for place in find_places(options, disk, path):
         log = open_log(options, disk, place)
         logs.append((place, log, range_of(options, disk, place, log)))
     check_named(options, [place for place, _, _ in logs])
-    return plan(logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions)
+    return plan(
+        logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions, payload=payload
+    )
 
 
 def open_log(options: ReadOptions, disk: Disk, place: Place) -> ConsumableLog:

@@ -23,6 +23,7 @@ from duramen.formats import make
 from duramen.formats.base import Cursor, Format, Rows, Segment, Stop
 from duramen.log.ending import Ending, judge_rows
 from duramen.spark.splits import LogSpec, Look, Piece, Split
+from duramen.spark.worker import settle
 
 BATCH_BYTES = 4 << 20
 BATCH_RECORDS = 1 << 16
@@ -47,9 +48,15 @@ class Wanted:
     skip_missing: bool = False
     """Whether a file that was removed since the read was planned counts as empty."""
 
+    @property
+    def payload(self) -> bool:
+        """Whether payloads are read, for a column or for their checksums, and not jumped over."""
+        return self.verify or not PAYLOAD_COLUMNS.isdisjoint(self.schema.names)
+
 
 def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
     """The rows of a split, in order."""
+    settle()
     codecs = [make(spec.format, **spec.options) for spec in split.logs]
     for piece in split.pieces:
         reading = _Reading(piece, split.logs[piece.log], codecs[piece.log], wanted)

@@ -37,11 +37,12 @@ def scan(spark: SparkSession, path: str, **options: Any) -> DataFrame:
         return spark.read.format("duramen").options(**texts).load(path)
     parsed = parse({**texts, "path": path}, streaming=False)
     schema = schema_of(parsed)
-    splits = plan_read(parsed)
+    wanted = wanted_of(schema, parsed)
+    splits = plan_read(parsed, payload=wanted.payload)
     if not splits:
         return spark.createDataFrame([], schema)
     numbers = spark.range(0, len(splits), 1, len(splits))
-    return numbers.mapInArrow(partial(_read, splits, wanted_of(schema, parsed), parsed.path), schema)
+    return numbers.mapInArrow(partial(_read, splits, wanted, parsed.path), schema)
 
 
 def _text(value: Any) -> str:

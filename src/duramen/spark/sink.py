@@ -28,6 +28,7 @@ from duramen.log.transaction import Part, commit_batch, new_attempt
 from duramen.spark.failing import plain, plainly
 from duramen.spark.routing import Router, Target, make_topics, part_of, plan_target
 from duramen.spark.staging import StagedFile, Staging
+from duramen.spark.worker import settle
 from duramen.spark.write_options import WriteOptions, check_columns, parse
 
 
@@ -57,6 +58,7 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
 
 def stage(staging: Staging, target: Target, iterator: Iterable[pa.RecordBatch], writer: str) -> Stored:
     """Write what a task gets."""
+    settle()
     context = TaskContext.get()
     assert context is not None
     task, attempt = context.partitionId(), context.taskAttemptId()

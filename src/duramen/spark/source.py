@@ -87,7 +87,7 @@ class DuramenReader(DataSourceReader):
 
     @plain
     def partitions(self) -> list[SplitPartition]:
-        return [SplitPartition(split) for split in plan_read(self._options)]
+        return [SplitPartition(split) for split in plan_read(self._options, payload=self._wanted.payload)]
 
     @plain
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

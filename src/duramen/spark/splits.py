@@ -32,7 +32,8 @@ OPEN_COST_BYTES = 64 << 10
 one task of thousands of files."""
 DEFAULT_TASKS = 16
 """How many tasks a log is divided into if they can be of a sensible size: enough for a few machines."""
-
+NO_PAYLOAD_SHARE = 8
+"""How much more of a log a task takes that jumps over payloads: otherwise starting it costs more than its work."""
 
 HEADER_BYTES = 4096
 """What is fetched of a remote file to see whether a record begins there."""
@@ -111,13 +112,20 @@ def spec_of(log: Log, place: Place) -> LogSpec:
 
 
 def plan(
-    logs: Sequence[tuple[Place, Log, Range]], disk: Disk, *, max_bytes: int | None = None, min_splits: int = 1
+    logs: Sequence[tuple[Place, Log, Range]],
+    disk: Disk,
+    *,
+    max_bytes: int | None = None,
+    min_splits: int = 1,
+    payload: bool = True,
 ) -> list[Split]:
-    """The splits of all logs together."""
+    """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over."""
     wanted = [(number, log, segment, bounds) for number, (_, log, bounds) in enumerate(logs)
               for segment in _wanted_segments(log, bounds)]  # fmt: skip
     total = sum(segment.size_bytes for _, _, segment, _ in wanted)
-    target = max_bytes or min(MAX_PARTITION_BYTES, max(MIN_PARTITION_BYTES, total // DEFAULT_TASKS))
+    is_walk = not payload and not isinstance(disk, ArrowDisk)  # from afar, all bytes of a piece are fetched
+    share = NO_PAYLOAD_SHARE if is_walk else 1
+    target = max_bytes or min(MAX_PARTITION_BYTES * share, max(MIN_PARTITION_BYTES * share, total // DEFAULT_TASKS))
     cost = min(OPEN_COST_BYTES, target // 16)
     if min_splits > 1:
         target, cost = min(target, max(1, total // min_splits)), 0

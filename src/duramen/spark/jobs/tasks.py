@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from duramen import errors
 from duramen.errors import DuramenError, StorageError
+from duramen.spark.worker import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +82,7 @@ class _Runner:
         self.work, self.tasks, self.attempts = work, tasks, attempts
 
     def one(self, number: int) -> bytes:
+        settle()
         try:
             answer: Any = self.work(self.tasks[number])
         except StorageError as error:
