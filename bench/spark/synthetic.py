@@ -1,4 +1,4 @@
-"""A data source that yields rows from memory and does nothing else: how fast a Python source can be at all."""
+"""A source that yields rows from memory, and a sink that drops them: how fast Python can be at all in these places."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 from duramen.spark.worker import settle
 
@@ -40,6 +47,9 @@ class Synthetic(DataSource):
         numbers = (int(self.options[name]) for name in ("rows", "bytes", "tasks"))
         return SyntheticReader(*numbers, self._names())
 
+    def writer(self, schema: object, overwrite: bool) -> DataSourceWriter:
+        return DroppingWriter()
+
 
 class SyntheticReader(DataSourceReader):
     def __init__(self, rows: int, payload_bytes: int, tasks: int, names: list[str]) -> None:
@@ -65,6 +75,16 @@ class SyntheticReader(DataSourceReader):
             arrays["offset"] = pa.array(np.arange(start, start + step))
             batch = pa.RecordBatch.from_arrays([arrays[name] for name in self._names], schema=schema)
             yield batch.slice(0, min(step, end - start))
+
+
+class DroppingWriter(DataSourceArrowWriter):
+    """Takes the batches and keeps none."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        settle()
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
 
 
 def register(spark: SparkSession) -> None:
