@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import re
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duramen.metrics import METRICS, RULES, Histogram, Kind, LogCounters, Sample, exposition, snapshot
+import duramen
+from duramen.formats.frames import FrameSegment
+from duramen.log.repair.reindex import reindex
+from duramen.metrics import METRICS, RULES, Histogram, Kind, LogCounters, Sample, exposition, process, snapshot
 from duramen.metrics.counting import BYTES, RECORDS
 from duramen.metrics.rules import prometheus_rules
 
@@ -124,3 +130,27 @@ def test_rules_speak_of_declared_metrics_only() -> None:
     assert thresholds["DuramenIndexRebuilds"].endswith("[1h]) > 1")
     assert thresholds["DuramenPageFaults"].endswith("> 10000")
     assert thresholds["DuramenSlowSync"].endswith("> 0.1")
+
+
+def test_making_an_index_anew_is_counted_with_the_walk_over_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `reindex` and by recovery, and once for both files that are made from one walk."""
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        log.append_batch([b"x"] * 1000)
+    index = next((tmp_path / "log" / "segments").glob("*.idx"))
+    real = FrameSegment.scan
+
+    def slow(self: FrameSegment, *arguments: Any, **options: Any) -> Any:
+        time.sleep(0.05)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(FrameSegment, "scan", slow)
+    for mend in (lambda: reindex(str(tmp_path / "log")), lambda: duramen.open(tmp_path / "log", "a").close()):
+        index.unlink()
+        before = process.index_rebuilds, process.index_rebuild_seconds.sum
+        mend()
+        assert process.index_rebuilds == before[0] + 1
+        assert 0.05 <= process.index_rebuild_seconds.sum - before[1] < 5
+    reindex(str(tmp_path / "log"), dry_run=True)
+    assert process.index_rebuilds == before[0] + 1

@@ -365,7 +365,9 @@ class Recovery:
         proven = self._proven(segment, mark, path)
         if proven is not None and proven < size:
             segment = self._fmt.open_segment(segment.buf[:proven], base)
+        began = time.perf_counter()
         walk = _Walk(segment, fmt.index_builder(base, segment.created_ms), fmt)
+        walk_s = time.perf_counter() - began
         case, cut = self._judge(walk.end, segment, mark, size, path)
         if proven is not None and proven < size and case in (Case.CLEAN, Case.ZEROS):
             case, cut = Case.UNPROVEN, True
@@ -388,7 +390,7 @@ class Recovery:
             crc32c=0 if segment.record_checksum else kernel.crc32c(segment.buf[:position]),
             first_us=walk.first_us, start_position=segment.start.position,
         )  # fmt: skip
-        self._mend_index(files, active)
+        self._mend_index(files, active, walk_s)
         last_us = self._last_us(self._directory.segments[:-1]) if walk.last_us is None else walk.last_us
         return Recovered(
             fmt, cursor.previous_offset + 1, active, last_us, None, self._directory.segments, self._steps,
@@ -442,8 +444,9 @@ class Recovery:
 
     # --- the index
 
-    def _mend_index(self, files: SegmentFiles, active: ActiveSegment) -> None:
-        """Keep an index that is right, or right as far as it goes; replace any other."""
+    def _mend_index(self, files: SegmentFiles, active: ActiveSegment, walk_s: float) -> None:
+        """Keep an index that is right, or right as far as it goes; replace any other. ``walk_s`` is how long the walk
+        over the records took: a part of making an index, counted once for all that are made from it."""
         for role, wanted in active.index.build().items():
             name = self._fmt.path_of(role, active.base)
             path = posixpath.join(self._root, name)
@@ -452,8 +455,8 @@ class Recovery:
                 self._steps.append(Step(Case.INDEX, name))
                 began = time.perf_counter()
                 replace_file(self._disk, path, wanted, temporary=self._fmt.temporary_path(path))
-                process_counters.rebuilt_index(time.perf_counter() - began)
-                held = wanted
+                process_counters.rebuilt_index(walk_s + time.perf_counter() - began)
+                held, walk_s = wanted, 0.0
             active.adopt_index(role, self._disk.open(path), len(held), wanted[len(held) :])
 
 

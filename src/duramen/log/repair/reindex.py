@@ -7,6 +7,7 @@ that is damaged is indexed up to there, and says so.
 from __future__ import annotations
 
 import posixpath
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
 from duramen.log.repair.apply import as_described, manifest_files
 from duramen.log.sidecar import Sidecar, replace_file
+from duramen.metrics import process as process_counters
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class _Reindexing:
     def _segment(self, files: SegmentFiles) -> int:
         """Index one segment; answers its last offset."""
         base, path = files.base or 0, files.segment.path
+        began = time.perf_counter()
         try:
             segment = self._fmt.open_segment(self._disk.map(self._directory.full(path)).data, files.base)
         except CorruptionError as error:
@@ -106,17 +109,21 @@ class _Reindexing:
         if not rows.stop.clean:
             self.result.notes.append(f"{path}: indexed up to byte {cursor.position} only: {rows.stop.meaning}")
         for role, content in builder.build().items():
-            self._put(self._fmt.path_of(role, base), content)
+            if self._put(self._fmt.path_of(role, base), content):
+                process_counters.rebuilt_index(time.perf_counter() - began)
+                began = time.perf_counter()  # the walk over the records counts once for all that is made from it
         return cursor.previous_offset
 
-    def _put(self, name: str, content: bytes) -> None:
+    def _put(self, name: str, content: bytes) -> bool:
+        """Replace a file, if it differs; answers whether it was."""
         path = posixpath.join(self._root, name)
         held = bytes(self._disk.map(path).data) if self._disk.kind(path) == Kind.FILE else None
         change = "made" if held is None else "same" if held == content else "replaced"
         self.result.files.append(Derived(name, change, len(content), None if held is None else len(held)))
         if change == "same" or self._dry_run:
-            return
+            return False
         temporary = posixpath.join(self._root, self._fmt.temporary_path(name))
         if self._disk.kind(posixpath.dirname(temporary)) == Kind.MISSING:
             self._disk.make_directory(posixpath.dirname(temporary))
         replace_file(self._disk, path, content, temporary=temporary)
+        return True
