@@ -48,7 +48,7 @@ def detect_file(name: str, buf: Buffer) -> Detected:
     head = bytes(memoryview(buf)[:8])
     for magic, fmt, role in _MAGICS:
         if head.startswith(magic):
-            return Detected(fmt, f"{name} starts with the magic number of a {fmt} {role}", role)
+            return Detected(fmt, f"{name} starts with the magic number of {fmt} ({role})", role)
     for fmt in ("durable-log", "osiris"):
         known = FORMATS[fmt]().classify(name)
         if known is not None and not (known.role == Role.INDEX and _is_rustlog_index(name, buf)):
@@ -134,7 +134,7 @@ def _numbered(numbered: Sequence[str], names: Sequence[str], files: Files) -> De
                 hint="open its parent",
             )
         if magic is not None:
-            return Detected(magic[0], f"{name} starts with the magic number of a {magic[0]} {magic[1]}")
+            return Detected(magic[0], f"{name} starts with the magic number of {magic[0]} ({magic[1]})")
         if memoryview(buf) or name == numbered[-1]:
             return _without_magic(name, buf, has_index=has_index)
     raise AssertionError("the last file is always judged")

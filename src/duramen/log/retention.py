@@ -102,7 +102,11 @@ class Surroundings(NamedTuple):
 def check_rules(fmt: Format, rules: Retention, path: str) -> None:
     """Raise where a rule makes no sense for the format."""
     if rules.max_age_ms is not None and fmt.capabilities.timestamps is None:
-        raise UsageError(f"{fmt.name} records have no time, so none is too old", path=path, hint="use max_bytes")
+        raise UsageError(
+            f"{fmt.name} records have no time, so none is too old",
+            path=path,
+            hint="use max_bytes (`--max-bytes`)",
+        )
 
 
 def plan(disk: Disk, fmt: Format, directory: Directory, rules: Retention, around: Surroundings) -> RetentionPlan:

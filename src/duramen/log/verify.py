@@ -315,7 +315,7 @@ class Verifier:
                 return  # offsets only grow, and here are as many as there can be
         for position, first, last in rows.gaps(previous):
             self.find(
-                "offset-gap", Severity.WARNING, report.path, f"{last - first + 1} offsets are missing",
+                "offset-gap", Severity.WARNING, report.path, _missing(last - first + 1),
                 "fine after compaction; otherwise records are lost",
                 position=position, first_offset=first, last_offset=last,
             )  # fmt: skip
@@ -477,6 +477,10 @@ def _known(finding: Finding, losses: Sequence[KnownLoss]) -> Finding:
         finding, code="known-loss", severity=Severity.NOTE, message=f"{finding.message}: {loss.why}",
         action=f"nothing: a repair gave them up; what it took away is in {loss.repair}",
     )  # fmt: skip
+
+
+def _missing(count: int) -> str:
+    return "1 offset is missing" if count == 1 else f"{count} offsets are missing"
 
 
 def _default_action(problem: Problem) -> str:

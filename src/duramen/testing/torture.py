@@ -107,7 +107,9 @@ def sending(setups: Sequence[str], seed: int) -> Hunt:
 
 def consuming(setups: Sequence[str], seed: int) -> Hunt:
     """Groups, their dead letters, and cursors."""
-    explorers = {name: ConsumerExplorer(every=12, kills_every=4) for name in setups if name in consumers.NAMES}
+    explorers = {
+        name: ConsumerExplorer(every=12, kills_every=4, inner_every=150) for name in setups if name in consumers.NAMES
+    }
     cases = itertools.starmap(consumers.Case, _in_turn(list(explorers), seed))
     return Hunt("groups", 1, explorers, ((case.setup, partial(explorers[case.setup].explore, case)) for case in cases))
 

@@ -89,7 +89,7 @@ def check(fmt: Format, how: Compaction, path: str) -> None:
     """Raise where a log of that format cannot be compacted that way."""
     if not fmt.capabilities.compaction:
         raise UsageError(
-            f"a {fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
+            f"this {fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
             path=path,
             hint="convert it to a format that can: keratin, durable-log or rustlog",
         )

@@ -149,7 +149,7 @@ def compact(
 def _check_format(source: Source, how: Compaction) -> None:
     if not source.fmt.capabilities.compaction:
         raise UsageError(
-            f"a {source.fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
+            f"this {source.fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
             path=source.path, hint="convert it to a format that can: keratin, durable-log or rustlog",
         )  # fmt: skip
     extractor(source.fmt, how.key)
