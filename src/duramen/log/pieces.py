@@ -33,7 +33,7 @@ TO_THE_END = -1
 STEP_BYTES = 16 << 20
 """The step of a scan here: longer than elsewhere, because between two of them Python has something to do. Not more
 records: columns that are longer would be new memory every time."""
-DIGEST_STEP_BYTES = 8 << 20
+DIGEST_STEP_BYTES = 4 << 20
 """The same where every step is read again for the digest, which should find it in the processor's cache."""
 
 

@@ -7,8 +7,8 @@ a second look at the bytes. Nothing here knows what a digest should be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from duramen import kernel
@@ -72,10 +72,14 @@ class Running:
 
 
 def _shifted(crc: int, size_bytes: int, function: Callable[[memoryview, int], int], polynomial: int) -> int:
-    """What a checksum adds to that of ``size_bytes`` bytes behind it. Most of them by arithmetic, whose answers are
-    kept because pieces are about equally long; the rest as zeros that are run through the checksum, which is faster."""
+    """What a checksum adds to that of ``size_bytes`` bytes behind it. Most of them by arithmetic; the rest as zeros
+    that are run through the checksum, which is faster."""
     few = size_bytes % len(_ZEROS)
-    crc = _times(_power(size_bytes - few, polynomial), crc, polynomial)
+    many = size_bytes // len(_ZEROS)
+    for power in _doublings(polynomial)[: many.bit_length()]:
+        if many & 1:
+            crc = _times(power, crc, polynomial)
+        many >>= 1
     return function(_ZEROS[:few], crc) ^ function(_ZEROS[:few], 0)
 
 
@@ -91,10 +95,14 @@ def _times(a: int, b: int, polynomial: int) -> int:
     return product
 
 
-@lru_cache(64)
-def _power(size_bytes: int, polynomial: int) -> int:
-    """What a shift by that many bytes multiplies with: x to the power of their bits."""
-    if size_bytes <= 1:
-        return _ONE >> 8 * size_bytes
-    half = _power(size_bytes // 2, polynomial)
-    return _times(_times(half, half, polynomial), _power(size_bytes % 2, polynomial), polynomial)
+@cache
+def _doublings(polynomial: int) -> Sequence[int]:
+    """What a shift by 64 KiB multiplies with, by twice as much, and so on up to the largest file: x to the power of
+    their bits."""
+    power = _ONE >> 8
+    for _ in range((len(_ZEROS) - 1).bit_length()):
+        power = _times(power, power, polynomial)
+    powers = [power]
+    while len(powers) < 48:
+        powers.append(_times(powers[-1], powers[-1], polynomial))
+    return powers
