@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 
 def converting(scratch: Path, quick: bool) -> Iterator[Table]:
-    size, rounds = (32 << 20, 1) if quick else (256 << 20, 3)
+    size, rounds = 32 << 20 if quick else 256 << 20, 3
     runs = {source: _row(scratch, source, size, rounds) for source in logs.FORMATS}
     columns = ["from \\ to", *logs.FORMATS]
     slowest = min(size / run.processor_s / 1e6 for row in runs.values() for run in row.values())

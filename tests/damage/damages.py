@@ -225,9 +225,20 @@ def indexes(base: Base) -> Iterator[Damage]:
         yield Damage("lost index", which, path, _without(path))
         for size in sorted({len(base.files[path]) // 2, max(len(base.files[path]) - 3, 0)}):
             yield Damage("stale index", which, f"{path} cut to {size}", _replace(path, lambda raw, n=size: raw[:n]))
+        for size in _entry_boundaries(base, path):
+            yield Damage("short index", which, f"{path} cut to {size}", _replace(path, lambda raw, n=size: raw[:n]))
         more = base.files[path] + base.files[path][-16:]
         yield Damage("stale index", which, f"{path} with more", _replace(path, lambda _raw, more=more: more))
         yield Damage("empty file", f"index of the {which}", path, _replace(path, lambda _raw: b""))
+
+
+def _entry_boundaries(base: Base, path: str) -> list[int]:
+    """Where an index can be cut between two entries: without the last one, and in the middle."""
+    known = base.codec.classify(path)
+    assert known is not None
+    index = base.codec.open_index(known.role, base.files[path], base.base_of(path))
+    assert index is not None
+    return [index.start + count * index.entry_bytes for count in sorted({len(index) - 1, len(index) // 2})]
 
 
 def _without(*paths: str) -> Callable[[Files], Files]:

@@ -47,6 +47,8 @@ __all__ = [
     "Values",
     "columns_for",
     "cursor_near",
+    "lacks_a_row",
+    "rows_behind",
     "schema_for",
 ]
 
@@ -337,6 +339,22 @@ def cursor_near(segment: Segment, position: int, index: Index | None) -> Cursor 
     return None
 
 
+def rows_behind(index: Index, segment: Segment) -> Rows | None:
+    """The rows from that of the index's last entry on, or from the first one where it has no entry, a step of a scan;
+    None where the entry is plainly wrong."""
+    cursor: Cursor | None = segment.start
+    if len(index):
+        assert index.positions is not None
+        cursor = segment.cursor_at(int(index.offsets[-1]), int(index.positions[-1]))
+    return None if cursor is None else segment.scan(cursor, verify=False)
+
+
+def lacks_a_row(index: Index, segment: Segment) -> bool:
+    """`Format.ends_early` where every row has an entry."""
+    rows = rows_behind(index, segment)
+    return rows is not None and len(rows.columns) > min(len(index), 1)
+
+
 Picked = tuple[npt.NDArray[Any], ...]
 """What an index says of some rows, as columns in the order of `IndexBuilder.entries`; empty for no row."""
 
@@ -454,6 +472,11 @@ class Format(ABC):
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index | None:
         """The index, as far as it can be read; None where it cannot be used at all."""
         return None
+
+    def ends_early(self, index: Index, segment: Segment) -> bool:
+        """Whether an index that names positions, and is right as far as it goes, lacks entries at its end. Where the
+        rules leave room, or the settings that it was made with are not known, it does not."""
+        return False
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         """What is wrong with a file that is no segment, judged by its own bytes."""

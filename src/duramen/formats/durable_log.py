@@ -38,6 +38,8 @@ from duramen.formats.base import (
     FileName,
     IndexBuilder,
     Role,
+    Segment,
+    lacks_a_row,
 )
 from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
@@ -114,6 +116,9 @@ class DurableLog(FrameFormat):
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index:
         rows, rest = table(buf, 0, [("offset", "<u8"), ("position", "<u8")])
         return Index(rows["offset"], rows["position"], rest_bytes=rest)
+
+    def ends_early(self, index: Index, segment: Segment) -> bool:
+        return lacks_a_row(index, segment)
 
     def dump(
         self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None

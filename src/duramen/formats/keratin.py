@@ -47,6 +47,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,8 +71,10 @@ from duramen.formats.base import (
     Problem,
     Role,
     Rows,
+    Segment,
     SegmentSummary,
     Severity,
+    rows_behind,
 )
 from duramen.formats.frames import Dialect, FrameFormat, FrameSegment, UserHeaders, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
@@ -340,6 +343,26 @@ class Keratin(FrameFormat):
         times_ms = np.clip(rows["timestamp_ms"].astype(np.int64), -most_ms, most_ms)
         repeats = {"timestamp": rows["timestamp_ms"]}
         return Index(offsets, None, times_ms * 1000, repeats, start=start, rest_bytes=rest_bytes, records_win=True)
+
+    def ends_early(self, index: Index, segment: Segment) -> bool:
+        """The record that reaches the stride has an entry by the document, the one behind it by the program. Only the
+        document's first entry lies within the first stride; where there is none, both are allowed for."""
+        stride_bytes = self.options.get("index_stride_bytes")
+        rows = rows_behind(index, segment)
+        if stride_bytes is None or rows is None:
+            return False
+        assert index.positions is not None
+        places = [segment.start.position, *map(int, index.positions[:2])]
+        if any(after - before >= 2 * stride_bytes for before, after in pairwise(places)):
+            return False  # made with another stride
+        by_document = len(places) > 1 and places[1] - places[0] < stride_bytes
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        ends = frames.value_position + frames.value_length + CRC.size
+        counted_from = int(ends[0]) if len(index) and len(ends) else segment.start.position
+        can_have = frames.offset - segment.base_offset <= MAX_RELATIVE_OFFSET
+        reached = int(((ends - counted_from >= stride_bytes) & can_have).sum())
+        return reached > (0 if by_document else 1)
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.GROUP_SNAPSHOT:

@@ -55,6 +55,7 @@ from duramen.formats.base import (
     SequenceRun,
     Severity,
     Values,
+    lacks_a_row,
 )
 from duramen.formats.index import Index, dump_index, table
 from duramen.formats.osiris_chunk import (
@@ -230,6 +231,9 @@ class Osiris(Format):
             entry_bytes=ENTRY.size,
             rest_bytes=rest,
         )
+
+    def ends_early(self, index: Index, segment: Segment) -> bool:
+        return lacks_a_row(index, segment)
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         view = memoryview(buf)

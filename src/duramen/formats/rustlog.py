@@ -48,6 +48,7 @@ from duramen.formats.base import (
     Role,
     Segment,
     Severity,
+    rows_behind,
 )
 from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
 from duramen.formats.index import Index, dump_index, table
@@ -237,6 +238,16 @@ class RustLog(FrameFormat):
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index:
         rows, rest = table(buf, 0, [("offset", ">u8"), ("position", ">u8")])
         return Index(rows["offset"], rows["position"], rest_bytes=rest)
+
+    def ends_early(self, index: Index, segment: Segment) -> bool:
+        """The first two entries tell the interval that the index was made with; one entry alone does not."""
+        interval = 0
+        if len(index) > 1:
+            interval = max(int(index.offsets[1]) - int(index.offsets[0]), 1)
+        elif len(index):
+            interval = self.options.get("index_interval_records", 2**62)
+        rows = rows_behind(index, segment)
+        return rows is not None and rows.count > interval
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.CHECKPOINT:

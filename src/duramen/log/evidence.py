@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from duramen import kernel
 from duramen.disk import Disk
 from duramen.disk.base import Kind
-from duramen.formats import Format
+from duramen.errors import UsageError
+from duramen.formats import Format, make
 from duramen.formats.base import Severity
 from duramen.log.ending import Ending
 from duramen.log.report import Finding, SegmentReport
@@ -72,6 +74,17 @@ class Evidence:
     def manifest(self) -> Mapping[str, Any]:
         """What the format's own description of the log says, as far as it can be read."""
         return self._manifest
+
+    @cached_property
+    def described(self) -> Format:
+        """The format with the settings that the log's own description holds, unless they are given."""
+        return as_described(self._fmt, self._manifest)
+
+    def is_closed(self, report: SegmentReport) -> bool:
+        """Whether this is the active segment as a writer left it that had nothing more to write."""
+        mark = self._watermark
+        ours = mark is not None and not mark.is_open and mark.base == report.base_offset
+        return ours and mark is not None and mark.position == report.valid_bytes
 
     def running(self, base: int, data: memoryview, start: int = 0, stop: int | None = None) -> Running | None:
         """What takes the digest of a segment that the sidecar has one of, or the part of it that lies between two
@@ -154,6 +167,15 @@ class Evidence:
                 "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(mark.base)}",
                 "the active segment is missing", _RESTORE, None, mark.base, mark.durable_offset - 1,
             )  # fmt: skip
+
+
+def as_described(fmt: Format, facts: Mapping[str, Any]) -> Format:
+    """The format with the settings that the log's own description holds, unless they are given, or make no sense."""
+    kept = {name: facts[name] for name in fmt.option_names if name in facts}
+    try:
+        return make(fmt.name, **{**kept, **fmt.options}) if kept else fmt
+    except UsageError:
+        return fmt
 
 
 def _crc32c(data: memoryview, until: int, digest: Digest | None) -> int:

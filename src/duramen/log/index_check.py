@@ -7,12 +7,14 @@ where offsets are missing, or entries wrong, each is looked up. Says nothing of 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from duramen.formats.base import Role, Rows, Severity
+from duramen.formats import Format
+from duramen.formats.base import Role, Rows, Segment, Severity
 from duramen.formats.index import Index
 from duramen.kernel.layout import Columns
 from duramen.log.ending import End, Ending
@@ -164,6 +166,18 @@ class IndexChecker:
                 "torn-index-entry", Severity.NOTE, self.path,
                 f"{self._index.rest_bytes} bytes behind the last whole entry", REINDEX,
             )  # fmt: skip
+
+
+def short_indexes(fmt: Format, segment: Segment, indexes: Mapping[Role, Index]) -> Iterator[Role]:
+    """Which of the indexes lack entries at their end, where each is right as far as it goes. One by time has the
+    entries of the other one, if it has any at all."""
+    index, times = indexes.get(Role.INDEX), indexes.get(Role.TIME_INDEX)
+    if index is None:
+        return
+    if fmt.ends_early(index, segment):
+        yield Role.INDEX
+    if times is not None and len(times) < len(index) and np.array_equal(times.offsets, index.offsets[: len(times)]):
+        yield Role.TIME_INDEX
 
 
 def _rows_of(

@@ -106,7 +106,7 @@ class _Job:
     def result(self) -> Checked:
         if self._whole is not None:
             return self._whole.result()
-        joined = self._verifier.join(self._files, [piece.result() for piece in self._pieces])
+        joined = self._verifier.join(self._files, [piece.result() for piece in self._pieces], is_last=self._is_last)
         return joined if joined is not None else self._check_again()
 
     def _check(self) -> Checked:

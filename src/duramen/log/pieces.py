@@ -154,7 +154,8 @@ class PieceVerifier(Verifier):
             start = self._shelf.get(self, files).segment.start
         except DuramenError:
             return None
-        return self.join(files, [self.check_piece(files, Piece(start, TO_THE_END, True), is_last=is_last)])
+        piece = self.check_piece(files, Piece(start, TO_THE_END, True), is_last=is_last)
+        return self.join(files, [piece], is_last=is_last)
 
     def check_piece(self, files: SegmentFiles, piece: Piece, *, is_last: bool) -> PieceReport:
         part = self._part()
@@ -226,7 +227,7 @@ class PieceVerifier(Verifier):
             return
         answer.is_straight = cursor.position == stop
 
-    def join(self, files: SegmentFiles, pieces: Sequence[PieceReport]) -> Checked | None:
+    def join(self, files: SegmentFiles, pieces: Sequence[PieceReport], *, is_last: bool) -> Checked | None:
         """The segment's report; None where the pieces do not fit together, so that it has to be checked in one go."""
         if not all(piece.is_straight for piece in pieces):
             return None
@@ -245,9 +246,11 @@ class PieceVerifier(Verifier):
         )
         part = self._part()
         part.report.findings += [finding for piece in pieces for finding in piece.findings]
-        part._missing_index(files, report)
-        # Mapped for its length: its bytes are in the pieces' digests.
+        # Opened for its end and its length: its bytes are in the pieces' digests.
         data = self._disk.map(self._directory.full(files.segment.path)).data
+        segment = self._fmt.open_segment(data, files.base)
+        part._short_index(files, report, segment, is_last=is_last)
+        part._missing_index(files, report)
         part.report.findings += self._evidence.of_sealed(report, data, _joined(pieces))
         part.report.findings += self._evidence.of_watermark(report)
         return Checked(report, part.report.findings)

@@ -27,7 +27,7 @@ from duramen.log.compaction.state import read_state
 from duramen.log.directory import Directory, Listing, LogFile, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.evidence import Evidence
-from duramen.log.index_check import REINDEX, IndexChecker
+from duramen.log.index_check import REINDEX, IndexChecker, short_indexes
 from duramen.log.journal import refuse_unfinished
 from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.report import Finding, Report, SegmentReport
@@ -219,6 +219,7 @@ class Verifier:
         self._records(report, segment, indexes, running, is_last=is_last)
         for checker in indexes:
             checker.finish(self)
+        self._short_index(files, report, segment, is_last=is_last)
         self._missing_index(files, report)
         digest = None if running is None else running.finish()
         self.report.findings += self._evidence.of_sealed(report, mapped.data, digest)
@@ -404,6 +405,28 @@ class Verifier:
             if index is not None:
                 checkers.append(IndexChecker(path, role, index))
         return checkers
+
+    def _short_index(self, files: SegmentFiles, report: SegmentReport, segment: Segment, *, is_last: bool) -> None:
+        """An index that lacks entries at its end. That of a log that is being written, or was not closed, may."""
+        if report.ending != Ending.CLEAN or (is_last and not self._evidence.is_closed(report)):
+            return
+        paths = {role: self._directory.full(file.path) for role, file in files.derived.items()}
+        if any(one.path in paths.values() and one.severity != Severity.NOTE for one in self.report.findings):
+            return  # it has to be made anew anyway
+        opened = {role: self._fmt.open_index(role, self._disk.map(path).data, segment.base_offset)
+                  for role, path in paths.items()}  # fmt: skip
+        indexes = {role: index for role, index in opened.items() if index is not None}
+        for role in [role for role in opened if role not in indexes]:
+            self.find("short-index", Severity.WARNING, paths[role], "it is empty", REINDEX, position=0)
+        for role in short_indexes(self._evidence.described, segment, indexes):
+            offsets = indexes[role].offsets
+            ends = f"ends with offset {int(offsets[-1])}" if len(offsets) else "has no entry"
+            self.find(
+                "short-index", Severity.WARNING, paths[role], f"it {ends}, and entries for later records are missing",
+                REINDEX, position=indexes[role].start + len(offsets) * indexes[role].entry_bytes,
+                first_offset=int(offsets[-1]) + 1 if len(offsets) else report.first_offset,
+                last_offset=report.last_offset,
+            )  # fmt: skip
 
     def _missing_index(self, files: SegmentFiles, report: SegmentReport) -> None:
         """The index has to be there; one by time helps only with look-ups by time, and other programs may leave it."""

@@ -21,7 +21,7 @@ from duramen.formats import Format, make
 from duramen.formats.base import Cursor, Role, SegmentSummary
 from duramen.kernel.layout import Stop
 from duramen.log.directory import list_log
-from duramen.log.evidence import Evidence
+from duramen.log.evidence import Evidence, as_described
 from duramen.log.journal import Entry, Journal, State, Was, read_journal, write_journal
 from duramen.log.losses import NAME as LOSSES
 from duramen.log.losses import KnownLoss, encode_losses, read_losses
@@ -195,7 +195,7 @@ class _Application:
     def _rebuild_index(self, step: Step) -> None:
         assert step.base is not None
         data = self._disk.map(self._full(self._fmt.segment_path(step.base))).data
-        fmt = as_described(self._fmt, self._evidence.manifest)
+        fmt = self._evidence.described
         for role, content in build_indexes(fmt, data, step.base).items():
             self._put(self._fmt.path_of(role, step.base), [content])
 
@@ -268,12 +268,6 @@ class _Application:
 
     def _look(self) -> Iterable[tuple[str, list[int]]]:
         return log_files(self._disk, self._root, self._fmt, {entry.path for entry in self._journal.entries})
-
-
-def as_described(fmt: Format, facts: Mapping[str, Any]) -> Format:
-    """The format with the settings that the log's own description holds, unless they are given."""
-    kept = {name: facts[name] for name in fmt.option_names if name in facts}
-    return make(fmt.name, **{**kept, **fmt.options}) if kept else fmt
 
 
 def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]:

@@ -20,7 +20,7 @@ from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles, format_at, kind_of, list_log
 from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
-from duramen.log.repair.apply import as_described, manifest_files
+from duramen.log.repair.apply import manifest_files
 from duramen.log.sidecar import Sidecar, replace_file
 from duramen.metrics import process as process_counters
 
@@ -72,7 +72,7 @@ class _Reindexing:
     def __init__(self, disk: Disk, path: str, fmt: Format, *, dry_run: bool) -> None:
         self._disk = disk
         self._root = path
-        self._fmt = as_described(fmt, Evidence(disk, path, fmt).manifest)
+        self._fmt = Evidence(disk, path, fmt).described
         self._dry_run = dry_run
         self._directory: Directory = list_log(disk, path, fmt)
         self.result = Reindexed(path, fmt.name, applied=not dry_run)

@@ -164,7 +164,8 @@ def _joined(
         else:
             checked[unit.number] = answer
     for number, parts in pieces.items():
-        checked[number] = driver.join(directory.segments[number], parts)
+        is_last = number == len(directory.segments) - 1
+        checked[number] = driver.join(directory.segments[number], parts, is_last=is_last)
     return checked
 
 
