@@ -26,7 +26,7 @@ from duramen.kernel.layout import ScanEnd, Stop
 from duramen.log import losses
 from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.losses import covered
-from duramen.log.report import Report
+from duramen.log.report import Report, counted
 from duramen.log.source import HINT, Part, Source
 from duramen.log.verify import verify
 from duramen.model import MAX_OFFSET, to_us
@@ -159,7 +159,7 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
             return True
         if previous is not None and _is_lost(source, previous.next_offset, built.base):
             raise CorruptionError(
-                f"{built.base - previous.next_offset} offsets before this segment are missing",
+                f"{counted(built.base - previous.next_offset, 'offset')} missing before this segment",
                 path=part.path, offset=previous.next_offset, hint="a segment is lost: `duramen repair` mends the log",
             )  # fmt: skip
         builder.add(built)

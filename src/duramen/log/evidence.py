@@ -37,7 +37,9 @@ class Evidence:
         if disk.kind(root) == Kind.DIRECTORY:
             self._sealed = Sidecar(disk, root).sealed()
             self._watermark = read_watermark(disk, root)
-        self._manifest = _manifest(disk, root, fmt)
+        self.log_files = _log_files(disk, root, fmt)
+        """The files that describe the log, by path."""
+        self._manifest = _manifest(fmt, self.log_files)
 
     @property
     def promised_offset(self) -> int | None:
@@ -188,13 +190,16 @@ def _crc32(data: memoryview, digest: Digest | None) -> int:
     return kernel.crc32(data)
 
 
-def _manifest(disk: Disk, root: str, fmt: Format) -> Mapping[str, Any]:
-    """What the format's own description of the log says; nothing where there is none or it cannot be read."""
+def _log_files(disk: Disk, root: str, fmt: Format) -> Mapping[str, memoryview]:
     if disk.kind(root) != Kind.DIRECTORY:
         return {}
-    for name in fmt.log_files([], 0):
-        path = posixpath.join(root, name)
-        if disk.kind(path) == Kind.FILE:
-            facts = fmt.describe({name: disk.map(path).data}).get("manifest")
-            return facts if isinstance(facts, dict) else {}
+    paths = {name: posixpath.join(root, name) for name in fmt.log_files([], 0)}
+    return {name: disk.map(path).data for name, path in paths.items() if disk.kind(path) == Kind.FILE}
+
+
+def _manifest(fmt: Format, files: Mapping[str, memoryview]) -> Mapping[str, Any]:
+    """What the format's own description of the log says; nothing where there is none or it cannot be read."""
+    for name, data in files.items():
+        facts = fmt.describe({name: data}).get("manifest")
+        return facts if isinstance(facts, dict) else {}
     return {}

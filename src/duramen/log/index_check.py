@@ -18,6 +18,7 @@ from duramen.formats.base import Role, Rows, Segment, Severity
 from duramen.formats.index import Index
 from duramen.kernel.layout import Columns
 from duramen.log.ending import End, Ending
+from duramen.log.report import counted
 
 REINDEX = "nothing is lost: `duramen reindex` makes it anew from the records"
 
@@ -148,12 +149,16 @@ class IndexChecker:
                 position=self._position(row), first_offset=int(self._index.offsets[row]),
             )  # fmt: skip
         if len(self._differs) > self.MOST:
-            message = f"{len(self._differs) - self.MOST} more entries differ from their records"
+            message = counted(
+                len(self._differs) - self.MOST, "more entry differs from its record",
+                "more entries differ from their records",
+            )  # fmt: skip
             findings.find(code, severity, self.path, message, action)
         if len(self._wrong) > self.MOST:
             findings.find(
                 "wrong-index-entry", Severity.WARNING, self.path,
-                f"{len(self._wrong) - self.MOST} more entries name no record", REINDEX,
+                counted(len(self._wrong) - self.MOST, "more entry names no record", "more entries name no record"),
+                REINDEX,
             )  # fmt: skip
         if beyond:
             findings.find(
@@ -164,7 +169,7 @@ class IndexChecker:
         if self._index.rest_bytes:
             findings.find(
                 "torn-index-entry", Severity.NOTE, self.path,
-                f"{self._index.rest_bytes} bytes behind the last whole entry", REINDEX,
+                f"{counted(self._index.rest_bytes, 'byte')} behind the last whole entry", REINDEX,
             )  # fmt: skip
 
 

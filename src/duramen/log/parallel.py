@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from duramen.disk import Disk
+from duramen.errors import StorageError
 from duramen.formats import Format
 from duramen.log.directory import Directory, SegmentFiles
+from duramen.log.evidence import Evidence
 from duramen.log.pieces import PieceReport, PieceVerifier, cut
 from duramen.log.report import Finding, Report
-from duramen.log.verify import Checked, Progress
+from duramen.log.verify import Checked, Progress, missing
 
 PIECE_BYTES = 32 << 20
 """Small enough that all threads end at about the same time."""
@@ -29,11 +31,12 @@ def check_in_threads(
     directory: Directory,
     progress: Progress | None = None,
     findings: Sequence[Finding] = (),
+    evidence: Evidence | None = None,
 ) -> Report:
     """Check every segment of a log, as many at once as there are processors."""
     threads = _processors()
     meter = _Meter(progress)
-    verifier = PieceVerifier(disk, path, fmt, meter.count, directory, at_once=threads)
+    verifier = PieceVerifier(disk, path, fmt, meter.count, directory, evidence, at_once=threads)
     verifier.report.findings += findings
     pool = ThreadPoolExecutor(threads, "verify")
     try:
@@ -103,7 +106,14 @@ class _Job:
             check = self._verifier.check_piece
             self._pieces = [pool.submit(check, files, piece, is_last=is_last) for piece in pieces]
 
-    def result(self) -> Checked:
+    def result(self) -> Checked | StorageError:
+        """What was found; the error where a file is gone."""
+        try:
+            return self._result()
+        except StorageError as error:
+            return missing(error)
+
+    def _result(self) -> Checked:
         if self._whole is not None:
             return self._whole.result()
         joined = self._verifier.join(self._files, [piece.result() for piece in self._pieces], is_last=self._is_last)

@@ -24,6 +24,7 @@ from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import Ending, judge_rows
+from duramen.log.evidence import Evidence
 from duramen.log.index_check import IndexChecker
 from duramen.log.report import Finding, SegmentReport
 from duramen.log.running import Digest, Running
@@ -137,9 +138,17 @@ class PieceVerifier(Verifier):
     """Checks pieces of a log's segments; ``at_once`` is how many threads do so."""
 
     def __init__(
-        self, disk: Disk, path: str, fmt: Format, progress: Progress, directory: Directory, *, at_once: int = 1
+        self,
+        disk: Disk,
+        path: str,
+        fmt: Format,
+        progress: Progress,
+        directory: Directory,
+        evidence: Evidence | None = None,
+        *,
+        at_once: int = 1,
     ) -> None:
-        super().__init__(disk, path, fmt, progress, directory)
+        super().__init__(disk, path, fmt, progress, directory, evidence)
         self._shelf = _Shelf(at_once)
 
     def _open(self, files: SegmentFiles) -> _Opened:

@@ -8,6 +8,15 @@ from typing import Any
 from duramen.formats.base import SegmentSummary, Severity
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number of things, in words for people.
+
+    >>> counted(1, "offset is", "offsets are"), counted(2, "byte")
+    ('1 offset is', '2 bytes')
+    """
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found. ``code`` is stable and made for programs, the rest for people."""

@@ -7,10 +7,12 @@ stays flat whatever the size of the log.
 from __future__ import annotations
 
 import copy
+import errno
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError, UsageError
+from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError, UnknownVersionError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
 from duramen.formats.detect import detect_directory
@@ -30,7 +32,7 @@ from duramen.log.evidence import Evidence
 from duramen.log.index_check import REINDEX, IndexChecker, short_indexes
 from duramen.log.journal import refuse_unfinished
 from duramen.log.losses import KnownLoss, covered, read_losses
-from duramen.log.report import Finding, Report, SegmentReport
+from duramen.log.report import Finding, Report, SegmentReport, counted
 from duramen.log.running import Running
 from duramen.metrics import process as process_counters
 
@@ -42,6 +44,8 @@ _NOTHING = "nothing: it is cut when the log is next opened for writing"
 _COMMAND = re.compile(r"`duramen (repair|reindex|verify)((?: --\w+)*)`")
 _GAPS = frozenset({"missing-segment", "offset-gap", "wrong-name", "manifest-ahead"})
 """Findings that say that offsets are missing."""
+
+_PATIENCE, _PATIENCE_S = 20, 0.02
 
 THREADS_FROM_BYTES = 8 << 20
 """Less than this is checked before threads have begun."""
@@ -65,12 +69,13 @@ def check_log(
     disk: Disk, path: str, fmt: Format, progress: Progress | None = None, findings: Sequence[Finding] = ()
 ) -> Report:
     """Check a log whose format is known. ``findings`` are those that were made on the way."""
+    evidence = Evidence(disk, path, fmt)  # first: what it knows of is then there, though a writer goes on
     directory = list_log(disk, path, fmt)
     if sum(files.segment.size_bytes for files in directory.segments) >= THREADS_FROM_BYTES:
         from duramen.log.parallel import check_in_threads  # which is made of what is here
 
-        return check_in_threads(disk, path, fmt, directory, progress, findings)
-    verifier = Verifier(disk, path, fmt, progress or (lambda _bytes: None), directory)
+        return check_in_threads(disk, path, fmt, directory, progress, findings, evidence)
+    verifier = Verifier(disk, path, fmt, progress or (lambda _bytes: None), directory, evidence)
     verifier.report.findings += findings
     return verifier.run()
 
@@ -95,6 +100,13 @@ def format_for(disk: Disk, path: str, name: str | None, options: dict[str, Any])
         return make(name or detect_directory(path, Listing(disk, path)).format, **options), problem
 
 
+def missing(error: StorageError) -> StorageError:
+    """The error, if it says that a file is gone; otherwise it is raised."""
+    if error.errno != errno.ENOENT:
+        raise error
+    return error
+
+
 class Checked(NamedTuple):
     """What a check of one segment, and of its derived files, found."""
 
@@ -106,13 +118,19 @@ class Verifier:
     """One pass over one log. Segments are checked independently of each other: in order, in threads, or elsewhere."""
 
     def __init__(
-        self, disk: Disk, path: str, fmt: Format, progress: Progress, directory: Directory | None = None
+        self,
+        disk: Disk,
+        path: str,
+        fmt: Format,
+        progress: Progress,
+        directory: Directory | None = None,
+        evidence: Evidence | None = None,
     ) -> None:
         self._disk = disk
         self._fmt = fmt
         self._progress = progress
+        self._evidence = evidence if evidence is not None else Evidence(disk, path, fmt)
         self._directory: Directory = directory if directory is not None else list_log(disk, path, fmt)
-        self._evidence = Evidence(disk, path, fmt)
         self._derived = fmt.index_builder(0, 0).headers().keys()
         self.report = Report(path, fmt.name, fmt.capabilities.checksum)
 
@@ -123,8 +141,15 @@ class Verifier:
     def run(self) -> Report:
         last = len(self._directory.segments) - 1
         return self.conclude(
-            [self.check(files, is_last=number == last) for number, files in enumerate(self._directory.segments)]
+            [self.check_or_miss(files, is_last=number == last) for number, files in enumerate(self._directory.segments)]
         )
+
+    def check_or_miss(self, files: SegmentFiles, *, is_last: bool) -> Checked | StorageError:
+        """`check`; the error where a file is gone, which retention may have removed."""
+        try:
+            return self.check(files, is_last=is_last)
+        except StorageError as error:
+            return missing(error)
 
     def check(self, files: SegmentFiles, *, is_last: bool) -> Checked:
         """Check one segment; changes nothing of this object, so several may run at once."""
@@ -144,11 +169,11 @@ class Verifier:
         part._progress = progress
         return part
 
-    def conclude(self, checked: Sequence[Checked]) -> Report:
+    def conclude(self, checked: Sequence[Checked | StorageError]) -> Report:
         """The report of the whole log from those of all its segments, in order, and what can be seen only from above:
         how they follow each other, and the files that belong to none of them."""
         previous: SegmentReport | None = None
-        for report, findings in checked:
+        for report, findings in self._still_there(checked):
             self.report.segments.append(report)
             self.report.findings += findings
             if previous is not None:
@@ -170,6 +195,40 @@ class Verifier:
         self._explain()
         process_counters.found_damage(sum(one.severity == Severity.DAMAGE for one in self.report.findings))
         return self.report
+
+    def _still_there(self, checked: Sequence[Checked | StorageError]) -> Iterator[Checked]:
+        """Without the segments that were removed from the log's beginning meanwhile: what is read from now on, the
+        manifest above all, does not know them any more. Any other file that is gone is an error."""
+        removed = 0
+        if self._disk.kind(self.report.path) == Kind.DIRECTORY:
+            listed, removed = self._list_again()
+            for _ in range(_PATIENCE):  # an index may go a moment before its segment
+                if not any(isinstance(one, StorageError) for one in checked[removed:]):
+                    break
+                time.sleep(_PATIENCE_S)
+                listed, removed = self._list_again()
+            paths = {orphan.path for orphan in listed.orphans}
+            self._directory = replace(
+                self._directory, others=listed.others, orphans=[o for o in self._directory.orphans if o.path in paths]
+            )
+        if removed:
+            first, following = (self._directory.segments[n].base for n in (0, removed))
+            self.find(
+                "segments-removed", Severity.NOTE, self.report.path,
+                counted(removed, "segment was removed", "segments were removed") + " meanwhile, and left out",
+                "nothing: retention removes from the beginning", first_offset=first,
+                last_offset=None if following is None else following - 1,
+            )  # fmt: skip
+        for one in checked[removed:]:
+            if isinstance(one, StorageError):
+                raise one
+            yield one
+
+    def _list_again(self) -> tuple[Directory, int]:
+        """What is there now, and how many of the segments that were there at first are gone from the beginning."""
+        listed = list_log(self._disk, self.report.path, self._fmt)
+        there = {files.segment.path for files in listed.segments}
+        return listed, next((n for n, one in enumerate(self._directory.segments) if one.segment.path in there), 0)
 
     def _check_repair(self) -> None:
         """A repair that was stopped half-way leaves a log in between."""
@@ -316,7 +375,8 @@ class Verifier:
                 return  # offsets only grow, and here are as many as there can be
         for position, first, last in rows.gaps(previous):
             self.find(
-                "offset-gap", Severity.WARNING, report.path, _missing(last - first + 1),
+                "offset-gap", Severity.WARNING, report.path,
+                counted(last - first + 1, "offset is missing", "offsets are missing"),
                 "fine after compaction; otherwise records are lost",
                 position=position, first_offset=first, last_offset=last,
             )  # fmt: skip
@@ -346,14 +406,15 @@ class Verifier:
             rest = report.size_bytes - end.position
             if rest > 0:
                 self.find(
-                    "zero-tail", Severity.NOTE, report.path, f"{rest} zero bytes follow the last record",
+                    "zero-tail", Severity.NOTE, report.path,
+                    counted(rest, "zero byte follows the last record", "zero bytes follow the last record"),
                     "nothing: this is preallocated space", position=end.position,
                 )  # fmt: skip
         elif end.ending == Ending.TORN:
             rest = report.size_bytes - end.position
             self.find(
                 "torn-tail", Severity.NOTE, report.path,
-                f"{end.why}: the last write did not finish ({rest} bytes)", _NOTHING,
+                f"{end.why}: the last write did not finish ({counted(rest, 'byte')})", _NOTHING,
                 position=end.position, first_offset=first,
             )  # fmt: skip
         elif end.ending == Ending.UNKNOWN_VERSION:
@@ -387,7 +448,7 @@ class Verifier:
         lost = self._fmt.capabilities.lost_segments_show
         self.find(
             "missing-segment", Severity.DAMAGE if lost else Severity.WARNING, after.path,
-            f"{after.base_offset - expected} offsets before this segment are missing",
+            f"{counted(after.base_offset - expected, 'offset')} missing before this segment",
             "a segment is lost" if lost else "a segment is lost, or compaction emptied the end of the one before",
             first_offset=expected, last_offset=after.base_offset - 1,
         )  # fmt: skip
@@ -459,6 +520,7 @@ class Verifier:
             for file in self._directory.others
             if file.name.role in (Role.MANIFEST, Role.CHECKPOINT)
         }
+        files |= self._evidence.log_files  # as they were before the segments were listed
         if self._disk.kind(self.report.path) == Kind.DIRECTORY:
             for name in self._fmt.log_files([], 0).keys() - files.keys():
                 message, path = "the file that describes the log is missing", self._directory.full(name)
@@ -500,10 +562,6 @@ def _known(finding: Finding, losses: Sequence[KnownLoss]) -> Finding:
         finding, code="known-loss", severity=Severity.NOTE, message=f"{finding.message}: {loss.why}",
         action=f"nothing: a repair gave them up; what it took away is in {loss.repair}",
     )  # fmt: skip
-
-
-def _missing(count: int) -> str:
-    return "1 offset is missing" if count == 1 else f"{count} offsets are missing"
 
 
 def _default_action(problem: Problem) -> str:

@@ -16,6 +16,7 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.log.journal import Entry, Journal, State, Was, read_journal, write_journal
 from duramen.log.repair.apply import log_files
+from duramen.log.report import counted
 from duramen.log.sidecar import DIRECTORY
 
 
@@ -73,7 +74,7 @@ def _changes(disk: Disk, root: str, fmt: Format, journal: Journal) -> list[str]:
             found.append(f"{path} is new")
         elif journal.after[path] != [size, crc]:
             more = size - journal.after[path][0]
-            found.append(f"{path} has {more} bytes more" if more > 0 else f"{path} has changed")
+            found.append(f"{path} has {counted(more, 'byte')} more" if more > 0 else f"{path} has changed")
     found += [f"{path} is gone" for path in journal.after if path not in now]
     return found
 
