@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duramen.formats import durable_log, keratin, rustlog
-from duramen.kernel import _chunks, _columns, _crc, _frames, _hashes, _keys, _slots, reference
+from duramen.kernel import _chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots, reference
 from duramen.kernel.layout import (
     Checksum,
     ChunkColumns,
@@ -32,7 +32,7 @@ from duramen.kernel.layout import (
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 COMPILED: dict[str, ModuleType] = {
     name: module
-    for module in (_chunks, _columns, _crc, _frames, _hashes, _keys, _slots)
+    for module in (_chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots)
     for name in dir(module)
     if hasattr(reference, name) and callable(getattr(module, name)) and not isinstance(getattr(module, name), type)
 }

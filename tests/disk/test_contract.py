@@ -327,6 +327,60 @@ def test_a_note_replaces_a_longer_one(at: Place) -> None:
     assert at.get("lock") == b"short"
 
 
+# --- gates
+
+
+def test_a_gate_tells_who_held_it_last(at: Place) -> None:
+    ours, theirs = at.disk.gate(at("gate")), at.disk.gate(at("gate"))
+    assert not ours.take(b"ours")
+    with pytest.raises(LockedError) as caught:
+        theirs.take(b"theirs, and longer")
+    assert (caught.value.note, caught.value.path) == (b"ours", at("gate"))
+    assert at.disk.is_locked(at("gate"))
+    ours.release()
+    assert not at.disk.is_locked(at("gate"))
+    assert ours.take(b"ours")
+    ours.release()
+    ours.release()
+    assert not theirs.take(b"theirs, and longer")
+    ours.release()  # not its lock: nothing happens
+    with pytest.raises(LockedError, match="theirs"):
+        ours.take(b"ours")
+    theirs.release()
+    assert not ours.take(b"ours")
+    assert at.get("gate") == b"ours"
+    ours.close()
+    assert theirs.take(b"ours")
+    theirs.close()
+
+
+def test_a_gate_whose_file_is_removed_is_a_new_one(at: Place) -> None:
+    ours, theirs = at.disk.gate(at("gate")), at.disk.gate(at("gate"))
+    ours.take(b"ours")
+    ours.release()
+    at.disk.remove(at("gate"))
+    assert not theirs.take(b"theirs")
+    with pytest.raises(LockedError, match="theirs"):
+        ours.take(b"ours")
+    theirs.release()
+    assert not ours.take(b"ours")
+    ours.close()
+
+
+def test_a_gate_and_a_lock_keep_each_other_out(at: Place) -> None:
+    gate = at.disk.gate(at("gate"))
+    gate.take(b"gate")
+    with pytest.raises(LockedError, match="gate"):
+        at.disk.lock(at("gate"), b"lock")
+    gate.release()
+    lock = at.disk.lock(at("gate"), b"lock")
+    with pytest.raises(LockedError, match="lock"):
+        gate.take(b"gate")
+    lock.release()
+    assert not gate.take(b"gate")
+    gate.close()
+
+
 # --- pages
 
 

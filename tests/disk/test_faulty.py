@@ -244,6 +244,9 @@ def work(disk: Disk, root: str) -> None:
     """Calls each operation of the seam."""
     disk.make_directory(f"{root}/d")
     lock = disk.lock(f"{root}/lock", b"me")
+    gate = disk.gate(f"{root}/gate")
+    gate.take(b"me")
+    gate.release()
     file = disk.create(f"{root}/a")
     write_all(file, 0, b"hello")
     file.truncate(4)

@@ -207,6 +207,34 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path, children: list
     assert path.stat().st_ino == inode
 
 
+def test_a_forked_child_has_a_gate_of_its_own(tmp_path: Path, children: list[Child]) -> None:
+    script = """
+gate = disk.gate(path)
+gate.take(b"parent")
+child = os.fork()
+if not child:
+    gate.release()      # not its lock: nothing happens
+    try:
+        gate.take(b"child")
+    except Exception as error:
+        os.write(1, type(error).__name__.encode() + b"\\n")
+    os._exit(0)
+os.waitpid(child, 0)
+os.write(1, b"alone\\n")
+time.sleep(60)
+"""
+    path = tmp_path / "gate"
+    children.append(child := Child(script, path))
+    assert [child.line(), child.line()] == ["LockedError", "alone"]
+    with pytest.raises(LockedError, match="parent"):
+        PosixDisk().gate(str(path)).take(b"me")
+    child.process.send_signal(signal.SIGKILL)
+    child.process.wait()
+    gate = PosixDisk().gate(str(path))
+    assert not gate.take(b"me")
+    gate.close()
+
+
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path, children: list[Child]) -> None:
     script = """
 lock = disk.lock(path, b"parent")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import duramen
 from duramen.disk.crash import patterns
 from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import LeaseError, PoisonedError, StorageError
+from duramen.groups.deliveries import Delivery
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.testing import Fault, FaultyDisk
 from tests.groups.logs import make_log, options, value
@@ -86,6 +88,65 @@ def test_a_failed_sync_answers_no_ack_and_poisons_the_group() -> None:
     found = {offset for offset, _ in _drained(under.crash(patterns(0)[0]), "keratin")}
     assert 2 not in found
     assert {1, 3} <= found
+
+
+def test_a_failed_sync_answers_none_of_those_who_shared_it() -> None:
+    disk = FaultyDisk(SimulatedDisk(), "sync#1 *.delta: EIO")
+    log = ConsumableWritableLog("/log", disk=disk, format="keratin")
+    log.append_batch([value(offset) for offset in range(8)])
+    group = log.group("g", clock=lambda: 1000)
+    held = group.fetch(8)
+    gathered = threading.Barrier(8)
+    answers: list[object] = []
+
+    def acknowledge(delivery: Delivery) -> None:
+        gathered.wait()
+        try:
+            answers.append(group.ack(delivery))
+        except (StorageError, PoisonedError) as error:
+            answers.append(type(error))
+
+    with group._mutex:  # so that the first one waits for all the others
+        threads = [threading.Thread(target=acknowledge, args=(delivery,)) for delivery in held]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert True not in answers
+    assert StorageError in answers
+
+
+def test_a_failed_write_hands_nothing_out_and_forgets_nothing() -> None:
+    """Several fetches share one write. Where it fails halfway, none of them is answered, and nothing is skipped."""
+    disk = FaultyDisk(SimulatedDisk(), "write#1 *.delta: short ENOSPC")
+    log = ConsumableWritableLog("/log", disk=disk, format="keratin")
+    log.append_batch([value(offset) for offset in range(9)])
+    now_ms = [1000]
+    group = log.group("g", clock=lambda: now_ms[0])
+    answers: list[object] = []
+
+    def fetch() -> None:
+        try:
+            answers.append(group.fetch(3, lease=10))
+        except StorageError as error:
+            answers.append(error.errno)
+
+    with group._mutex:
+        threads = [threading.Thread(target=fetch) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    delivered = [delivery.offset for answer in answers if isinstance(answer, list) for delivery in answer]
+    assert errno.ENOSPC in answers
+    assert len(delivered) == len(set(delivered))
+    now_ms[0] += 20_000
+    again = group.fetch(20)
+    assert sorted(delivery.offset for delivery in again) == list(range(9))
+    assert all(delivery.epoch > 1 for delivery in again if delivery.offset in delivered)
 
 
 def test_whatever_call_fails_no_ack_is_lost() -> None:

@@ -280,6 +280,45 @@ def test_threads_share_a_group(tmp_path: Path) -> None:
     assert sum(sizes) < 60_000, "as large as what is in flight, not as what passed"
 
 
+def test_two_holders_of_the_lock_see_each_other(tmp_path: Path) -> None:
+    """Who held the lock last does not read the files again; everybody else does."""
+    root = make_log(tmp_path / "log", "keratin", 40)
+    with duramen.open(root, "a") as log, duramen.open(root) as other:
+        ours, theirs = log.group("g"), other.group("g")
+        taken = []
+        for _ in range(4):
+            for group in (ours, ours, theirs, theirs, theirs):
+                held = group.fetch(2)
+                taken += [delivery.offset for delivery in held]
+                group.ack_many(held)
+        assert taken == list(range(40))
+        assert ours.status() == theirs.status()
+
+
+def test_state_that_is_deleted_meanwhile_is_delivered_again(tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "keratin", 10)
+    with duramen.open(root, "a") as log:
+        group = log.group("g")
+        group.ack_many(group.fetch(4))
+        for path in (root / "groups").iterdir():
+            path.unlink()
+        held = group.fetch(4)
+        assert [(delivery.offset, delivery.epoch) for delivery in held] == [(offset, 1) for offset in range(4)]
+
+
+def test_records_are_read_ahead_up_to_the_end_and_over_segments(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="durable-log", segment_max_bytes=20_000) as log:
+        log.append_batch([b"%05d" % number + bytes(60) for number in range(3000)])
+        group = log.group("g")
+        taken = []
+        while len(batch := group.fetch_batch(70)):
+            taken += [int(value[:5]) for value in batch.records.column("value").to_pylist()]
+            group.ack_many(batch, durability="write")
+        assert taken == list(range(3000))
+        log.append(b"03000")
+        assert [delivery.value for delivery in group.fetch(70)] == [b"03000"]
+
+
 # --- waiting
 
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyarrow import fs
 
-from duramen.disk.base import Disk, File, Kind, Lock, Page
+from duramen.disk.base import Disk, File, Gate, Kind, Lock, Page
 from duramen.disk.futex import WORD_BYTES
 from duramen.disk.refused import refused
 from duramen.errors import StorageError, UsageError
@@ -239,6 +239,9 @@ class ArrowDisk(Disk):
         _read_only(path)
 
     def lock(self, path: str, note: bytes) -> Lock:
+        _read_only(path)
+
+    def gate(self, path: str) -> Gate:
         _read_only(path)
 
 

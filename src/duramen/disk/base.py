@@ -64,6 +64,19 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
+class Gate(Protocol):
+    """A lock that is held for moments, again and again, and that remembers whose moment was the last."""
+
+    def take(self, note: bytes) -> bool:
+        """Take the lock and leave ``note`` in its file; answers whether the last one who took it left the same note, so
+        that nobody else held it since. `LockedError`, which carries the holder's note, where it is held."""
+
+    def release(self) -> None:
+        """Let go of the lock, not of the note; nothing happens if it is not held."""
+
+    def close(self) -> None: ...
+
+
 class Page(Protocol):
     """A few bytes of a file that several processes share: a store is seen by all at once, and is not synced."""
 
@@ -127,6 +140,9 @@ class Disk(Protocol):
     def lock(self, path: str, note: bytes) -> Lock:
         """Lock the file at ``path`` (made if need be) and write ``note`` into it. `LockedError`, which carries the
         holder's note, where another process or another `Lock` of this one holds it."""
+
+    def gate(self, path: str) -> Gate:
+        """A lock on the file at ``path`` (made if need be) that keeps its file open between two moments."""
 
     def is_locked(self, path: str) -> bool:
         """Whether somebody holds the lock of the file at ``path`` at this moment."""

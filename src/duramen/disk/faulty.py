@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeVar
 
-from duramen.disk.base import Buffer, Disk, File, Kind, Lock, Mapped, Page
+from duramen.disk.base import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
 from duramen.disk.refused import refusal
 from duramen.disk.simulated import SimulatedFile
 from duramen.errors import UsageError
@@ -273,6 +273,9 @@ class FaultyDisk(Disk):
     def lock(self, path: str, note: bytes) -> Lock:
         return self._call("lock", lambda: self.inner.lock(path, note), path)
 
+    def gate(self, path: str) -> Gate:
+        return FaultyGate(self, path, self.inner.gate(path))
+
     def is_locked(self, path: str) -> bool:
         return self.inner.is_locked(path)
 
@@ -352,6 +355,26 @@ class FaultyFile(File):
 
     def size(self) -> int:
         return self._disk._call("size", self._inner.size, self.path)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyGate(Gate):
+    def __init__(self, disk: FaultyDisk, path: str, inner: Gate) -> None:
+        self._disk = disk
+        self._path = path
+        self._inner = inner
+
+    def take(self, note: bytes) -> bool:
+        try:
+            return self._disk._call("lock", lambda: self._inner.take(note), self._path)
+        except BaseException:
+            self._inner.release()  # a late error: it was taken
+            raise
+
+    def release(self) -> None:
+        self._inner.release()
 
     def close(self) -> None:
         self._inner.close()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from duramen.disk import futex
-from duramen.disk.base import Buffer, Disk, File, Kind, Lock, Mapped, Page
+from duramen.disk.base import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
 from duramen.disk.refused import locked, refusal, refused
 from duramen.errors import StorageError
 
@@ -196,7 +196,7 @@ class PosixFile(File):
 
 # Locks of this process. A child that is forked inherits their descriptors, and with them the locks: it lets go of
 # them at once, or a lock would outlive the process that took it.
-_locks: weakref.WeakSet[PosixLock] = weakref.WeakSet()
+_locks: weakref.WeakSet[PosixLock | PosixGate] = weakref.WeakSet()
 
 
 class PosixLock(Lock):
@@ -234,6 +234,65 @@ class PosixLock(Lock):
     def abandon(self) -> None:
         """Close the descriptor: the lock ends, unless it is inherited and another process holds it, too."""
         descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.abandon()
+
+
+class PosixGate(Gate):
+    """flock on a descriptor that stays open. One thread at a time. A forked child gets a descriptor of its own: what it
+    inherits is its parent's lock."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._held = False
+        _locks.add(self)
+
+    def take(self, note: bytes) -> bool:
+        try:
+            descriptor = self._locked()
+            self._held = True
+            if os.pread(descriptor, _NOTE_LIMIT_BYTES, 0) == note:
+                return True
+            _write_whole(descriptor, note, 0)
+            os.ftruncate(descriptor, len(note))
+        except OSError as error:
+            self.release()
+            raise refused(error, self._path) from error
+        return False
+
+    def _locked(self) -> int:
+        """The descriptor, locked. Where the file was removed meanwhile, the one that is there now."""
+        while True:
+            if self._descriptor is None:
+                self._descriptor = _open(self._path, os.O_RDWR | os.O_CREAT)
+                self._file = os.fstat(self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise locked(self._path, os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)) from None
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(self._file, os.stat(self._path)):
+                    return self._descriptor
+            self.abandon()
+
+    def release(self) -> None:
+        if self._held and self._descriptor is not None:
+            self._held = False
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            except OSError as error:
+                raise refused(error, self._path) from error
+
+    def close(self) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor: the lock ends, unless it is inherited and another process holds it, too."""
+        descriptor, self._descriptor, self._held = self._descriptor, None, False
         if descriptor is not None:
             os.close(descriptor)
 
@@ -474,6 +533,9 @@ class PosixDisk(Disk):
             return PosixLock(path, note)
         except OSError as error:
             raise refused(error, path) from error
+
+    def gate(self, path: str) -> Gate:
+        return PosixGate(path)
 
     def is_locked(self, path: str) -> bool:
         try:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from duramen.disk.base import Buffer, Disk, File, Kind, Lock, Mapped, Page
+from duramen.disk.base import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
 from duramen.disk.crash import (
     Change,
     CrashPattern,
@@ -166,6 +166,37 @@ class SimulatedLock(Lock):
                 self._disk._happened("release", self._path)
 
 
+class SimulatedGate(Gate):
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._node: _FileNode | None = None
+
+    def take(self, note: bytes) -> bool:
+        disk = self._disk
+        with disk._mutex:
+            node = disk._file(self._path, make=True)
+            if node.number in disk._locks:
+                raise locked(self._path, bytes(node.data))
+            disk._locks[node.number] = self
+            self._node = node
+            if node.data == note:
+                return True
+            node.change(Written(disk._next_moment(), 0, note))
+            node.change(Truncated(disk._next_moment(), len(note)))
+            disk._happened("lock", self._path)
+            return False
+
+    def release(self) -> None:
+        with self._disk._mutex:
+            if self._node is not None and self._disk._locks.get(self._node.number) is self:
+                del self._disk._locks[self._node.number]
+            self._node = None
+
+    def close(self) -> None:
+        self.release()
+
+
 class SimulatedPage(Page):
     """Bytes behind a counter, as on the real disk."""
 
@@ -244,7 +275,7 @@ class SimulatedDisk(Disk):
         """What `space` answers as the size of the disk; nothing fails when it is exceeded."""
         self._mutex = threading.RLock()
         self._stored = threading.Condition(self._mutex)
-        self._locks: dict[int, SimulatedLock] = {}
+        self._locks: dict[int, SimulatedLock | SimulatedGate] = {}
         self._keep_history = keep_history
         self._moment = 0
         self._nodes: dict[int, _Node] = {_ROOT: _DirectoryNode(_ROOT)}
@@ -374,6 +405,9 @@ class SimulatedDisk(Disk):
             lock = self._locks[node.number] = SimulatedLock(self, path, node)
             self._happened("lock", path)
             return lock
+
+    def gate(self, path: str) -> Gate:
+        return SimulatedGate(self, path)
 
     def is_locked(self, path: str) -> bool:
         with self._mutex:

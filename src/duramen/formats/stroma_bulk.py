@@ -2,13 +2,14 @@
 
 The files are the same, bit for bit; `stroma` declares their layout. A run stands for one event per offset: five
 hundred records that are delivered together are one `Marked` here and five hundred MarkInflight in the file. A
-checksum is linear, so the checksums of a run are one constant and one table per byte that differs.
+checksum is linear, so the checksums of many events are one constant and one table per byte that differs.
 
 Only bytes and plain values: what the events mean is the groups' business.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
@@ -51,6 +52,8 @@ from duramen.model import MAX_OFFSET
 MAX_TIME_MS = 2**63 - 1
 """Later deadlines are read as this one: never."""
 _COVERED_FROM = EVENT.at("version")
+_SIZES = [EVENT.size + _EVENTS[number][1].size + CRC.size if number in _EVENTS else 0 for number in range(256)]
+_TYPE_BYTE = EVENT.at("event_type") + 1
 
 MARK, ACK, CLEAR, BUMP, RESET = (_TYPES[k] for k in (MarkInflight, Ack, ClearInflight, BumpAckedUntil, Reset))
 
@@ -88,18 +91,19 @@ class WasReset(NamedTuple):
 Run = Marked | Acked | Cleared | Bumped | WasReset
 
 
-def encode_runs(runs: Iterable[Run]) -> bytes:
+def encode_runs(runs: Iterable[Run]) -> bytes | memoryview:
     """The events of the runs, one after the other.
 
     >>> encode_runs([WasReset()]).hex()
     '4b4500010005000000000000da00cf3a'
     """
-    return b"".join(map(_encode_run, runs))
+    encoded = [_encode_run(run) for run in runs]
+    return encoded[0] if len(encoded) == 1 else b"".join(encoded)
 
 
-def _encode_run(run: Run) -> bytes:
+def _encode_run(run: Run) -> bytes | memoryview:
     if isinstance(run, Marked):
-        return _encode(MARK, run.start, run.end, run.deadline_ms.to_bytes(8, "big") + run.epoch.to_bytes(4, "big"))
+        return _encode(MARK, run.start, run.end, _LEASE.pack(run.deadline_ms, run.epoch))
     if isinstance(run, Acked):
         return _encode(ACK, run.start, run.end)
     if isinstance(run, Cleared):
@@ -109,33 +113,14 @@ def _encode_run(run: Run) -> bytes:
     return _head(RESET) + CRC.pack(crc32c=_tables(RESET)[0])
 
 
-def _encode(number: int, start: int, end: int, rest: bytes = b"") -> bytes:
+_LEASE = struct.Struct(">QI")
+
+
+def _encode(number: int, start: int, end: int, rest: bytes = b"") -> memoryview:
     """One event of a type for every offset: eight bytes of offset, then ``rest``, the same in all."""
-    constant, tables = _tables(number)
-    offset_bytes = 8
-    for place, byte in enumerate(rest, offset_bytes):
-        constant ^= int(tables[place][byte])
-    offsets = np.arange(start, end, dtype=np.uint64)
-    rows = np.empty(end - start, _row_type(len(rest)))
-    rows["head"] = np.void(_head(number))
-    rows["offset"] = offsets
-    if rest:
-        rows["rest"] = np.void(rest)
-    crcs = np.full(end - start, constant, np.uint32)
-    for place in range(offset_bytes):
-        shift = 8 * (offset_bytes - 1 - place)
-        if start >> shift == (end - 1) >> shift:
-            crcs ^= tables[place][start >> shift & 0xFF]
-        else:
-            crcs ^= tables[place].take((offsets >> np.uint64(shift)).astype(np.uint8))
-    rows["crc"] = crcs
-    return rows.tobytes()
-
-
-@cache
-def _row_type(rest_bytes: int) -> np.dtype[Any]:
-    rest = [("rest", f"V{rest_bytes}")] if rest_bytes else []
-    return np.dtype([("head", f"V{EVENT.size}"), ("offset", ">u8"), *rest, ("crc", ">u4")])
+    out = np.empty((end - start) * _SIZES[number], np.uint8)
+    kernel.encode_run(_head(number), _COVERED_FROM, start, end - start, rest, out)
+    return out.data
 
 
 @cache
@@ -198,10 +183,6 @@ def delta_start(view: memoryview) -> DeltaStart | None:
         return None
     header = DELTA_HEADER.parse(view)
     return DeltaStart(int(header.values["created_ts_ms"]), int(header.values["flags"]), header.length)
-
-
-_SIZES = [EVENT.size + _EVENTS[number][1].size + CRC.size if number in _EVENTS else 0 for number in range(256)]
-_TYPE_BYTE = EVENT.at("event_type") + 1
 
 
 def decode_events(view: memoryview, position: int) -> Events:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,10 +51,15 @@ class DeliveryBatch:
     """Many deliveries as columns: a batch with the neutral columns, the epoch of each row, one deadline."""
 
     records: pa.RecordBatch
-    epochs: Int64s
     deadline_ms: int
     claims: tuple[Claim, ...]
     """The same in short, for giving it back."""
+
+    @cached_property
+    def epochs(self) -> Int64s:
+        """The how manyth delivery of its record each row is."""
+        counts = [claim.end - claim.start for claim in self.claims]
+        return np.repeat(np.array([claim.epoch for claim in self.claims], np.int64), counts)
 
     def __len__(self) -> int:
         return int(self.records.num_rows)

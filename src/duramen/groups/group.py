@@ -16,6 +16,7 @@ jumps ahead lets leases end early, which costs a second delivery, never a record
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,7 @@ from duramen.log.reader import Log, records_of
 from duramen.log.window import Time
 from duramen.log.writer import DURABILITIES
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 DEFAULT_LEASE_S = 30.0
@@ -128,8 +130,11 @@ class Group:
             log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
         )
         self._ahead = ReadAhead(log)
+        self._mutex = threading.Lock()
+        """Held by whoever holds the lock for this process."""
         self._turns = GroupCommit(self._take_turn, GroupLimits())
-        self._syncs = GroupCommit(self._sync_together, GroupLimits())
+        self._acks = GroupCommit(self._ack_together, GroupLimits())
+        self._has_begun = False
         self._poison: BaseException | None = None
         self._closed = False
 
@@ -149,25 +154,30 @@ class Group:
         while True:
             batch, next_deadline_ms = self._turn(partial(self._fetch, max, lease_ms))
             left_s = until - time.monotonic()
-            if len(batch) or left_s <= 0:
+            if len(batch):
+                self._ahead.read_on(batch.claims[-1].end)
+                return batch
+            if left_s <= 0:
                 return batch
             due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
             self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001))
 
     def _fetch(self, most: int, lease_ms: int, now_ms: int) -> tuple[DeliveryBatch, int | None]:
-        self._begin(now_ms)
+        if not self._has_begun:
+            self._begin(now_ms)
         parts: list[Part] = []
         deadline_ms = now_ms + lease_ms
+        left = most
         try:
             self._fetch_expired(most, deadline_ms, now_ms, parts)
-            left = most - sum(part.batch.num_rows for part in parts)
+            left -= sum(part.batch.num_rows for part in parts)
             while left > 0 and (fresh := self._fetch_fresh(left, deadline_ms, now_ms)) is not None:
                 parts.append(fresh)
                 left -= fresh.batch.num_rows
         except Exception:
             if not parts:  # what is marked already goes out; the error comes again with the next fetch
                 raise
-        return self._batch(parts, deadline_ms), self._journal.machine.next_deadline_ms()
+        return self._batch(parts, deadline_ms), None if parts else self._journal.machine.next_deadline_ms()
 
     def _begin(self, now_ms: int) -> None:
         """A new group starts where it was told to; one whose records were removed goes on behind them."""
@@ -177,6 +187,7 @@ class Group:
             self._journal.write([Bumped(first)] if first else [], now_ms)
         elif first > self._journal.machine.acked_until:
             self._journal.write([Bumped(first)], now_ms)
+        self._has_begun = True
 
     def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> None:
         """Records that are delivered again; those that were delivered often enough are moved away."""
@@ -220,22 +231,19 @@ class Group:
             end = min(end, machine.acked_until + self._window)
             if start >= end:
                 return None
-            found = self._ahead.at(start)
+            found = self._ahead.cut(start, end, most)
             if found is None:
                 return None
-            batch, offsets = found
-            count = min(int(np.searchsorted(offsets, end)), most)
-            if count:
+            batch, runs = found
+            if runs:
                 break
             machine.skip(start, end)
-        offsets = offsets[:count]
-        runs = runs_of(offsets)
         for run_start, run_end in runs:
             if start < run_start:
                 machine.skip(start, run_start)
             start = run_end
         self._journal.write(machine.deliver(runs, deadline_ms), now_ms)
-        return Part(batch.slice(0, count), 1, runs)
+        return Part(batch, 1, runs)
 
     def _batch(self, parts: list[Part], deadline_ms: int) -> DeliveryBatch:
         if len(parts) == 1:
@@ -245,9 +253,8 @@ class Group:
         else:
             schema = schema_for(self._log.codec, columns_for(self._log.codec, None))
             batch = pa.RecordBatch.from_pylist([], schema)
-        epochs = np.repeat([part.epoch for part in parts], [part.batch.num_rows for part in parts]).astype(np.int64)
-        claims = tuple(Claim(*span, part.epoch) for part in parts for span in part.runs)
-        return DeliveryBatch(batch, epochs, deadline_ms, claims)
+        claims = tuple([Claim(start, end, part.epoch) for part in parts for start, end in part.runs])
+        return DeliveryBatch(batch, deadline_ms, claims)
 
     # --- giving back
 
@@ -261,12 +268,27 @@ class Group:
         before. Where some of them are not held any more, the others are acknowledged, and then `LeaseError` says
         which were not."""
         claims = claims_of(handed, epochs)
-        sync = _checked(durability or self._durability) == "fsync"
-        return self._settle(partial(self._ack, claims), sync, "acknowledged")
+        if _checked(durability or self._durability) == "fsync":
+            self._check_usable()
+            decision: Decision = self._acks.submit(Request(claims, 0, 0))
+        else:
+            decision = self._turn(partial(self._ack, claims))
+        return self._settled(decision, "acknowledged")
 
-    def _ack(self, claims: list[Claim], now_ms: int) -> tuple[Decision, Ticket]:
+    def _ack(self, claims: list[Claim], now_ms: int) -> Decision:
         decision = self._journal.machine.ack(claims, now_ms)
-        return decision, self._journal.write(decision.runs, now_ms)
+        self._journal.write(decision.runs, now_ms)
+        return decision
+
+    def _ack_together(self, requests: list[Request]) -> None:
+        """Acknowledge for everybody who waits, in the order of the offsets, and sync once."""
+        self._check_usable()
+        requests.sort(key=_first_offset)
+        with self._mutex:
+            decisions, ticket = self._under_lock(requests, self._ack, self._journal.ticket)
+        self._sync(ticket)
+        for request, decision in zip(requests, decisions, strict=True):
+            request.result = decision
 
     def nack(
         self, handed: Handed, epochs: Any = None, *, delay: Seconds = 0.0, reason: str = "returned by its consumer"
@@ -274,9 +296,9 @@ class Group:
         """Give back one delivery or many: they go out again now, or after ``delay`` seconds. One that was delivered
         ``max_attempts`` times is moved to the dead letters, with the reason. Answers how many were given back."""
         claims = claims_of(handed, epochs)
-        return self._settle(partial(self._nack, claims, to_ms(delay, "delay"), reason), False, "given back")
+        return self._settled(self._turn(partial(self._nack, claims, to_ms(delay, "delay"), reason)), "given back")
 
-    def _nack(self, claims: list[Claim], delay_ms: int, reason: str, now_ms: int) -> tuple[Decision, Ticket]:
+    def _nack(self, claims: list[Claim], delay_ms: int, reason: str, now_ms: int) -> Decision:
         machine = self._journal.machine
         moved = 0
         for run in machine.held(claims, now_ms) if self._max_attempts is not None else ():
@@ -285,8 +307,8 @@ class Group:
                 self._move(rows, run.epoch, reason, now_ms)
                 moved += sum(len(offsets) for _, offsets in rows)
         decision = machine.lease(claims, now_ms, now_ms + delay_ms)
-        ticket = self._journal.write(decision.runs, now_ms)
-        return decision._replace(offsets=decision.offsets + moved), ticket
+        self._journal.write(decision.runs, now_ms)
+        return decision._replace(offsets=decision.offsets + moved)
 
     def extend(self, handed: Handed, lease: Seconds | None = None, epochs: Any = None) -> int:
         """Hold deliveries for ``lease`` seconds more, from now on; answers the new deadline in milliseconds. The
@@ -295,18 +317,16 @@ class Group:
         claims = claims_of(handed, epochs)
         deadlines: list[int] = []
 
-        def extended(now_ms: int) -> tuple[Decision, Ticket]:
+        def extended(now_ms: int) -> Decision:
             deadlines.append(now_ms + lease_ms)
             decision = self._journal.machine.lease(claims, now_ms, now_ms + lease_ms)
-            return decision, self._journal.write(decision.runs, now_ms)
+            self._journal.write(decision.runs, now_ms)
+            return decision
 
-        self._settle(extended, False, "extended")
+        self._settled(self._turn(extended), "extended")
         return deadlines[-1]
 
-    def _settle(self, work: Callable[[int], tuple[Decision, Ticket]], sync: bool, done: str) -> int:
-        decision, ticket = self._turn(work)
-        if sync:
-            self._syncs.submit(Request(ticket, 0, 0))
+    def _settled(self, decision: Decision, done: str) -> int:
         if decision.refused:
             raise _refusal(self._log.path, self.name, decision.refused, decision.offsets, done)
         return decision.offsets
@@ -440,29 +460,47 @@ class Group:
         return answer
 
     def _take_turn(self, requests: list[Request]) -> None:
-        with self._journal.lock():
+        with self._mutex:
+            answers, _ = self._under_lock(requests, _call, _nothing)
+        for request, answer in zip(requests, answers, strict=True):
+            request.result = answer
+
+    def _under_lock(
+        self, requests: list[Request], act: Callable[[Any, int], T], finish: Callable[[], S]
+    ) -> tuple[list[T | None], S]:
+        """Act on each request, with the state as it is now, and write what comes of all of them. Nobody may have an
+        answer before that."""
+        journal = self._journal
+        journal.enter()
+        try:
             if not requests[0].alone:
-                self._journal.refresh()
+                journal.refresh()
             now_ms = self._clock()
+            self._has_begun = False
+            answers: list[T | None] = []
             for request in requests:
                 try:
-                    request.result = request.work(now_ms)
+                    answers.append(act(request.work, now_ms))
                 except Exception as error:  # noqa: BLE001
                     request.error = error
-                except BaseException:  # interrupted, perhaps between the file and the state: read it again
-                    self._journal.forget()
-                    raise
+                    answers.append(None)
+                    if journal.is_forgotten:
+                        journal.refresh()
+            journal.flush(now_ms)
+            finished = finish()
+        except BaseException:  # perhaps between the file and the state: read it again
+            journal.forget()
+            raise
+        finally:
+            journal.leave()
+        return answers, finished
 
-    def _sync_together(self, requests: list[Request]) -> None:
-        self._check_usable()
-        last = max((request.work for request in requests), key=lambda ticket: (ticket.created_ms or 0, ticket.end))
+    def _sync(self, ticket: Ticket) -> None:
         try:
-            self._journal.sync(last)
+            self._journal.sync(ticket)
         except BaseException as error:
             self._poison = error
             raise
-        for request in requests:
-            request.result = True
 
     def _check_usable(self) -> None:
         self._log._check_open()
@@ -474,6 +512,19 @@ class Group:
                 path=self._journal.place.delta,
                 hint="close the log and open it again",
             ) from self._poison
+
+
+def _call(work: Callable[[int], Any], now_ms: int) -> Any:
+    return work(now_ms)
+
+
+def _nothing() -> None:
+    """For those who need no sync."""
+
+
+def _first_offset(request: Request) -> int:
+    claims: list[Claim] = request.work
+    return claims[0].start if claims else 0
 
 
 def _now_ms() -> int:

@@ -1,7 +1,8 @@
 """A group's state on the disk: a snapshot, a delta that grows, and a lock that several processes share.
 
-Who wants to change the state takes the lock, reads what others have appended to the delta since (`refresh`), appends
-its own events (`write`) and lets the lock go. Syncing comes after that, so that nobody waits for another's disk.
+Who wants to change the state takes the lock and reads what others have appended to the delta since (`enter`), notes
+its own events (`write`), appends them together (`flush`) and lets the lock go (`leave`). Who was the last one to hold
+the lock, as the lock's file tells, need not read. Syncing comes after that, so that nobody waits for another's disk.
 
 **Rewriting.** When the delta has grown, a new snapshot is written and the delta begins again. Snapshot first: temporary
 file, sync, rename, sync of the directory; then the delta, likewise. A crash in between leaves the new snapshot with the
@@ -28,7 +29,6 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ from duramen.disk.base import File, Kind, write_all
 from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError, UnknownVersionError
 from duramen.formats.stroma import INFLIGHT, delta_header
 from duramen.formats.stroma_bulk import (
+    Bumped,
+    Marked,
     Run,
     decode_events,
     decode_snapshot,
@@ -45,13 +47,13 @@ from duramen.formats.stroma_bulk import (
     encode_snapshot,
 )
 from duramen.groups.directories import ensure_directory
-from duramen.groups.locking import held
+from duramen.groups.locking import Turnstile
 from duramen.groups.machine import Machine
 from duramen.groups.places import Place
 from duramen.log.reader import Log
 from duramen.log.sidecar import Sidecar
 
-COMPACT_BYTES = 2 << 20
+COMPACT_BYTES = 4 << 20
 COMPACT_IN_FLIGHT = 50_000
 
 _HINT = "`duramen group PATH NAME repair` keeps what can be read and delivers the rest again"
@@ -199,7 +201,12 @@ class Journal:
         """How large the delta was when it began: acks that a snapshot has no place for."""
         self._file: File | None = None
         self._torn = b""
-        self._has_directory = False
+        self._delta = place.delta
+        self._noted: list[Run] = []
+        """Events that are applied and not in the file yet."""
+        self._turnstile: Turnstile | None = None
+        self._is_current = False
+        """Nobody else has held the lock since the files were read."""
         self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
         self._named_ms: int | None = None
@@ -207,25 +214,49 @@ class Journal:
 
     # --- sharing
 
-    def lock(self) -> AbstractContextManager[None]:
-        if not self._has_directory:
+    def enter(self) -> None:
+        """Take the lock; waits for other processes."""
+        if self._turnstile is None:
             ensure_directory(self._log, self.place.sidecar)
-            self._has_directory = True
-        return held(self._disk, self.place.lock)
+            self._turnstile = Turnstile(self._disk, self.place.lock)
+        if not self._turnstile.enter():
+            self._is_current = False
+
+    def leave(self) -> None:
+        if self._turnstile is not None:
+            self._turnstile.leave()
 
     def refresh(self) -> None:
         """See what others have done. Under the lock."""
-        view = _bytes(self._disk, self.place.delta)
+        if self._is_current and self._header and not self._torn and self._size() == self._end:
+            return
+        self._is_current = False
+        view = _bytes(self._disk, self._delta)
         known = self._header
         if known and not self._torn and len(view) >= self._end and view[: len(known)] == known:
             if len(view) > self._end:
                 self._take_in(view)
-            return
-        self._reload()
+        else:
+            self._reload()
+        self._is_current = True
+
+    def _size(self) -> int | None:
+        """Of the delta: whoever keeps to the lock does not change it, but it may be deleted at any time."""
+        try:
+            return self._disk.size(self._delta)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    @property
+    def is_forgotten(self) -> bool:
+        return not self._header and self.exists
 
     def forget(self) -> None:
-        """Read everything again before it is used."""
+        """Read everything again before it is used: what was noted and not written is undone."""
         self._header = b""
+        self._noted.clear()
 
     def _take_in(self, view: memoryview) -> None:
         events = decode_events(view, self._end)
@@ -255,27 +286,40 @@ class Journal:
 
     # --- changing
 
-    def write(self, runs: Sequence[Run], now_ms: int) -> Ticket:
-        """Append the events and apply them. Under the lock, after `refresh`; answers what to sync."""
+    def write(self, runs: Sequence[Run], now_ms: int) -> None:
+        """Apply events; `flush` brings them into the file. Under the lock, after `refresh`."""
         if self._created_ms is None or self._torn or self.must_rewrite:
             self.rewrite(now_ms)
         if runs:
-            data = encode_runs(runs)
+            self.machine.apply(runs)
+            self._noted += runs
+
+    def flush(self, now_ms: int) -> None:
+        """Append what was noted, all at once. Under the lock."""
+        if self._noted and (self._torn or self.must_rewrite):
+            self.rewrite(now_ms)
+        elif self._noted:
             try:
+                data = encode_runs(_joined(self._noted))
                 write_all(self._opened(), self._end, data)
             except BaseException:
                 self.must_rewrite = True  # what was written of it must not be followed by more
+                self.forget()
                 raise
+            self._noted.clear()
             self._end += len(data)
-            self.machine.apply(runs)
-        if self._is_long():
-            self.rewrite(now_ms)
+            if self._is_long():
+                self.rewrite(now_ms)
+
+    def ticket(self) -> Ticket:
+        """What to sync, for all that was done so far. Under the lock, after `flush`."""
         # Also where nothing was written: what is there already may be another process' and not synced yet.
         is_synced = self._synced[:2] == (self._created_ms, self._end)
         return Ticket(self._created_ms, self._end, self._file if is_synced else self._opened())
 
     def restart(self, runs: Sequence[Run], now_ms: int) -> None:
         """Apply events that begin with a reset, by new files; on the disk when this returns. Under the lock."""
+        self.flush(now_ms)  # what others were told stays, whatever becomes of this
         self.machine.apply(runs)
         try:
             self.rewrite(now_ms)
@@ -285,7 +329,7 @@ class Journal:
 
     def _opened(self) -> File:
         if self._file is None:
-            self._file = self._disk.open(self.place.delta)
+            self._file = self._disk.open(self._delta)
         return self._file
 
     def _is_long(self) -> bool:
@@ -309,11 +353,12 @@ class Journal:
             tp_hash=place.name.tp_hash, group_hash=place.name.group_hash,
         )  # fmt: skip
         header = delta_header(created_ms)
-        delta = header + encode_runs(self.machine.leftover())
+        delta = b"".join([header, encode_runs(self.machine.leftover())])
         self.must_rewrite = True
         self._replace("snap", place.snap, snapshot)
         self._replace("delta", place.delta, delta)
         self._header = header
+        self._noted.clear()
         self.must_rewrite, self._torn, self._file = False, b"", None
         self._created_ms, self._end, self._start_bytes = created_ms, len(delta), len(delta)
         self._synced = Ticket(created_ms, len(delta), None)
@@ -361,5 +406,19 @@ class Journal:
         if there:
             self._disk.sync_directory(self.place.directory)
         self.machine, self.exists, self._created_ms, self._end, self._file = Machine(), False, None, 0, None
-        self._header = b""
+        self.forget()
         return bool(there)
+
+
+def _joined(runs: Sequence[Run]) -> list[Run]:
+    """The same with fewer runs: records that go out together are one, and of bumps that follow each other the last."""
+    joined: list[Run] = []
+    for run in runs:
+        last = joined[-1] if joined else None
+        if isinstance(run, Marked) and isinstance(last, Marked) and (run.start, *run[2:]) == (last.end, *last[2:]):
+            joined[-1] = last._replace(end=run.end)
+        elif isinstance(run, Bumped) and isinstance(last, Bumped):
+            joined[-1] = max(last, run)
+        else:
+            joined.append(run)
+    return joined

@@ -4,29 +4,58 @@ moments is worth waiting for."""
 from __future__ import annotations
 
 import os
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from duramen.disk import Disk
 from duramen.disk.base import Lock
 from duramen.errors import LockedError
 
 PATIENCE_S = 30.0
-_PAUSE_S = 0.001
+_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.002
+
+T = TypeVar("T")
+
+
+class Turnstile:
+    """A lock that one holder takes for moments, again and again, and that tells him whether he was the last one. One
+    thread at a time."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._gate = disk.gate(path)
+        self._path = path
+        self._own = secrets.token_hex(8)
+
+    def enter(self) -> bool:
+        """Wait for the lock; answers whether nobody else had it since. `LockedError` once the patience is over."""
+        note = f"pid {os.getpid()} {self._own}\n".encode()  # a forked child is somebody else
+        return _patiently(lambda: self._gate.take(note), self._path, PATIENCE_S)
+
+    def leave(self) -> None:
+        self._gate.release()
 
 
 def take(disk: Disk, path: str, patience_s: float = PATIENCE_S) -> Lock:
     """The lock of the file at ``path``. `LockedError`, which names the holder, once the patience is over."""
-    deadline = time.monotonic() + patience_s
+    note = f"pid {os.getpid()}\n".encode()
+    return _patiently(lambda: disk.lock(path, note), path, patience_s)
+
+
+def _patiently(attempt: Callable[[], T], path: str, patience_s: float) -> T:
+    began, pause_s = time.monotonic(), _PAUSE_S
     while True:
         try:
-            return disk.lock(path, f"pid {os.getpid()}\n".encode())
+            return attempt()
         except LockedError as error:
-            if time.monotonic() < deadline:
-                time.sleep(_PAUSE_S)
+            if time.monotonic() - began < patience_s:
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
                 continue
-            holder = error.note.decode("ascii", "replace").strip() or "another process"
+            holder = " ".join(error.note.decode("ascii", "replace").split()[:2]) or "another process"
             raise LockedError(
                 f"held for more than {patience_s:g} s by {holder}",
                 note=error.note,

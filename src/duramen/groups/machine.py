@@ -155,6 +155,8 @@ class Machine:
 
     def take_expired(self, most: int, now_ms: int, deadline_ms: int) -> list[Marked]:
         """Up to so many offsets whose deadline has passed, those first whose deadline is the oldest."""
+        if not self._due or self._due[0][0] > now_ms:
+            return []
         taken: list[Marked] = []
         back: list[tuple[int, int, int, int]] = []
         seen: Spans[None] = Spans()  # a run that was put in flight twice in the same way is due twice

@@ -18,6 +18,7 @@ if PURE_PYTHON:
         encode_chunks,
         encode_entries,
         encode_frames,
+        encode_run,
         encode_slots,
         find_chunk,
         find_frame,
@@ -53,6 +54,7 @@ else:
         )
         from duramen.kernel._columns import gather, is_zero
         from duramen.kernel._crc import crc32, crc32c
+        from duramen.kernel._events import encode_run
         from duramen.kernel._frames import (
             encode_frames,
             find_frame,
@@ -77,6 +79,7 @@ __all__ = [
     "encode_chunks",
     "encode_entries",
     "encode_frames",
+    "encode_run",
     "encode_slots",
     "find_chunk",
     "find_frame",

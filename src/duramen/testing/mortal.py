@@ -8,8 +8,8 @@ a killed process are. `KilledError` ends the call; it is no `Exception`, so no h
 
 from __future__ import annotations
 
-from duramen.disk.base import Lock
-from duramen.disk.faulty import CHANGING, FaultyDisk, _Strike
+from duramen.disk.base import Gate, Lock
+from duramen.disk.faulty import CHANGING, FaultyDisk, FaultyGate, _Strike
 from duramen.disk.simulated import SimulatedDisk
 
 
@@ -38,7 +38,7 @@ class MortalDisk(FaultyDisk):
         self.is_dead = False
         self._lives: int | None = None
         self._in_part = False
-        self._held: list[Lock] = []
+        self._held: list[Lock | Gate] = []
 
     def die_after(self, lives: int | None, *, in_part: bool = False) -> None:
         """The change of that number, counted from now on, is the last thing that is tried; None: live on.
@@ -49,6 +49,11 @@ class MortalDisk(FaultyDisk):
         lock = super().lock(path, note)
         self._held.append(lock)
         return lock
+
+    def gate(self, path: str) -> Gate:
+        gate = self.inner.gate(path)
+        self._held.append(gate)
+        return FaultyGate(self, path, gate)
 
     def _strike(self, operation: str, *paths: str) -> _Strike:
         if not self.is_dead and self._lives is not None and operation in CHANGING and operation != "open":

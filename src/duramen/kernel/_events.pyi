@@ -1,0 +1,1 @@
+from duramen.kernel.reference import encode_run as encode_run
