@@ -1,6 +1,7 @@
 """The same log for asyncio: every call that may touch the disk runs in a thread, the event loop never waits.
 
-Appends that are awaited together share a group commit, as threads do.
+Appends that are awaited together share a group commit, as threads do, and so do the acks of a consumer group. A call
+that is cancelled may have happened all the same; what a cancelled fetch gets is given back.
 
 >>> import asyncio, tempfile, duramen.aio
 >>> async def main():
@@ -28,6 +29,11 @@ import pyarrow as pa
 
 import duramen
 from duramen.errors import UsageError
+from duramen.groups.cursors import Cursor
+from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
+from duramen.groups.group import Group, GroupStatus
+from duramen.groups.log import ConsumableLog, ConsumableWritableLog
+from duramen.groups.producers import Confirmed, Producer
 from duramen.log.reader import Log, SegmentInfo, records_of
 from duramen.log.report import Report
 from duramen.log.window import Time
@@ -35,6 +41,7 @@ from duramen.log.writer import Appended, WritableLog
 from duramen.model import Record
 
 T = TypeVar("T")
+F = TypeVar("F", list[Delivery], DeliveryBatch)
 
 THREADS = 32
 """How many calls of one log may wait for the disk at the same time; more queue up."""
@@ -156,11 +163,153 @@ class AsyncLog:
     def segments(self) -> list[SegmentInfo]:
         return self.log.segments
 
+    # --- who consumes and who produces
+
+    async def group(self, name: str, **options: Any) -> AsyncGroup:
+        """The consumer group of that name; see `ConsumableLog.group`."""
+        return AsyncGroup(self, await self._run(self._consumable().group, name, **options))
+
+    async def cursor(self, name: str) -> AsyncCursor:
+        """A position under a name."""
+        return AsyncCursor(self, await self._run(self._consumable().cursor, name))
+
+    async def producer(self, name: str) -> AsyncProducer:
+        """A sender whose appends can be repeated without being stored twice."""
+        log = self._writable()
+        assert isinstance(log, ConsumableWritableLog)
+        return AsyncProducer(self, await self._run(log.producer, name))
+
+    def _consumable(self) -> ConsumableLog:
+        assert isinstance(self.log, ConsumableLog)
+        return self.log
+
     async def close(self) -> None:
         """Close the log and end its threads."""
         if self._log is not None:
             await self._run(self._log.close)
         self._threads.shutdown(wait=False)
+
+
+class AsyncGroup:
+    """A consumer group whose methods are awaited. Made by ``await log.group(name)``.
+
+    >>> import asyncio, tempfile, duramen.aio
+    >>> async def main():
+    ...     async with duramen.aio.open(tempfile.mkdtemp() + "/orders", "a") as log:
+    ...         await log.append_batch([b"a", b"b", b"c"])
+    ...         group = await log.group("billing")
+    ...         first, second = await group.fetch(2, lease=30)
+    ...         print(await group.ack(first), await group.nack(second), (await group.status()).acked_until)
+    >>> asyncio.run(main())
+    True 1 1
+    """
+
+    def __init__(self, log: AsyncLog, group: Group) -> None:
+        self._run = log._run
+        self.group = group
+        """The group behind it."""
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    async def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
+        """Up to ``max`` records, each yours for ``lease`` seconds; see `Group.fetch`."""
+        return await self._fetched(partial(self.group.fetch, max, lease, timeout_s=timeout_s))
+
+    async def fetch_batch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> DeliveryBatch:
+        """The same as an Arrow batch, without an object per record."""
+        return await self._fetched(partial(self.group.fetch_batch, max, lease, timeout_s=timeout_s))
+
+    async def _fetched(self, fetch: Callable[[], F]) -> F:
+        """What the thread fetches belongs to nobody once the wait for it is cancelled: it goes back."""
+        fetching = asyncio.ensure_future(self._run(fetch))
+        try:
+            return await asyncio.shield(fetching)
+        except asyncio.CancelledError:
+            fetching.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, fetched: asyncio.Future[F]) -> None:
+        if not fetched.cancelled() and fetched.exception() is None and len(fetched.result()):
+            nacking = asyncio.ensure_future(self._run(self.group.nack, fetched.result()))
+            nacking.add_done_callback(_ignore)  # a log that is closed by now: they come back when their lease ends
+
+    async def ack(self, handed: Delivery | int, epoch: int | None = None, *, durability: str | None = None) -> bool:
+        """Acknowledge one delivery; see `Group.ack`."""
+        return await self._run(self.group.ack, handed, epoch, durability=durability)
+
+    async def ack_many(self, handed: Handed, epochs: Any = None, *, durability: str | None = None) -> int:
+        """Acknowledge many; see `Group.ack_many`."""
+        return await self._run(self.group.ack_many, handed, epochs, durability=durability)
+
+    async def nack(self, handed: Handed, epochs: Any = None, **how: Any) -> int:
+        """Give back one delivery or many; see `Group.nack`."""
+        return await self._run(self.group.nack, handed, epochs, **how)
+
+    async def extend(self, handed: Handed, lease: Seconds | None = None, epochs: Any = None) -> int:
+        """Hold deliveries longer; answers the new deadline in milliseconds."""
+        return await self._run(self.group.extend, handed, lease, epochs)
+
+    async def status(self) -> GroupStatus:
+        return await self._run(self.group.status)
+
+    async def reset(self, to: int | str | None = None, *, time: Time | None = None) -> int:
+        """Go to an offset or a time; see `Group.reset`."""
+        return await self._run(self.group.reset, to, time=time)
+
+
+class AsyncProducer:
+    """A named sender whose methods are awaited. Made by ``await log.producer(name)``."""
+
+    def __init__(self, log: AsyncLog, producer: Producer) -> None:
+        self._run = log._run
+        self.producer = producer
+        """The producer behind it."""
+
+    @property
+    def name(self) -> str:
+        return self.producer.name
+
+    @property
+    def last_sequence(self) -> int | None:
+        return self.producer.last_sequence
+
+    async def append(self, value: bytes, **record: Any) -> Confirmed:
+        """Append one record, unless its sequence says that it is there; see `Producer.append`."""
+        return await self._run(self.producer.append, value, **record)
+
+    async def append_batch(self, data: Any, **how: Any) -> Confirmed:
+        """Append many; see `Producer.append_batch`."""
+        return await self._run(self.producer.append_batch, data, **how)
+
+
+class AsyncCursor:
+    """A position under a name, whose methods are awaited. Made by ``await log.cursor(name)``."""
+
+    def __init__(self, log: AsyncLog, cursor: Cursor) -> None:
+        self._run = log._run
+        self.cursor = cursor
+        """The cursor behind it."""
+
+    @property
+    def name(self) -> str:
+        return self.cursor.name
+
+    async def load(self) -> int | None:
+        return await self._run(self.cursor.load)
+
+    async def store(self, offset: int) -> None:
+        """Keep an offset; it is on the disk when this returns."""
+        await self._run(self.cursor.store, offset)
+
+    async def delete(self) -> bool:
+        return await self._run(self.cursor.delete)
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
 
 
 def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> AsyncLog:

@@ -73,3 +73,60 @@ def test_not_open_yet(tmp_path: Path) -> None:
             await duramen.aio.open(tmp_path / "nope")
 
     asyncio.run(fails())
+
+
+def test_groups_cursors_and_producers_are_awaited(tmp_path: Path, format_name: str) -> None:
+    async def main() -> None:
+        root = tmp_path / "log"
+        async with duramen.aio.open(root, "a", format=format_name, **options(format_name)) as log:
+            producer = await log.producer("till 4")
+            assert (await producer.append(value(0), sequence=1)).stored == 1
+            assert (await producer.append(value(0), sequence=1)).is_duplicate
+            assert (await producer.append_batch([value(n) for n in range(1, 8)])).sequence == 8
+            assert (producer.name, producer.last_sequence) == ("till 4", 8)
+            group = await log.group("billing")
+            held = await group.fetch(4, lease=30)
+            assert [delivery.value for delivery in held] == [value(n) for n in range(4)]
+            acked = await asyncio.gather(*(group.ack(delivery) for delivery in held[:2]))
+            assert acked == [True, True]
+            assert await group.nack(held[2]) == 1
+            assert await group.extend(held[3], lease=60) > held[3].deadline_ms
+            batch = await group.fetch_batch(10)
+            assert batch.epochs.tolist() == [2, 1, 1, 1, 1]
+            assert await group.ack_many(batch) == 5
+            status = await group.status()
+            assert (group.name, status.in_flight, status.lag) == ("billing", 1, 1)
+            with pytest.raises(duramen.LeaseError):
+                await group.ack(held[2])
+            assert await group.reset("beginning") == 0
+        async with duramen.aio.open(root) as log:
+            cursor = await log.cursor("report")
+            assert (cursor.name, await cursor.load()) == ("report", None)
+            await cursor.store(3)
+            assert await cursor.load() == 3
+            assert await cursor.delete()
+            with pytest.raises(duramen.UsageError, match="open for reading"):
+                await log.producer("till 4")
+
+    asyncio.run(main())
+
+
+def test_a_fetch_that_is_cancelled_gives_back_what_it_gets(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with duramen.aio.open(tmp_path / "log", "a") as log:
+            group = await log.group("workers")
+            waiting = asyncio.ensure_future(group.fetch(1, lease=3600, timeout_s=10))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await log.append(b"late")
+            held = await group.fetch(1, timeout_s=0.05)
+            for _ in range(100):
+                if held:
+                    break
+                held = await group.fetch(1, timeout_s=0.05)
+            assert [delivery.value for delivery in held] == [b"late"]
+            assert await group.ack(held[0])
+
+    asyncio.run(main())
