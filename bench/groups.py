@@ -21,6 +21,7 @@ CONSUMERS = 8
 FETCH = 500
 VALUE_BYTES = 100
 BAR = 20.0
+ALONE = "sqlite3, the same with one consumer"
 Consume = Callable[[], int]
 """Fetches once, acknowledges what came, and answers how many that were; 0 at the end."""
 
@@ -62,7 +63,7 @@ def _queues(scratch: Path, records: int, rounds: int) -> Iterator[list[str]]:
             continue
         rate = rates[name].median
         faster = "" if name.startswith("duramen") else f"{ours / rate:,.1f} ×"
-        bar = "" if name.startswith("duramen") else at_least(ours / rate, BAR)
+        bar = "" if name.startswith("duramen") or name == ALONE else at_least(ours / rate, BAR)
         yield [name, f"{counts[name]:,}", f"{counts[name] / rate:.2f}", f"{rate:,.0f}", faster, bar, durability]
 
 
@@ -183,6 +184,18 @@ def _sqlite_singles(stack: ExitStack, root: Path, records: int) -> Callable[[], 
     return make
 
 
+def _sqlite_alone(stack: ExitStack, root: Path, records: int) -> Callable[[], Consume]:
+    """The same table with one consumer, which is what SQLite likes best: nobody waits for its lock. The other threads
+    have nothing to do."""
+    make_batches = _sqlite(stack, root, records)
+    first = threading.Lock()
+
+    def make() -> Consume:
+        return make_batches() if first.acquire(blocking=False) else lambda: 0
+
+    return make
+
+
 def _persist_queue(stack: ExitStack, root: Path, records: int) -> Callable[[], Consume]:
     """Its queue with acknowledgements gives and takes one record at a time."""
     import persistqueue
@@ -211,6 +224,7 @@ QUEUES: dict[str, tuple[str, int, Callable[[ExitStack, Path, int], Callable[[], 
     "duramen, fetch": ("duramen", 1, _duramen_records, "the same; one object per record"),
     "sqlite3, one record per transaction": ("sqlite3", 100, _sqlite_singles, "WAL, synchronous=FULL for the deletes"),
     "sqlite3, 500 records per transaction": ("sqlite3", 5, _sqlite, "the same, tuned by hand"),
+    ALONE: ("sqlite3", 5, _sqlite_alone, "the same; not what the bar is about"),
     "persist-queue": ("persistqueue", 200, _persist_queue, "SQLiteAckQueue: WAL, a commit per get and per ack"),
 }
 

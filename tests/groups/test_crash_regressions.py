@@ -11,6 +11,7 @@ from duramen.disk.crash import CrashPattern, patterns
 from duramen.disk.simulated import SimulatedDisk
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.groups.machine import Claim
+from duramen.log.commit import Request
 from duramen.testing.mortal import KilledError, MortalDisk
 from tests.groups.logs import value
 
@@ -55,7 +56,8 @@ def test_an_ack_whose_delta_was_replaced_before_it_was_synced() -> None:
     log = log_on(disk, 10)
     group = log.group("g", clock=now_ms)
     held = group.fetch(10, lease=5)
-    ticket = group._turn(lambda now: group._ack([Claim(7, 8, held[7].epoch)], now))[1]
+    acking = [Request([Claim(7, 8, held[7].epoch)], 0, 0)]
+    _, ticket = group._under_lock(acking, group._ack, group._journal.ticket)
     mortal = MortalDisk(disk)
     other = ConsumableLog("/log", disk=mortal).group("g", clock=now_ms)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duramen.errors import DuramenError, OffsetError
+from duramen.errors import OffsetError
 from duramen.groups.machine import runs_of
 from duramen.log.reader import Log
 from duramen.log.writer import WritableLog
@@ -75,8 +75,8 @@ class ReadAhead:
                 following = next(self._log.batches(last + 1), None)
                 if following is not None and self._range == (first, last):
                     self._following = last + 1, following
-            except DuramenError:
-                pass  # whoever needs those records is told
+            except Exception:  # noqa: BLE001
+                pass  # the records in hand go out; whoever needs the following ones is told
             finally:
                 self._reading.release()
 

@@ -434,6 +434,8 @@ class Group:
     def close(self) -> None:
         """Use the group no more. What it holds is given back when its deadlines pass."""
         self._closed = True
+        with self._mutex:
+            self._journal.close()
 
     @property
     def is_usable(self) -> bool:

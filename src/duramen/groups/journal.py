@@ -207,6 +207,8 @@ class Journal:
         self._turnstile: Turnstile | None = None
         self._is_current = False
         """Nobody else has held the lock since the files were read."""
+        self.is_forgotten = False
+        """What is known is not what the files say: `refresh` before anything else."""
         self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
         self._named_ms: int | None = None
@@ -225,6 +227,11 @@ class Journal:
     def leave(self) -> None:
         if self._turnstile is not None:
             self._turnstile.leave()
+
+    def close(self) -> None:
+        """Let go of the lock's file; it is opened again when it is needed."""
+        if self._turnstile is not None:
+            self._turnstile.close()
 
     def refresh(self) -> None:
         """See what others have done. Under the lock."""
@@ -249,14 +256,11 @@ class Journal:
                 return None
             raise
 
-    @property
-    def is_forgotten(self) -> bool:
-        return not self._header and self.exists
-
     def forget(self) -> None:
         """Read everything again before it is used: what was noted and not written is undone."""
         self._header = b""
         self._noted.clear()
+        self.is_forgotten = True
 
     def _take_in(self, view: memoryview) -> None:
         events = decode_events(view, self._end)
@@ -276,6 +280,7 @@ class Journal:
         self._end, self._torn = loaded.end, loaded.torn
         self._start_bytes = 0
         self._file = None
+        self.is_forgotten = False
         if loaded.damage:
             self._set_aside(loaded.damage)
             self.must_rewrite = True

@@ -38,6 +38,9 @@ class Turnstile:
     def leave(self) -> None:
         self._gate.release()
 
+    def close(self) -> None:
+        self._gate.close()
+
 
 def take(disk: Disk, path: str, patience_s: float = PATIENCE_S) -> Lock:
     """The lock of the file at ``path``. `LockedError`, which names the holder, once the patience is over."""
