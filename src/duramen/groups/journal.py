@@ -53,7 +53,7 @@ from duramen.groups.places import Place
 from duramen.log.reader import Log
 from duramen.log.sidecar import Sidecar
 
-COMPACT_BYTES = 4 << 20
+COMPACT_BYTES = 2 << 20
 COMPACT_IN_FLIGHT = 50_000
 
 _HINT = "`duramen group PATH NAME repair` keeps what can be read and delivers the rest again"
