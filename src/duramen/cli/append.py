@@ -18,7 +18,7 @@ import typer
 import duramen
 from duramen.cli import topic_records
 from duramen.cli.address import TopicAddress, topic_of
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Output, number, offsets, to_json
 from duramen.disk import PosixDisk
 from duramen.disk.base import Kind
@@ -231,7 +231,7 @@ def _bytes(tree: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def seal_command(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")],
+    path: LogDirectory,
     format: FormatName = None,
     option: FormatOptions = None,
     dry_run: DryRun = False,

@@ -27,6 +27,7 @@ Job = Callable[[], int]
 """What a command of typer answers: the work, which `main` runs and whose exit code it passes on."""
 
 LogPath = Annotated[str, typer.Argument(metavar="PATH", help="A log: its directory, or one segment file.")]
+LogDirectory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
 FormatName = Annotated[
     str | None, typer.Option("--format", metavar="F", help="The log's format, instead of finding it out.")
 ]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Cell, Output, number, progress_bar, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
@@ -17,7 +17,7 @@ from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, Com
 
 
 def command(
-    path: LogPath,
+    path: LogDirectory,
     key: Annotated[
         str,
         typer.Option(

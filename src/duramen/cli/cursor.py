@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.group import open_log
 from duramen.cli.output import Cell, Column, Output, to_json
 from duramen.errors import UsageError
@@ -27,7 +27,7 @@ class Action(StrEnum):
 
 
 def command(
-    path: LogPath,
+    path: LogDirectory,
     action: Annotated[Action, typer.Argument(help="What to do.")] = Action.LIST,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The cursor; all but `list` need one.")] = None,
     offset: Annotated[int | None, typer.Argument(metavar="[OFFSET]", help="What to store.", min=0)] = None,

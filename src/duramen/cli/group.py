@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.cat import Place
 from duramen.cli.output import Cell, Column, Output, duration, number, to_json
 from duramen.errors import UsageError
@@ -36,7 +36,7 @@ class Action(StrEnum):
 
 
 def command(
-    path: LogPath,
+    path: LogDirectory,
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="The group; or `list`, for all of them.")] = "list",
     action: Annotated[Action | None, typer.Argument(help="What to do; `show` if not given.")] = None,
     arguments: Annotated[

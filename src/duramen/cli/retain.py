@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Cell, Column, Output, number, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes, parse_percent
 from duramen.errors import UsageError
@@ -17,7 +17,7 @@ from duramen.log.retention import Retention, RetentionPlan, check_rules
 
 
 def command(
-    path: LogPath,
+    path: LogDirectory,
     max_age: Annotated[
         str | None, typer.Option("--max-age", metavar="A", help="Records older than this may go: 7d, 12h, 30min.")
     ] = None,
