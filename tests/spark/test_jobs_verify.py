@@ -54,7 +54,7 @@ def cut_in_process(path: Path, piece_bytes: int, **opts: int) -> tuple[duramen.R
         answer = None
         if len(found) > 1:
             parts = [verifier.check_piece(files, piece, is_last=is_last) for piece in found]
-            answer = verifier.join(files, parts)
+            answer = verifier.join(files, parts, is_last=is_last)
             cuts += answer is not None
         checked.append(answer or verifier.check(files, is_last=is_last))
     return verifier.conclude(checked), cuts
