@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+import duramen.starting  # noqa: F401  # before what takes long, for where this is the program
+
+# isort: split
 import importlib
 import os
 from collections.abc import Sequence

@@ -3,8 +3,9 @@
 Typer only parses; a command answers a job, and the job runs here, so that one place decides what an error looks like:
 one line on standard error and its exit code, never a traceback for bad input.
 
-Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after ctrl-C. When whoever reads the
-output goes away (``duramen cat … | head -1``), the program ends quietly, with 0 or with what it had found by then.
+Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after ctrl-C, 143 after SIGTERM: see
+`signals`. When whoever reads the output goes away (``duramen cat … | head -1``), the program ends quietly, with 0 or
+with what it had found by then.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from duramen.cli import (
     verify,
 )
 from duramen.cli.output import safe
+from duramen.cli.signals import Signals
 from duramen.errors import DuramenError
 
 USAGE = 2
@@ -51,7 +53,7 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 app = typer.Typer(
     name="duramen",
     help="A durable log, in five on-disk formats: write one, look at one, read it, check it.",
-    epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write.",
+    epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 ctrl-C, 143 SIGTERM.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -103,6 +105,18 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and answer the exit code."""
+    with Signals() as signals:
+        try:
+            signals.start()
+            code = _run(arguments)
+            signals.finish()
+        except KeyboardInterrupt:
+            signals.finish()
+            code = _flushed(INTERRUPTED)
+        return signals.code(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
     code = 0
     try:
@@ -112,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, SystemExit):  # typer turns the former into the latter while it prints its help
         _let_go()
         return code
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:  # what typer makes of a ctrl-C
         return _flushed(INTERRUPTED)
     except DuramenError as error:
         return _fail(str(error), error.exit_code)

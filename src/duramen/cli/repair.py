@@ -16,6 +16,7 @@ import typer
 
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Cell, Column, Output, number, offsets, progress_bar, size, to_json
+from duramen.cli.signals import held
 from duramen.cli.verify import show
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, UsageError
@@ -79,7 +80,7 @@ def run(
     with progress_bar(f"repair {target.path}", (3 if apply else 1) * _size(target)) as progress:
         plan = repair(
             target.path, plan_only=not apply, format=target.format, strategy=strategy, strays=strays,
-            progress=progress, **target.options,
+            progress=progress, hold=held, **target.options,
         )  # fmt: skip
     out = Output()
     if json:
@@ -194,7 +195,7 @@ def _notes(plan: Plan, out: Output) -> None:
 
 
 def run_undo(target: Target, *, dry_run: bool = False, force: bool = False, json: bool = False) -> int:
-    undone = undo_repair(target.path, plan_only=dry_run, force=force, format=target.format, **target.options)
+    undone = undo_repair(target.path, plan_only=dry_run, force=force, format=target.format, hold=held, **target.options)
     out = Output()
     if json:
         out.write(to_json(asdict(undone), indent=2) + "\n")

@@ -100,6 +100,13 @@ def write_journal(disk: Disk, root: str, journal: Journal) -> None:
     replace_file(disk, posixpath.join(root, NAME), journal.encode())
 
 
+def remove_journal(disk: Disk, root: str) -> None:
+    """No repair is known any more."""
+    path = posixpath.join(root, NAME)
+    disk.remove(path)
+    disk.sync_directory(posixpath.dirname(path))
+
+
 def refuse_unfinished(disk: Disk, root: str) -> None:
     """Raise where a repair was stopped half-way: nothing may be built on a log in between."""
     journal = read_journal(disk, root)

@@ -6,12 +6,17 @@ for. Make anew what is derived. Everything that changes is copied into the quara
 take it all back: after a crash, after an error, or because somebody thought better of it.
 
 `repair` plans, and acts if told to; `undo_repair` takes the last one back. Both hold the writer's lock while they act.
+
+An interrupt is to find the log as it was, or done. An exception of any kind has everything taken back; but a second
+one could stop that. So a program that has signals in its hand gives ``hold``: a context in which none comes by itself.
+It answers a function that raises one that is waiting, and this is called where everything can still be taken back.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from duramen.disk import Disk, PosixDisk
@@ -21,14 +26,22 @@ from duramen.formats import Format
 from duramen.log import change, pending
 from duramen.log.directory import kind_of
 from duramen.log.journal import Journal, State, read_journal
-from duramen.log.repair.apply import apply_plan
+from duramen.log.repair.apply import Application
 from duramen.log.repair.plan import Action, Loss, Plan, Removed, Step, Strategy
 from duramen.log.repair.planner import make_plan
-from duramen.log.repair.undo import Undone, last_repair, plan_undo, put_back, undo
+from duramen.log.repair.restore import put_back
+from duramen.log.repair.undo import Undone, last_repair, plan_undo, undo
 from duramen.log.sidecar import Sidecar
 from duramen.log.verify import Progress, check_log, format_for
 
 __all__ = ["Action", "Loss", "Plan", "Removed", "Step", "Strategy", "Undone", "repair", "undo_repair"]
+
+Hold = Callable[[], AbstractContextManager[Callable[[], None]]]
+
+
+def not_held() -> AbstractContextManager[Callable[[], None]]:
+    """For those who do not handle signals: interrupts come when they come."""
+    return contextlib.nullcontext(lambda: None)
 
 
 def repair(
@@ -40,6 +53,7 @@ def repair(
     strays: bool = False,
     disk: Disk | None = None,
     progress: Progress | None = None,
+    hold: Hold = not_held,
     **options: Any,
 ) -> Plan:
     """The plan for the log at ``path``; with ``plan_only=False`` it is carried out, and the log verified again.
@@ -59,11 +73,13 @@ def repair(
         return make_plan(disk, path, fmt, chosen, strays=strays, problem=problem, progress=progress)
     made = disk.kind(f"{path}/.duramen") == Kind.MISSING
     with _locked(disk, path) as sidecar:
-        _finish_others(disk, path, format, options, sidecar)
+        with hold():
+            _finish_others(disk, path, format, options, sidecar)
         fmt, problem = format_for(disk, path, format, options)
         plan = make_plan(disk, path, fmt, chosen, strays=strays, problem=problem, progress=progress)
         if plan.steps:
-            journal = _apply(disk, path, fmt, sidecar, plan, made=made)
+            with hold() as check:
+                journal = _apply(Application(disk, path, fmt, sidecar, plan, made=made, check=check))
             plan.quarantine = journal.directory
         plan.applied = True
     fmt, problem = format_for(disk, path, format, options)
@@ -108,23 +124,22 @@ def _finish_others(disk: Disk, path: str, format: str | None, options: dict[str,
         pending.settle(disk, path, fmt, sidecar)
 
 
-def _apply(disk: Disk, path: str, fmt: Format, sidecar: Sidecar, plan: Plan, *, made: bool) -> Journal:
+def _apply(application: Application) -> Journal:
     try:
-        return apply_plan(disk, path, fmt, sidecar, plan, made=made)
+        return application.run()
     except DuramenError as error:
-        _take_back(disk, path, error)
+        _take_back(application, error)
+        raise
+    except BaseException:  # ctrl-C, or no memory
+        application.take_back()
         raise
 
 
-def _take_back(disk: Disk, path: str, error: DuramenError) -> None:
+def _take_back(application: Application, error: DuramenError) -> None:
     """After an error: as it was, if the disk lets us; else the journal stays, and says so to whoever comes next."""
     try:
-        journal = read_journal(disk, path)
-        if journal is None or journal.state != State.ACTING:
-            error.hint = error.hint or "nothing was changed"
-            return
-        put_back(disk, path, journal)
-        error.hint = "everything was put back as it was"
+        acted = application.take_back()
+        error.hint = "everything was put back as it was" if acted else error.hint or "nothing was changed"
     except DuramenError:
         error.hint = "the repair is half done: `duramen repair --undo` takes it back, `--apply` begins anew"
 
@@ -136,6 +151,7 @@ def undo_repair(
     force: bool = False,
     format: str | None = None,
     disk: Disk | None = None,
+    hold: Hold = not_held,
     **options: Any,
 ) -> Undone:
     """Take the last repair back. Raises `UsageError` where the log has changed since, unless ``force`` is given."""
@@ -155,4 +171,5 @@ def undo_repair(
                 f"the log has changed since the repair: {some}", path=path,
                 hint="`--undo --force` drops that, and keeps a copy of it in the quarantine",
             )  # fmt: skip
-        return undo(disk, path, fmt, journal, undone)
+        with hold() as check:
+            return undo(disk, path, fmt, journal, undone, check)

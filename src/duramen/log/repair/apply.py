@@ -4,13 +4,16 @@ Everything that will change is copied into ``.duramen/quarantine/repair-N/`` and
 only now does the first file change. A new file is written there, too, and takes the place of the old one by its name,
 so each file of the log is the old one or the new one at every moment. If the process dies on the way, the journal says
 so; the next repair or undo puts everything back first. Whoever calls holds the writer's lock.
+
+Between two files, and between two pieces of a long one, ``check`` is called. It may raise to have everything taken
+back, which `take_back` does: it leaves the log and the journal as they were before.
 """
 
 from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from duramen import kernel
@@ -22,11 +25,12 @@ from duramen.formats.base import Cursor, Role, SegmentSummary
 from duramen.kernel.layout import Stop
 from duramen.log.directory import list_log
 from duramen.log.evidence import Evidence, as_described
-from duramen.log.journal import Entry, Journal, State, Was, read_journal, write_journal
+from duramen.log.journal import Entry, Journal, State, Was, read_journal, remove_journal, write_journal
 from duramen.log.losses import NAME as LOSSES
 from duramen.log.losses import KnownLoss, encode_losses, read_losses
 from duramen.log.recovery import UNSYNCED_BYTES
 from duramen.log.repair.plan import Action, Piece, Plan, Step
+from duramen.log.repair.restore import put_back, remove_copies
 from duramen.log.sidecar import DIRECTORY, Config, Sealed, Sidecar, Watermark, read_config
 
 COPY_BYTES = 8 << 20
@@ -41,20 +45,28 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
     return sorted(steps, key=lambda step: order[step.action])
 
 
-def apply_plan(disk: Disk, root: str, fmt: Format, sidecar: Sidecar, plan: Plan, *, made: bool) -> Journal:
-    """Do what the plan says. Raises with everything put back, or with a journal that says how."""
-    return _Application(disk, root, fmt, sidecar, plan, made).run()
+class Application:
+    """A plan that is being carried out. Where `run` raises, `take_back` is due."""
 
-
-class _Application:
-    def __init__(self, disk: Disk, root: str, fmt: Format, sidecar: Sidecar, plan: Plan, made: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        fmt: Format,
+        sidecar: Sidecar,
+        plan: Plan,
+        *,
+        made: bool,
+        check: Callable[[], None],
+    ) -> None:
+        self._check = check
         self._disk = disk
         self._root = root
         self._fmt = fmt
         self._sidecar = sidecar
         self._plan = plan
         self._evidence = Evidence(disk, root, fmt)
-        before = read_journal(disk, root)
+        self._before = before = read_journal(disk, root)
         number = before.number + 1 if before is not None else 1
         directory = posixpath.join(DIRECTORY, "quarantine", f"repair-{number}")
         self._journal = Journal(State.ACTING, number, directory, int(time.time() * 1000), made=made)
@@ -65,11 +77,28 @@ class _Application:
         self._save()
         write_journal(self._disk, self._root, self._journal)
         for step in in_order(self._plan.steps):
+            self._check()
             self._act(step)
         self._journal.after = dict(self._look())
         self._journal.state = State.DONE
         write_journal(self._disk, self._root, self._journal)
         return self._journal
+
+    def take_back(self) -> bool:
+        """As if it had never begun: the log's files, and the journal of the repair before this one. False where there
+        was nothing to take back, as nothing had changed yet or all is done."""
+        journal = read_journal(self._disk, self._root)
+        is_own = journal is not None and journal.number == self._journal.number
+        if journal is not None and is_own:
+            if journal.state == State.DONE:
+                return False
+            put_back(self._disk, self._root, journal)
+            if self._before is not None:
+                write_journal(self._disk, self._root, self._before)
+            else:
+                remove_journal(self._disk, self._root)
+        remove_copies(self._disk, self._full(self._journal.directory))
+        return is_own
 
     def _act(self, step: Step) -> None:
         match step.action:
@@ -103,6 +132,7 @@ class _Application:
         for step in self._plan.steps:
             for path in self._touched(step):
                 if path not in {entry.path for entry in self._journal.entries}:
+                    self._check()
                     self._journal.entries.append(self._entry(step, path))
         self._disk.sync_directory(directory)
 
@@ -146,6 +176,7 @@ class _Application:
             for part in parts:
                 view = memoryview(part).cast("B") if len(part) else memoryview(b"")
                 for start in range(0, len(view), COPY_BYTES):
+                    self._check()
                     write_all(file, position, view[start : start + COPY_BYTES])
                     position += len(view[start : start + COPY_BYTES])
             file.sync()
@@ -241,6 +272,7 @@ class _Application:
             if known is not None and path not in changed and self._full(path) not in doubted:
                 yield known
             elif number < len(segments) - 1:
+                self._check()
                 data = self._disk.map(self._full(path)).data
                 yield Sealed(base, last, len(data), kernel.crc32(data), kernel.crc32c(data))
 
@@ -256,6 +288,7 @@ class _Application:
             return None  # it was refused, and is as it was
         cursor = segment.start
         while True:
+            self._check()
             rows = segment.scan(cursor)
             cursor = rows.cursor
             if rows.stop != Stop.LIMIT:

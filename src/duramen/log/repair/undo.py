@@ -7,6 +7,7 @@ Refuses where the log has changed since, unless told to; then what came since is
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duramen import kernel
@@ -14,10 +15,10 @@ from duramen.disk import Disk
 from duramen.disk.base import Kind, write_all
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
-from duramen.log.journal import Entry, Journal, State, Was, read_journal, write_journal
+from duramen.log.journal import Entry, Journal, State, Was, read_journal
 from duramen.log.repair.apply import log_files
+from duramen.log.repair.restore import put_back, remove_copies
 from duramen.log.report import counted
-from duramen.log.sidecar import DIRECTORY
 
 
 @dataclass
@@ -79,31 +80,46 @@ def _changes(disk: Disk, root: str, fmt: Format, journal: Journal) -> list[str]:
     return found
 
 
-def undo(disk: Disk, root: str, fmt: Format, journal: Journal, undone: Undone) -> Undone:
-    """Put everything back. Whoever calls holds the writer's lock, and has shown `Undone.dropped` to somebody."""
+def undo(
+    disk: Disk, root: str, fmt: Format, journal: Journal, undone: Undone, check: Callable[[], None] = lambda: None
+) -> Undone:
+    """Put everything back. Whoever calls holds the writer's lock, and has shown `Undone.dropped` to somebody.
+
+    ``check`` may raise as long as nothing has changed."""
+    check()
     if undone.dropped:
-        _keep_what_came_since(disk, root, fmt, journal)
+        _keep_what_came_since(disk, root, fmt, journal, check)
     put_back(disk, root, journal)
     undone.applied = True
     return undone
 
 
-def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal) -> None:
-    """Copies of the files as they are now, and segments that came since out of the way."""
-    directory = posixpath.join(posixpath.dirname(journal.directory), f"undo-{journal.number}")
-    full = posixpath.join(root, directory)
+def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal, check: Callable[[], None]) -> None:
+    """Copies of the files as they are now; then segments that came since out of the way."""
+    full = posixpath.join(root, posixpath.dirname(journal.directory), f"undo-{journal.number}")
     disk.make_directory(full)
     disk.sync_directory(posixpath.dirname(full))
     touched = {entry.path for entry in journal.entries} | {entry.target for entry in journal.entries}
-    for path, _ in list(log_files(disk, root, fmt, ())):
-        is_new = path not in journal.after
-        if not is_new and path not in touched:
-            continue
-        _copy(disk, posixpath.join(root, path), posixpath.join(full, path.replace("/", "_")))
-        if is_new:
+    now = [path for path, _ in log_files(disk, root, fmt, ())]
+    copies = {
+        path: posixpath.join(full, path.replace("/", "_"))
+        for path in now
+        if path not in journal.after or path in touched
+    }
+    try:
+        for path, copy in copies.items():
+            check()
+            _copy(disk, posixpath.join(root, path), copy)
+        disk.sync_directory(full)
+        check()
+    except BaseException:
+        # Only these: beside them may be what an earlier undo took away before it was killed.
+        remove_copies(disk, full, map(posixpath.basename, copies.values()))
+        raise
+    for path in copies:
+        if path not in journal.after:
             disk.remove(posixpath.join(root, path))
             disk.sync_directory(posixpath.dirname(posixpath.join(root, path)))
-    disk.sync_directory(full)
 
 
 def _copy(disk: Disk, source: str, target: str) -> None:
@@ -115,44 +131,3 @@ def _copy(disk: Disk, source: str, target: str) -> None:
         file.sync()
     finally:
         file.close()
-
-
-def put_back(disk: Disk, root: str, journal: Journal) -> None:
-    """Every file as it was before the repair. Can be stopped and begun again at any point."""
-    journal.state = State.ACTING
-    write_journal(disk, root, journal)
-    for entry in reversed(journal.entries):
-        _put_back(disk, root, entry)
-        leftover = posixpath.join(root, entry.path + ".new")
-        if posixpath.dirname(entry.path) == DIRECTORY and disk.kind(leftover) == Kind.FILE:
-            disk.remove(leftover)
-    directories = {posixpath.dirname(posixpath.join(root, entry.path)) for entry in journal.entries}
-    directories |= {posixpath.join(root, journal.directory)}
-    for directory in sorted(directories):
-        if disk.kind(directory) == Kind.DIRECTORY:
-            disk.sync_directory(directory)
-    journal.state = State.UNDONE
-    write_journal(disk, root, journal)
-
-
-def _put_back(disk: Disk, root: str, entry: Entry) -> None:
-    path, saved = posixpath.join(root, entry.path), posixpath.join(root, entry.saved)
-    if entry.was == Was.ABSENT:
-        if disk.kind(path) == Kind.FILE:
-            disk.remove(path)
-    elif entry.was == Was.NAMED:
-        target = posixpath.join(root, entry.target)
-        if disk.kind(target) == Kind.FILE and disk.kind(path) == Kind.MISSING:
-            disk.replace(target, path)
-            disk.sync_directory(posixpath.dirname(target))
-    elif entry.was == Was.FILE:
-        if disk.kind(saved) == Kind.FILE:  # otherwise it is back already
-            disk.replace(saved, path)
-    else:
-        file = disk.open(path)
-        try:
-            write_all(file, entry.position, disk.map(saved).data)
-            file.truncate(entry.size_bytes)
-            file.sync()
-        finally:
-            file.close()
