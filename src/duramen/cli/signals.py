@@ -24,6 +24,11 @@ AGAIN_S = 5.0
 """How long after an interrupt another one does nothing."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM. A class of its own: where a plain `KeyboardInterrupt` leaves an ``exec`` of a text (every
+    dataclass has one), the interpreter remembers that, and kills itself in the end whatever the exit code is."""
+
+
 class Signals:
     """Catches both signals from `start` to the end of the block. Before `start` and after `finish` none raises."""
 
@@ -78,7 +83,7 @@ class Signals:
     def _interrupt(self) -> None:
         self._waiting = False
         self._raised_s = time.monotonic()
-        raise KeyboardInterrupt
+        raise Interrupted
 
     def check(self) -> None:
         """Raise what was held back."""
