@@ -56,7 +56,7 @@ def cli_page() -> str:
         NOTE,
         "# Command line\n",
         "Every verb has `--help`. Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after",
-        "ctrl-C. Wherever a verb takes a log it takes `ROOT#topic/partition`, too.\n",
+        "ctrl-C, 143 after SIGTERM. Wherever a verb takes a log it takes `ROOT#topic/partition`, too.\n",
         "| verb | does |",
         "|---|---|",
         *(f"| [`{verb.name}`](#{verb.name.replace(' ', '-')}) | {cell(about(verb)[0])} |" for verb in listed),
