@@ -20,6 +20,7 @@ from duramen.cli import topic_records
 from duramen.cli.address import TopicAddress, topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Output, number, offsets, to_json
+from duramen.cli.signals import held
 from duramen.disk import PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import StorageError, UsageError
@@ -248,7 +249,8 @@ def _seal(target: Target, dry_run: bool) -> int:
         return 0
     with duramen.open(target.path, "a", format=target.format, **target.options) as log:
         before = log.segments[-1].path
-        log.seal()
+        with held():
+            log.seal()
         log.refresh()
         Output().line(f"{before}: sealed; the log goes on in {log.segments[-1].path}")
     return 0

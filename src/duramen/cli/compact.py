@@ -1,4 +1,7 @@
-"""`duramen compact`: keeps only the newest record of every key in the sealed segments of a log."""
+"""`duramen compact`: keeps only the newest record of every key in the sealed segments of a log.
+
+Ctrl-C stops it between two segments; the next run goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,16 @@ import typer
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Cell, Output, number, progress_bar, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes
+from duramen.cli.signals import held
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.compaction.compact import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport, Compactor, check
+from duramen.log.compaction.compact import (
+    DEFAULT_MEMORY_BYTES,
+    Compaction,
+    CompactionReport,
+    Compactor,
+    Progress,
+)
+from duramen.log.compaction.compact import check as check_format
 
 
 def command(
@@ -56,13 +67,13 @@ def command(
 
 
 def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = False) -> int:
-    check(target.codec, how, target.path)
+    check_format(target.codec, how, target.path)
     kind = ConsumableLog if dry_run else ConsumableWritableLog  # a dry run works beside a writer and leaves no trace
     with kind(target.path, format=target.codec.name, **target.options) as log:
         total = 2 * sum(segment.size_bytes for segment in log.segments if segment.sealed)
         with progress_bar(f"compact {target.path}", total) as progress:
             if isinstance(log, ConsumableWritableLog):
-                report = log.compact(how, progress=progress)
+                report = _compact(log, how, progress)
             else:
                 report = Compactor(log, how, time.time_ns() // 1000, progress).run(dry_run=True)
     out = Output()
@@ -76,6 +87,17 @@ def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = 
     else:
         show(report, out, dry_run=dry_run)
     return 0
+
+
+def _compact(log: ConsumableWritableLog, how: Compaction, progress: Progress | None) -> CompactionReport:
+    with held() as check:
+
+        def count(read_bytes: int) -> None:
+            if progress is not None:
+                progress(read_bytes)
+            check()  # a segment is done, the next one not begun
+
+        return log.compact(how, progress=count)
 
 
 def show(report: CompactionReport, out: Output, *, dry_run: bool) -> None:

@@ -232,7 +232,7 @@ def reindex_command(
 
 
 def run_reindex(target: Target, *, dry_run: bool = False, json: bool = False) -> int:
-    result = reindex(target.path, dry_run=dry_run, format=target.format, **target.options)
+    result = reindex(target.path, dry_run=dry_run, format=target.format, hold=held, **target.options)
     out = Output()
     if json:
         out.write(to_json({**asdict(result), "changed": result.changed}, indent=2) + "\n")

@@ -10,6 +10,7 @@ import typer
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Cell, Column, Output, number, size, to_json
 from duramen.cli.quantities import parse_age_ms, parse_bytes, parse_percent
+from duramen.cli.signals import held
 from duramen.errors import UsageError
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.maintenance import plan_retention
@@ -58,13 +59,18 @@ def run(target: Target, rules: Retention, *, dry_run: bool = False, json: bool =
             plan = plan_retention(reader, rules)
     else:
         with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
-            plan = log.retain(rules)
+            plan = _retain(log, rules)
     out = Output()
     if json:
         out.write(to_json(_document(plan, dry_run), indent=2) + "\n")
     else:
         show(plan, out, dry_run=dry_run)
     return 0
+
+
+def _retain(log: ConsumableWritableLog, rules: Retention) -> RetentionPlan:
+    with held():  # files go, which is a matter of moments
+        return log.retain(rules)
 
 
 def show(plan: RetentionPlan, out: Output, *, dry_run: bool) -> None:

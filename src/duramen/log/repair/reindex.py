@@ -1,7 +1,7 @@
 """`reindex`: every derived file of a log (index, time index, manifest) made anew from its records.
 
-Each file is replaced in one moment, and only if it differs. No record is touched, and nothing is judged: a segment
-that is damaged is indexed up to there, and says so.
+Each file is replaced in one moment, and only if it differs; an interrupt leaves some of them new, the others old. No
+record is touched, and nothing is judged: a segment that is damaged is indexed up to there, and says so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles, format_at, kind_of, list_log
 from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
+from duramen.log.repair import Hold, not_held
 from duramen.log.repair.apply import manifest_files
 from duramen.log.sidecar import Sidecar, replace_file
 from duramen.metrics import process as process_counters
@@ -50,26 +51,34 @@ class Reindexed:
 
 
 def reindex(
-    path: str, *, dry_run: bool = False, format: str | None = None, disk: Disk | None = None, **options: Any
+    path: str,
+    *,
+    dry_run: bool = False,
+    format: str | None = None,
+    disk: Disk | None = None,
+    hold: Hold = not_held,
+    **options: Any,
 ) -> Reindexed:
-    """Make the derived files of the log at ``path`` anew; ``dry_run`` only says what would change."""
+    """Make the derived files of the log at ``path`` anew; ``dry_run`` only says what would change. ``hold`` is entered
+    while a file is replaced, so that an interrupt leaves no half of one beside it."""
     disk = disk if disk is not None else PosixDisk()
     if kind_of(disk, path) != Kind.DIRECTORY:
         raise UsageError("a single file has no index of its own", path=path, hint="name the log's directory")
     refuse_unfinished(disk, path)
     fmt = format_at(disk, path, format, options)
     if dry_run:
-        return _Reindexing(disk, path, fmt, dry_run=True).run()
+        return _Reindexing(disk, path, fmt, hold, dry_run=True).run()
     sidecar = Sidecar(disk, path)
     sidecar.lock()
     try:
-        return _Reindexing(disk, path, fmt, dry_run=False).run()
+        return _Reindexing(disk, path, fmt, hold, dry_run=False).run()
     finally:
         sidecar.release()
 
 
 class _Reindexing:
-    def __init__(self, disk: Disk, path: str, fmt: Format, *, dry_run: bool) -> None:
+    def __init__(self, disk: Disk, path: str, fmt: Format, hold: Hold, *, dry_run: bool) -> None:
+        self._hold = hold
         self._disk = disk
         self._root = path
         self._fmt = Evidence(disk, path, fmt).described
@@ -123,7 +132,8 @@ class _Reindexing:
         if change == "same" or self._dry_run:
             return False
         temporary = posixpath.join(self._root, self._fmt.temporary_path(name))
-        if self._disk.kind(posixpath.dirname(temporary)) == Kind.MISSING:
-            self._disk.make_directory(posixpath.dirname(temporary))
-        replace_file(self._disk, path, content, temporary=temporary)
+        with self._hold():
+            if self._disk.kind(posixpath.dirname(temporary)) == Kind.MISSING:
+                self._disk.make_directory(posixpath.dirname(temporary))
+            replace_file(self._disk, path, content, temporary=temporary)
         return True
