@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,25 @@ def test_later_on_a_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in range(2):
             with pytest.raises(Interrupted):
                 signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    class Careless:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def act() -> None:
+        careless = Careless()
+        del careless
+        for _ in range(500):
+            time.sleep(0.01)
+
+    with Signals() as signals:
+        signals.start()
+        with pytest.raises(Interrupted):
+            act()
+        assert signals.code(130) == 143
+    assert capsys.readouterr().err == ""
 
 
 def test_in_another_thread_nothing_is_caught(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,9 @@ Signals reach the main thread only. Elsewhere, and for those who use the library
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,8 @@ from duramen.starting import SIGNALS
 
 AGAIN_S = 5.0
 """How long after an interrupt another one does nothing."""
+AFTER_S = 0.01
+"""How long after an interrupt that was lost it comes again."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -35,6 +39,7 @@ class Signals:
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
         self._outer: Signals | None = None
+        self._hook_before: Callable[[sys.UnraisableHookArgs], object] | None = None
         self._is_raising = False
         self._held = 0
         self._waiting = False
@@ -56,6 +61,7 @@ class Signals:
             if before is not signal.SIG_IGN:
                 self._before[number] = before
                 signal.signal(number, self._on_signal)
+        self._hook_before, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
 
     def finish(self) -> None:
         """From here on a signal is only noted."""
@@ -64,6 +70,8 @@ class Signals:
     def __exit__(self, *_error: object) -> None:
         global _current
         self._is_raising = False
+        if self._hook_before is not None:
+            sys.unraisablehook = self._hook_before
         for number, before in self._before.items():
             signal.signal(number, before if before is not None else signal.SIG_DFL)
         _current = self._outer
@@ -84,6 +92,18 @@ class Signals:
         self._waiting = False
         self._raised_s = time.monotonic()
         raise Interrupted
+
+    def _on_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """An interrupt that hit a finalizer goes no further, and Python would print it. It comes again in a moment,
+        when the main thread is out of there."""
+        if not isinstance(lost.exc_value, Interrupted):
+            assert self._hook_before is not None
+            self._hook_before(lost)
+            return
+        self._raised_s = float("-inf")
+        again = threading.Timer(AFTER_S, os.kill, (os.getpid(), self._first or signal.SIGINT))
+        again.daemon = True
+        again.start()
 
     def check(self) -> None:
         """Raise what was held back."""
