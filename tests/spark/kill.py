@@ -130,9 +130,11 @@ def hunt(directory: Path, kills: int, seed: int) -> None:
         raise SystemExit(f"the last driver failed:\n{(directory / 'driver.log').read_text()[-4000:]}")
     files = count_input(directory / "in")
     check(directory / "log", files)
+    where = f"each of their {most}" if most else "some of their"
     print(
-        f"{commits} commits and {drivers} whole drivers killed, {forgotten} commit log entries deleted, a commit has "
-        f"{most or 'not yet known how many'} changes; {files * LINES:,} rows: each once, in order, nothing left over"
+        f"{commits} commits (at {where} changes of the disk) and {drivers} "
+        f"whole drivers killed, {forgotten} commit log entries deleted; {files * LINES:,} rows: each once, in order, "
+        "nothing left over"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.output import Cell, Column, Output, number, offsets, progress_bar, size, to_json
 from duramen.cli.signals import held
 from duramen.cli.verify import show
@@ -30,8 +30,6 @@ _STYLES = {
     Action.CUT: "warning", Action.REWRITE: "warning", Action.RENAME: "note", Action.ASIDE: "warning",
     Action.CREATE: "note", Action.INDEX: "note", Action.MANIFEST: "note", Action.SIDECAR: "note",
 }  # fmt: skip
-
-LogDirectory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
 
 
 def command(
