@@ -144,6 +144,23 @@ def expected(made: Made, to: Format) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_an_empty_last_segment_comes_back_as_it_was(source: str, target: str) -> None:
+    fmt = make(source, **options(source))
+    if not fmt.capabilities.segments:
+        pytest.skip("one file only")
+    row: dict[str, Any] = {"offset": 0, "value": bytes(SIZE)}
+    if fmt.capabilities.timestamps:
+        row["timestamp"] = START_US
+    disk = SimulatedDisk()
+    Made(fmt, [(0, [row]), (1, [])]).write(disk, "/a")
+    there = Conversion("/a", "/b", target, disk=disk, allow_loss=ALL)
+    there.run()
+    Conversion("/b", "/c", source, disk=disk, allow_loss=ALL, source_options={}).run()
+    if not there.losses:
+        assert files(disk, "/c") == files(disk, "/a")
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
 @settings(max_examples=6)
 @given(data=st.data())
 def test_every_pair(source: str, target: str, data: st.DataObject) -> None:

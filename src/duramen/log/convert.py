@@ -240,7 +240,9 @@ class Conversion:
         known = self._origins.get(self.target.name)
         if known is None or self.source.fmt.name == self.target.name:
             return own
-        return [*known.segments, *(boundary for boundary in own if boundary.base >= known.next_offset)]
+        # An empty last segment lies where what was appended later begins: it is known already, and when it was made.
+        ends_at = max((boundary.base for boundary in known.segments), default=-1)
+        return [*known.segments, *(mine for mine in own if mine.base >= known.next_offset and mine.base > ends_at)]
 
     def _own_boundaries(self) -> list[Boundary]:
         found = []
