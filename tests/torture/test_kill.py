@@ -8,23 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.torture import kill
+from tests.torture.hunting import run_hunt
 
 KILLS = 15
 
 
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.torture.kill", "--kills", str(KILLS), "--seconds", "20"]
-    run = subprocess.run(
-        [*command, "--directory", str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "fixed-slot" in run.stdout
-    assert not list(tmp_path.iterdir()), "what a run without a violation leaves behind"
+    assert "fixed-slot" in run_hunt("kill", tmp_path, "--kills", str(KILLS), "--seconds", "20")
 
 
 def test_a_violation_is_reported_with_its_seed(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import duramen
+from tests.torture.hunting import run_hunt
 from tests.torture.kill import Violation
 from tests.torture.kill_consumers import (
     ACKED,
@@ -29,18 +28,8 @@ from tests.torture.kill_consumers import (
 
 
 def test_killed_consumers_lose_no_ack_and_share_no_lease(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.torture.kill_consumers", "--kills", "8", "--seconds", "3"]
-    run = subprocess.run(
-        [*command, "--directory", str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "no message lost or twice, no ack lost, no lease with two holders" in run.stdout
-    assert not list(tmp_path.iterdir()), "what a run without a violation leaves behind"
+    printed = run_hunt("kill_consumers", tmp_path, "--kills", "8", "--seconds", "3")
+    assert "no message lost or twice, no ack lost, no lease with two holders" in printed
 
 
 @pytest.mark.parametrize(

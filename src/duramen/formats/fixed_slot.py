@@ -36,11 +36,11 @@ from duramen.formats.base import (
     Role,
     Rows,
     Segment,
-    Values,
     schema_for,
 )
 from duramen.formats.index import Index
 from duramen.formats.structs import Field, Struct
+from duramen.formats.values import Values
 from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, column
 from duramen.model import SCHEMA, Record
 

@@ -32,12 +32,12 @@ from duramen.formats.base import (
     Role,
     Rows,
     Segment,
-    Values,
     cursor_near,
 )
 from duramen.formats.index import Index
 from duramen.formats.showing import first_shown, title, unreadable, zeros
 from duramen.formats.structs import Field, Struct
+from duramen.formats.values import Values
 from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, Int64s, ScanEnd, Stop, UInt32s
 from duramen.model import HEADERS, KEY, SCHEMA, Headers, Record, from_us
 

@@ -54,7 +54,6 @@ from duramen.formats.base import (
     Segment,
     SequenceRun,
     Severity,
-    Values,
     lacks_a_row,
 )
 from duramen.formats.index import Index, dump_index, table
@@ -77,6 +76,7 @@ from duramen.formats.osiris_segment import CHUNK_ID, FILE_HEADER, OsirisSegment,
 from duramen.formats.osiris_tracking import Tracking, delta_blocks
 from duramen.formats.osiris_trailers import last_sequences, mended, with_trailers
 from duramen.formats.structs import Field, Struct
+from duramen.formats.values import Values
 from duramen.kernel.layout import ChunkColumns, Int64s, ScanEnd, Stop
 
 ENTRY = Struct(">", chunk_id="Q", timestamp="q", epoch="Q", position="I", chunk_type="B")

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import Format
-from duramen.formats.base import Values, schema_for
+from duramen.formats.base import schema_for
+from duramen.formats.values import Values
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
 
 __all__ = ["Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "stamp"]

@@ -21,7 +21,8 @@ from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, DuramenError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format
-from duramen.formats.base import Encoded, Role, Segment, SegmentSummary, Values
+from duramen.formats.base import Encoded, Role, Segment, SegmentSummary
+from duramen.formats.values import Values
 from duramen.log import change, intake, maintenance, pending
 from duramen.log.active import ActiveSegment
 from duramen.log.commit import GroupCommit, GroupLimits, Request
