@@ -10,7 +10,8 @@ import pytest
 
 import duramen
 from duramen.formats import make
-from duramen.formats.base import Cursor, Role, Values
+from duramen.formats.base import Cursor, Role
+from duramen.formats.values import Values
 from duramen.log.ending import Ending
 from duramen.model import TIMESTAMP
 from tests.log.conftest import START_US, batch, codec, options, value
