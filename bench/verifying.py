@@ -88,7 +88,7 @@ def _append(root: Path, name: str, size: int, segment_bytes: int) -> None:
 def _row(root: Path, name: str, rounds: int) -> list[str]:
     fmt, options = logs.codec(name, 1024), logs.options(name, 1024)
     report = duramen.verify(root, format=name, **options)
-    assert report.ok, report.findings
+    assert not report.findings, report.findings
     is_sealed = (root / ".duramen" / "sealed.jsonl").exists()
     best = _take_turns(
         {

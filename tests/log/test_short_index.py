@@ -136,3 +136,15 @@ def test_the_programs_own_keratin_index_is_complete(tmp_path: Path) -> None:
             )
             (root / fmt.path_of(role, 0)).write_bytes(built.headers()[role] + entries[role])
         assert codes(root, "keratin") == [], count
+
+
+def test_steps_make_no_difference(tmp_path: Path, fmt: Format) -> None:
+    """A large segment is scanned, and its index made, in many steps."""
+    written(tmp_path, fmt)
+    segment = fmt.open_segment((tmp_path / fmt.segment_path(0)).read_bytes(), 0)
+    builder, cursor = fmt.index_builder(0, START_US // 1000), segment.start
+    while (rows := segment.scan(cursor, max_records=40)).count:
+        builder.add(rows)
+        cursor = rows.cursor
+    for role, content in builder.build().items():
+        assert content == (tmp_path / fmt.path_of(role, 0)).read_bytes()

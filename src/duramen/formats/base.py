@@ -350,10 +350,16 @@ class IndexBuilder(ABC):
         built, self._new = self._new, dict.fromkeys(self._new, b"")
         if self._picked:
             parts, self._picked = self._picked, []
-            columns = parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
+            columns = parts[0] if len(parts) == 1 else tuple(map(_joined, zip(*parts, strict=True)))
             entries = self.entries(columns)
             built = {role: header + entries[role] for role, header in built.items()}
         return built
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The arrays one after another. Their type is named, or else numpy would bring the fields of a structure into the
+    byte order of this machine."""
+    return np.concatenate(parts, dtype=parts[0].dtype)
 
 
 class NoIndex(IndexBuilder):
