@@ -34,8 +34,9 @@ from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
 from duramen.groups.group import Group, GroupStatus
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.groups.producers import Confirmed, Producer
-from duramen.log.reader import Log, SegmentInfo, records_of
+from duramen.log.reader import Log, SegmentInfo
 from duramen.log.report import Report
+from duramen.log.rows import records_of
 from duramen.log.window import Time
 from duramen.log.writer import Appended, WritableLog
 from duramen.model import Record

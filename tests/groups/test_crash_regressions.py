@@ -57,7 +57,7 @@ def test_an_ack_whose_delta_was_replaced_before_it_was_synced() -> None:
     group = log.group("g", clock=now_ms)
     held = group.fetch(10, lease=5)
     acking = [Request([Claim(7, 8, held[7].epoch)], 0, 0)]
-    _, ticket = group._under_lock(acking, group._ack, group._journal.ticket)
+    _, ticket = group._under_lock(acking, group._serve_acks, group._journal.ticket)
     mortal = MortalDisk(disk)
     other = ConsumableLog("/log", disk=mortal).group("g", clock=now_ms)
 

@@ -6,10 +6,11 @@ record. Whatever comes back is turned into claims: runs of offsets with the epoc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from duramen.errors import UsageError
 from duramen.groups.machine import Claim
-from duramen.log.reader import records_of
+from duramen.log.rows import records_of
 from duramen.model import Record, from_us
 
 Int64s = npt.NDArray[np.int64]
@@ -46,6 +47,9 @@ class Delivery(NamedTuple):
         return from_us(self.deadline_ms * 1000)
 
 
+_delivery: Callable[[Iterable[Any]], Delivery] = partial(tuple.__new__, Delivery)
+
+
 @dataclass(frozen=True, eq=False)
 class DeliveryBatch:
     """Many deliveries as columns: a batch with the neutral columns, the epoch of each row, one deadline."""
@@ -71,8 +75,8 @@ class DeliveryBatch:
 
     def __iter__(self) -> Iterator[Delivery]:
         """One object per record, for those who want that."""
-        for record, epoch in zip(records_of(self.records), self.epochs.tolist(), strict=True):
-            yield Delivery(record, self.deadline_ms, epoch)
+        epochs = chain.from_iterable(repeat(claim.epoch, claim.end - claim.start) for claim in self.claims)
+        return map(_delivery, zip(records_of(self.records), repeat(self.deadline_ms, len(self)), epochs, strict=True))
 
 
 Handed = Delivery | DeliveryBatch | int | Iterable[Any]
@@ -104,6 +108,24 @@ def claims_of(handed: Handed, epoch: Any = None) -> list[Claim]:
     if len(epochs) != len(offsets):
         raise UsageError(f"{len(offsets)} offsets and {len(epochs)} epochs do not fit together")
     return _runs(offsets, epochs)
+
+
+def joined_claims(claims: Iterable[Claim]) -> list[Claim] | None:
+    """The same with fewer claims, where they are in order; None where they are not, or where two are about the same.
+
+    >>> joined_claims([Claim(0, 2, 1), Claim(2, 5, 1), Claim(5, 6, 2)])
+    [Claim(start=0, end=5, epoch=1), Claim(start=5, end=6, epoch=2)]
+    """
+    joined: list[Claim] = []
+    for claim in claims:
+        last = joined[-1] if joined else None
+        if last is not None and claim.start < last.end:
+            return None
+        if last is not None and claim.start == last.end and claim.epoch == last.epoch:
+            joined[-1] = Claim(last.start, claim.end, last.epoch)
+        else:
+            joined.append(claim)
+    return joined
 
 
 def _array(numbers: Any) -> Int64s:

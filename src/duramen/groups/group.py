@@ -30,12 +30,13 @@ from duramen.formats.base import columns_for, schema_for
 from duramen.formats.stroma_bulk import Acked, Bumped, Marked, Run
 from duramen.groups.ahead import Int64s, ReadAhead
 from duramen.groups.dead_letters import DeadLetters, Target
-from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds, claims_of, to_ms
+from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds, claims_of, joined_claims, to_ms
 from duramen.groups.journal import COMPACT_BYTES, COMPACT_IN_FLIGHT, Journal, Ticket
 from duramen.groups.machine import Claim, Decision, Refused, runs_of
 from duramen.groups.places import place_of
 from duramen.log.commit import GroupCommit, GroupLimits, Request
-from duramen.log.reader import Log, records_of
+from duramen.log.reader import Log
+from duramen.log.rows import records_of
 from duramen.log.window import Time
 from duramen.log.writer import DURABILITIES
 
@@ -65,6 +66,13 @@ class GroupStatus(NamedTuple):
     """Acknowledged behind something that is not."""
     next_deadline_ms: int | None
     warnings: tuple[str, ...] = ()
+
+
+class Wish(NamedTuple):
+    """What somebody fetches."""
+
+    most: int
+    lease_ms: int
 
 
 class Part(NamedTuple):
@@ -152,7 +160,7 @@ class Group:
         lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
         until = time.monotonic() + timeout_s
         while True:
-            batch, next_deadline_ms = self._turn(partial(self._fetch, max, lease_ms))
+            batch, next_deadline_ms = self._turn(Wish(max, lease_ms))
             left_s = until - time.monotonic()
             if len(batch):
                 self._ahead.read_on(batch.claims[-1].end)
@@ -162,16 +170,42 @@ class Group:
             due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
             self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001))
 
-    def _fetch(self, most: int, lease_ms: int, now_ms: int) -> tuple[DeliveryBatch, int | None]:
+    def _fetch_together(self, wishes: list[Wish], now_ms: int) -> list[Part | None]:
+        """Records for several who came together: cut and marked once, and then divided. Fewer, or None, for those for
+        whom not enough lies together: they are served on their own. So is everybody where leases have ended."""
         if not self._has_begun:
             self._begin(now_ms)
-        parts: list[Part] = []
-        deadline_ms = now_ms + lease_ms
-        left = most
+        nobody: list[Part | None] = [None] * len(wishes)
+        if len({wish.lease_ms for wish in wishes}) > 1 or self._journal.machine.is_due(now_ms):
+            return nobody
         try:
-            self._fetch_expired(most, deadline_ms, now_ms, parts)
-            left -= sum(part.batch.num_rows for part in parts)
-            while left > 0 and (fresh := self._fetch_fresh(left, deadline_ms, now_ms)) is not None:
+            found = self._cut_fresh(sum(wish.most for wish in wishes))
+        except Exception:  # noqa: BLE001
+            return nobody  # each of them is told
+        if found is None or len(found.runs) > 1:
+            return nobody
+        ((start, end),) = found.runs
+        self._deliver(found, now_ms + wishes[0].lease_ms, now_ms)
+        shares: list[Part | None] = []
+        first = start
+        for wish in wishes:
+            until = min(start + wish.most, end)
+            rows = found.batch.slice(start - first, until - start)
+            shares.append(Part(rows, 1, [(start, until)]) if start < until else None)
+            start = until
+        return shares
+
+    def _fetch(self, wish: Wish, share: Part | None, now_ms: int) -> tuple[DeliveryBatch, int | None]:
+        if not self._has_begun:
+            self._begin(now_ms)
+        parts: list[Part] = [] if share is None else [share]
+        deadline_ms = now_ms + wish.lease_ms
+        left = wish.most - (0 if share is None else share.batch.num_rows)
+        try:
+            if left > 0:
+                left -= self._fetch_expired(left, deadline_ms, now_ms, parts)
+            while left > 0 and (fresh := self._cut_fresh(left)) is not None:
+                self._deliver(fresh, deadline_ms, now_ms)
                 parts.append(fresh)
                 left -= fresh.batch.num_rows
         except Exception:
@@ -189,9 +223,10 @@ class Group:
             self._journal.write([Bumped(first)], now_ms)
         self._has_begun = True
 
-    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> None:
-        """Records that are delivered again; those that were delivered often enough are moved away."""
+    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> int:
+        """Records that are delivered again, and how many; those that were delivered often enough are moved away."""
         machine = self._journal.machine
+        before = len(parts)
         expired = machine.take_expired(most, now_ms, deadline_ms)
         for number, run in enumerate(expired):
             try:
@@ -206,6 +241,7 @@ class Group:
                 machine.give_back(expired[number:])
                 raise
             parts += found
+        return sum(part.batch.num_rows for part in parts[before:])
 
     def _rows_of(self, run: Marked) -> list[tuple[pa.RecordBatch, Int64s]]:
         """The records of a run. Those that the log does not hold any more are done with; those that it does not show
@@ -223,8 +259,8 @@ class Group:
                     machine.give_back([Marked(start, end, 0, 0)])
         return rows
 
-    def _fetch_fresh(self, most: int, deadline_ms: int, now_ms: int) -> Part | None:
-        """Records that go out for the first time, as many as lie together; None when there are none."""
+    def _cut_fresh(self, most: int) -> Part | None:
+        """Records that were never delivered, as many as lie together; None when there are none."""
         machine = self._journal.machine
         while True:
             start, end = machine.fresh()
@@ -242,8 +278,10 @@ class Group:
             if start < run_start:
                 machine.skip(start, run_start)
             start = run_end
-        self._journal.write(machine.deliver(runs, deadline_ms), now_ms)
         return Part(batch, 1, runs)
+
+    def _deliver(self, fresh: Part, deadline_ms: int, now_ms: int) -> None:
+        self._journal.write(self._journal.machine.deliver(fresh.runs, deadline_ms), now_ms)
 
     def _batch(self, parts: list[Part], deadline_ms: int) -> DeliveryBatch:
         if len(parts) == 1:
@@ -285,10 +323,21 @@ class Group:
         self._check_usable()
         requests.sort(key=_first_offset)
         with self._mutex:
-            decisions, ticket = self._under_lock(requests, self._ack, self._journal.ticket)
+            decisions, ticket = self._under_lock(requests, self._serve_acks, self._journal.ticket)
         self._sync(ticket)
         for request, decision in zip(requests, decisions, strict=True):
             request.result = decision
+
+    def _serve_acks(self, requests: list[Request], now_ms: int) -> list[Decision | None]:
+        """What becomes of the claims of each: decided at once where all of them hold, which is nearly always."""
+        joined = joined_claims(claim for request in requests for claim in request.work)
+        if joined is not None and len(requests) > 1:
+            decision = self._journal.machine.ack(joined, now_ms)
+            counts = [sum(claim.end - claim.start for claim in request.work) for request in requests]
+            if not decision.refused and decision.offsets == sum(counts):
+                self._journal.write(decision.runs, now_ms)
+                return [Decision([], count, []) for count in counts]
+        return [self._attempt(request, self._ack, request.work, now_ms) for request in requests]
 
     def nack(
         self, handed: Handed, epochs: Any = None, *, delay: Seconds = 0.0, reason: str = "returned by its consumer"
@@ -455,22 +504,47 @@ class Group:
 
     # --- turns
 
-    def _turn(self, work: Callable[[int], T], *, refresh: bool = True) -> T:
-        """Run ``work`` with the present time, under the lock, with the state as it is now."""
+    def _turn(self, work: Any, *, refresh: bool = True) -> Any:
+        """Run ``work`` with the present time, or fetch, under the lock, with the state as it is now."""
         self._check_usable()
-        answer: T = self._turns.submit(Request(work, 0, 0, alone=not refresh))
-        return answer
+        return self._turns.submit(Request(work, 0, 0, alone=not refresh))
 
     def _take_turn(self, requests: list[Request]) -> None:
         with self._mutex:
-            answers, _ = self._under_lock(requests, _call, _nothing)
+            answers, _ = self._under_lock(requests, self._serve, _nothing)
         for request, answer in zip(requests, answers, strict=True):
             request.result = answer
 
+    def _serve(self, requests: list[Request], now_ms: int) -> list[Any]:
+        """The answers. First the calls, one after the other; then the fetches, together as far as that goes."""
+        answers: list[Any] = [None] * len(requests)
+        fetching: list[int] = []
+        for place, request in enumerate(requests):
+            if isinstance(request.work, Wish):
+                fetching.append(place)
+            else:
+                answers[place] = self._attempt(request, request.work, now_ms)
+        shares: list[Part | None] = [None] * len(fetching)
+        if len(fetching) > 1:
+            shares = self._fetch_together([requests[place].work for place in fetching], now_ms)
+        for place, share in zip(fetching, shares, strict=True):
+            answers[place] = self._attempt(requests[place], self._fetch, requests[place].work, share, now_ms)
+        return answers
+
+    def _attempt(self, request: Request, act: Callable[..., T], *arguments: Any) -> T | None:
+        """An error is the caller's, and nobody else's."""
+        try:
+            return act(*arguments)
+        except Exception as error:  # noqa: BLE001
+            request.error = error
+            if self._journal.is_forgotten:
+                self._journal.refresh()
+            return None
+
     def _under_lock(
-        self, requests: list[Request], act: Callable[[Any, int], T], finish: Callable[[], S]
-    ) -> tuple[list[T | None], S]:
-        """Act on each request, with the state as it is now, and write what comes of all of them. Nobody may have an
+        self, requests: list[Request], serve: Callable[[list[Request], int], T], finish: Callable[[], S]
+    ) -> tuple[T, S]:
+        """Serve the requests, with the state as it is now, and write what comes of all of them. Nobody may have an
         answer before that."""
         journal = self._journal
         journal.enter()
@@ -479,15 +553,7 @@ class Group:
                 journal.refresh()
             now_ms = self._clock()
             self._has_begun = False
-            answers: list[T | None] = []
-            for request in requests:
-                try:
-                    answers.append(act(request.work, now_ms))
-                except Exception as error:  # noqa: BLE001
-                    request.error = error
-                    answers.append(None)
-                    if journal.is_forgotten:
-                        journal.refresh()
+            answers = serve(requests, now_ms)
             journal.flush(now_ms)
             finished = finish()
         except BaseException:  # perhaps between the file and the state: read it again
@@ -514,10 +580,6 @@ class Group:
                 path=self._journal.place.delta,
                 hint="close the log and open it again",
             ) from self._poison
-
-
-def _call(work: Callable[[int], Any], now_ms: int) -> Any:
-    return work(now_ms)
 
 
 def _nothing() -> None:

@@ -127,6 +127,10 @@ class Machine:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a deadline has passed, perhaps of something that is acknowledged since."""
+        return bool(self._due) and self._due[0][0] <= now_ms
+
     def _is_current(self, due: tuple[int, int, int, int]) -> bool:
         deadline_ms, start, end, epoch = due
         return any(span.value == (deadline_ms, epoch) for span in self.leases.within(start, end))
@@ -155,7 +159,7 @@ class Machine:
 
     def take_expired(self, most: int, now_ms: int, deadline_ms: int) -> list[Marked]:
         """Up to so many offsets whose deadline has passed, those first whose deadline is the oldest."""
-        if not self._due or self._due[0][0] > now_ms:
+        if not self.is_due(now_ms):
             return []
         taken: list[Marked] = []
         back: list[tuple[int, int, int, int]] = []

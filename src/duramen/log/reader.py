@@ -33,10 +33,11 @@ from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.holds import Need
 from duramen.log.opened import OpenSegment
 from duramen.log.report import Report
+from duramen.log.rows import records_of
 from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_watermark
 from duramen.log.verify import verify
 from duramen.log.window import Time, Window, us_of
-from duramen.model import Headers, Record, from_us, to_us
+from duramen.model import Record, to_us
 
 MAX_OPEN_SEGMENTS = 64
 FOLLOW_POLL_S = 0.05
@@ -508,17 +509,3 @@ class Log:
         if self._bases and self.next_offset == self.first_offset:
             held = "the log is empty"
         return OffsetError("no such record", path=self.path, offset=offset, hint=held)
-
-
-def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The rows of a neutral batch as records."""
-    us = us_of(batch).to_pylist()
-    for offset, when, key, value, headers in zip(
-        batch.column("offset").to_pylist(), us, batch.column("key").to_pylist(),
-        batch.column("value").to_pylist(), batch.column("headers").to_pylist(), strict=True,
-    ):  # fmt: skip
-        yield Record(offset, from_us(when), key, value, _pairs(headers))
-
-
-def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
-    return None if headers is None else [(header["key"], header["value"]) for header in headers]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.intake import HeadersIn
-from duramen.log.reader import records_of
+from duramen.log.rows import records_of
 from duramen.log.writer import Appended
 from duramen.model import Headers, Record
 from duramen.store.names import check_partition

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from duramen.errors import DuramenError, UsageError
 from duramen.formats.base import Role
-from duramen.log.reader import Log, records_of
+from duramen.log.reader import Log
+from duramen.log.rows import records_of
 from duramen.model import Record, to_us
 
 PREVIEW_BYTES = 160
