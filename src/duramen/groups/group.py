@@ -173,12 +173,12 @@ class Group:
     def _fetch_together(self, wishes: list[Wish], now_ms: int) -> list[Part | None]:
         """Records for several who came together: cut and marked once, and then divided. Fewer, or None, for those for
         whom not enough lies together: they are served on their own. So is everybody where leases have ended."""
-        if not self._has_begun:
-            self._begin(now_ms)
         nobody: list[Part | None] = [None] * len(wishes)
         if len({wish.lease_ms for wish in wishes}) > 1 or self._journal.machine.is_due(now_ms):
             return nobody
         try:
+            if not self._has_begun:
+                self._begin(now_ms)
             found = self._cut_fresh(sum(wish.most for wish in wishes))
         except Exception:  # noqa: BLE001
             return nobody  # each of them is told
