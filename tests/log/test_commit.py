@@ -345,8 +345,24 @@ class Interrupted(BaseException):
     pass
 
 
-def _interrupting_sleep(_deadline: float | None) -> bool:
-    raise Interrupted
+class Quitter(Request):
+    """Interrupted as soon as it sleeps."""
+
+    def sleep(self, deadline: float | None) -> bool:
+        raise Interrupted
+
+
+class LateQuitter(Request):
+    """Interrupted when it has slept for the first time."""
+
+    __slots__ = ("is_interrupted",)
+
+    def sleep(self, deadline: float | None) -> bool:
+        answer = super().sleep(deadline)
+        if not hasattr(self, "is_interrupted"):
+            self.is_interrupted = True
+            raise Interrupted
+        return answer
 
 
 def test_an_interrupted_follower_takes_its_request_back() -> None:
@@ -355,14 +371,47 @@ def test_an_interrupted_follower_takes_its_request_back() -> None:
     committer.gate.clear()
     first = Caller(commit, request("first"))
     with held(committer):
-        quitter = request("quitter")
-        quitter.sleep = _interrupting_sleep  # type: ignore[method-assign]
         with pytest.raises(Interrupted):
-            commit.submit(quitter)
+            commit.submit(Quitter("quitter", 10, 1))
         last = Caller(commit, request("last"))
         queued(commit, 1)
     assert [caller.join().answer for caller in (first, last)] == ["done first", "done last"]
     assert committer.groups == [["first"], ["last"]]
+    assert idle(commit)
+
+
+@pytest.mark.parametrize("quitter", [0, 1, 2])
+def test_those_behind_an_interrupted_follower_are_answered(quitter: int) -> None:
+    """Each wakes the next: whoever is gone when its group is answered must not break the chain."""
+    committer = Committer()
+    commit = start(committer)
+    committer.gate.clear()
+    callers = [Caller(commit, request("first"))]
+    leave, gone = threading.Event(), threading.Event()
+
+    def act(group: list[Request]) -> None:
+        if len(group) > 1:
+            leave.set()
+            assert gone.wait(PATIENCE_S)
+
+    committer.act = act
+
+    class Leaving(Request):
+        def sleep(self, deadline: float | None) -> bool:
+            assert leave.wait(PATIENCE_S)
+            raise Interrupted
+
+    committer.wait_entered()
+    for number in range(4):  # the first of them leads
+        kind = Leaving if number == quitter + 1 else Request
+        callers.append(Caller(commit, kind(number, 10, 1)))
+        queued(commit, number + 1)
+    committer.gate.set()
+    assert isinstance(callers[quitter + 2].join().error, Interrupted)
+    gone.set()
+    answers = [caller.join().answer for caller in callers]
+    assert answers == ["done first", *(None if number == quitter + 1 else f"done {number}" for number in range(4))]
+    assert committer.groups == [["first"], [0, 1, 2, 3]]
     assert idle(commit)
 
 
@@ -372,14 +421,7 @@ def test_a_follower_that_is_interrupted_when_it_gets_the_lead_passes_it_on() -> 
     committer.gate.clear()
     first = Caller(commit, request("first"))
     committer.wait_entered()
-    quitter = request("quitter")
-
-    def sleep(deadline: float | None) -> bool:
-        assert Request.sleep(quitter, deadline)
-        raise Interrupted
-
-    quitter.sleep = sleep  # type: ignore[method-assign]
-    quitting = Caller(commit, quitter)
+    quitting = Caller(commit, LateQuitter("quitter", 10, 1))
     queued(commit, 1)
     waiting = Caller(commit, request("waiting", alone=True))
     queued(commit, 2)
@@ -394,18 +436,7 @@ def test_a_follower_that_is_interrupted_when_it_gets_the_lead_passes_it_on() -> 
 def test_a_leader_that_is_interrupted_while_it_lingers_passes_the_lead_on() -> None:
     committer = Committer()
     commit = start(committer, linger_ms=50)
-    interrupt = threading.Event()
-    wait = commit._arrived.wait
-
-    def interrupted_wait(timeout: float | None = None) -> bool:
-        answer = wait(timeout)
-        if not interrupt.is_set():
-            interrupt.set()
-            raise Interrupted
-        return answer
-
-    commit._arrived.wait = interrupted_wait  # type: ignore[method-assign]
-    quitting = Caller(commit, request("quitter"))
+    quitting = Caller(commit, LateQuitter("quitter", 10, 1))
     wait_until(lambda: commit._leading)
     following = Caller(commit, request("following"))
     assert isinstance(quitting.join().error, Interrupted)
@@ -482,10 +513,11 @@ def crowd_of(commit: GroupCommit, threads: int, times: int) -> None:
         assert not worker.is_alive()
 
 
-def test_a_crowd_stays_together() -> None:
+def test_a_crowd_stays_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise half of them would be committed while the other half waits, again and again."""
+    monkeypatch.setattr("duramen.log.commit.MOST_PATIENCE_S", 1.0)  # a busy machine takes longer to wake eight threads
     committer = Committer()
-    committer.act = lambda group: time.sleep(0.008)
+    committer.act = lambda group: time.sleep(0.05)
     crowd_of(GroupCommit(committer, GroupLimits()), threads=8, times=12)
     sizes = [len(group) for group in committer.groups]
     assert sum(sizes) == 96
@@ -518,7 +550,7 @@ def test_a_leader_who_waits_goes_on_for_one_who_must_be_alone() -> None:
     commit = GroupCommit(committer, GroupLimits())
     commit._crowd, commit._patience_s = 5, PATIENCE_S
     first = Caller(commit, request("first"))
-    wait_until(lambda: commit._wanted == 5)
+    wait_until(lambda: commit._patient is not None)
     seal = Caller(commit, request("seal", 0, 0, alone=True))
     assert first.join().answer == "done first"
     assert seal.join().answer == "done seal"
@@ -530,8 +562,50 @@ def test_a_leader_who_waits_goes_on_for_one_who_finds_no_room() -> None:
     commit = GroupCommit(committer, GroupLimits(queue_bytes=15))
     commit._crowd, commit._patience_s = 5, PATIENCE_S
     first = Caller(commit, request("first"))
-    wait_until(lambda: commit._wanted == 5)
+    wait_until(lambda: commit._patient is not None)
     second = Caller(commit, request("second"))
     assert first.join().answer == "done first"
     commit._patience_s = 0.0
     assert second.join().answer == "done second"
+
+
+def test_whoever_completes_the_crowd_leads_it() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits())
+    commit._crowd, commit._patience_s = 3, PATIENCE_S
+    callers = [Caller(commit, request("first"))]
+    wait_until(lambda: commit._patient is not None)
+    callers.append(Caller(commit, request("second")))
+    queued(commit, 2)
+    callers.append(Caller(commit, request("third")))
+    assert [caller.join().answer for caller in callers] == ["done first", "done second", "done third"]
+    assert [caller.request.leads for caller in callers] == [False, False, True]
+    assert committer.groups == [["first", "second", "third"]]
+    assert idle(commit)
+
+
+def test_one_who_does_not_fit_into_the_group_wakes_its_leader() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits(max_bytes=15))
+    commit._crowd, commit._patience_s = 2, PATIENCE_S
+    first = Caller(commit, request("first"))
+    wait_until(lambda: commit._patient is not None)
+    second = Caller(commit, request("second"))
+    assert [caller.join().answer for caller in (first, second)] == ["done first", "done second"]
+    assert committer.groups == [["first"], ["second"]]
+    assert idle(commit)
+
+
+def test_a_leader_who_lost_the_lead_and_is_interrupted_harms_nobody() -> None:
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits())
+    commit._crowd, commit._patience_s = 2, 0.05
+    quitting = Caller(commit, LateQuitter("quitter", 10, 1))
+    wait_until(lambda: commit._patient is not None)
+    committer.gate.clear()
+    second = Caller(commit, request("second"))
+    with held(committer):
+        assert isinstance(quitting.join().error, Interrupted)
+    assert second.join().answer == "done second"
+    assert committer.groups == [["quitter", "second"]]
+    assert idle(commit)

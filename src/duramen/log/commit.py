@@ -4,7 +4,8 @@ There is no thread in the background. The first appender becomes the leader: it 
 an optional wait for more), commits it as one group, wakes those whose requests were in it, and hands the lead to the
 next one in line. While a leader waits for the disk, others queue; so the slower the sync, the larger the groups. A new
 leader gives those whose requests were just committed a moment to come back: otherwise two halves of a crowd would take
-turns, and each would wait for the other's sync. The queue is bounded: appenders wait for room, and a timeout says so.
+turns, and each would wait for the other's sync. Whoever completes the crowd leads it, rather than wake the one who
+waited. The queue is bounded: appenders wait for room, and a timeout says so.
 
 Knows nothing of records and files: what a group is committed by is a function.
 """
@@ -15,12 +16,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from duramen.errors import PoisonedError, QueueTimeoutError
 
-PATIENCE = 0.5
+PATIENCE = 1.0
 """How long a leader waits for those who were there a moment ago, as a part of what the last group took. They come back
 within microseconds if they come back at all, and a group with all of them takes hardly longer than one with half."""
 MOST_PATIENCE_S = 0.002
@@ -37,28 +38,42 @@ class GroupLimits:
     queue_bytes: int = 64 << 20
 
 
-@dataclass(eq=False)
 class Request:
-    """One append (or one control call) that waits to be committed."""
+    """One append (or one control call) that waits to be committed; ``alone`` if it must not share a group."""
 
-    work: Any
-    size_bytes: int
-    records: int
-    alone: bool = False
-    """Must not share a group: seal, close."""
-    result: Any = None
-    error: BaseException | None = None
-    done: bool = False
-    leads: bool = False
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = (
+        "_turn", "alone", "done", "error", "following", "leads", "left", "records", "result", "size_bytes", "work",
+    )  # fmt: skip
+
+    def __init__(self, work: Any, size_bytes: int, records: int, alone: bool = False) -> None:
+        self.work = work
+        self.size_bytes = size_bytes
+        self.records = records
+        self.alone = alone
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.leads = False
+        self.left = False
+        """Its appender was interrupted and is gone."""
+        self.following: Request | None = None
+        """Whom to wake once awake."""
+        self._turn: threading.Lock | None = None
+
+    def prepare_to_sleep(self) -> None:
+        """From here on, one `wake` ends one `sleep`, whichever comes first."""
+        self._turn = threading.Lock()
+        self._turn.acquire()
 
     def sleep(self, deadline: float | None) -> bool:
         """Wait to be woken; False when the time is over."""
+        assert self._turn is not None
         timeout = -1 if deadline is None else max(0.0, deadline - time.monotonic())
         return self._turn.acquire(timeout=timeout)
 
     def wake(self) -> None:
-        self._turn.release()
+        if self._turn is not None:  # otherwise it was interrupted on its way to sleep
+            self._turn.release()
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -75,13 +90,14 @@ class GroupCommit:
         self._limits = limits
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._arrived = threading.Condition(self._lock)
         self._queue: deque[Request] = deque()
         self._queued_bytes = 0
         self._queued_records = 0
         self._leading = False
+        self._patient: Request | None = None
+        """The leader who waits for more."""
         self._wanted = _NOBODY
-        """How many requests have to be queued before a leader who waits for more is told."""
+        """How many requests it waits for."""
         self._crowd = 0
         """How many appenders there seem to be: those of the last group, and those who queued meanwhile."""
         self._patience_s = 0.0
@@ -93,28 +109,40 @@ class GroupCommit:
 
         Raises `QueueTimeoutError` when it was not even begun within ``timeout_s``: then nothing of it is stored."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        request._turn.acquire()
         try:
             self._enter(request, deadline)
-            if not request.leads:
-                self._follow(request, deadline)
-            if not request.done:
-                self._lead()
+            while not request.done:
+                if request.leads:
+                    self._lead(request)
+                else:
+                    self._follow(request, deadline)
         except BaseException:
             self._leave(request)
             raise
+        finally:
+            if request.following is not None:
+                request.following.wake()
         return request.answer()
 
     def _enter(self, request: Request, deadline: float | None) -> None:
         with self._lock:
-            self._wait_for_room(request, deadline)
+            if self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
+                self._wait_for_room(request, deadline)
             self._queue.append(request)
             self._queued_bytes += request.size_bytes
             self._queued_records += request.records
             if not self._leading:
                 self._leading = request.leads = True
-            elif len(self._queue) >= self._wanted or request.alone:
-                self._arrived.notify()
+                return
+            patient = self._patient
+            if patient is not None and self._is_enough():
+                self._patient = None
+                if request.alone or self._is_full():  # it may not be in the first group itself
+                    patient.wake()
+                else:
+                    patient.leads, request.leads = False, True
+                    return
+            request.prepare_to_sleep()
 
     def _follow(self, request: Request, deadline: float | None) -> None:
         """Wait until the request is committed by another, or until it is its turn to lead."""
@@ -128,6 +156,7 @@ class GroupCommit:
     def _leave(self, request: Request) -> None:
         """An appender that is interrupted takes its request back where it still can, and leaves the lead here."""
         with self._lock:
+            request.left = True
             if request not in self._queue:
                 return
             self._queue.remove(request)
@@ -139,7 +168,9 @@ class GroupCommit:
         while self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
             timeout = None if deadline is None else deadline - time.monotonic()
             self._waiting += 1
-            self._arrived.notify()
+            if self._patient is not None:
+                self._patient.wake()
+                self._patient = None
             try:
                 is_late = (timeout is not None and timeout <= 0) or not self._room.wait(timeout)
             finally:
@@ -166,11 +197,13 @@ class GroupCommit:
 
     # --- leading
 
-    def _lead(self) -> None:
-        """Commit one group, which holds the leader's own request, and pass the lead on."""
+    def _lead(self, leader: Request) -> None:
+        """Commit one group, which holds the leader's own request, and pass the lead on; unless another took the lead in
+        the meantime."""
         group: list[Request] = []
         try:
-            self._take(group)
+            if not self._take(leader, group):
+                return
             began = time.monotonic()
             self._commit(group)
             self._patience_s = min((time.monotonic() - began) * PATIENCE, MOST_PATIENCE_S)
@@ -182,14 +215,16 @@ class GroupCommit:
             if group:
                 self._pass_on(group)
 
-    def _take(self, group: list[Request]) -> None:
-        """Wait for more, if that is wanted, and move a group out of the queue."""
+    def _take(self, leader: Request, group: list[Request]) -> bool:
+        """Wait for more, if that is wanted, and move a group out of the queue. False where another leads by then."""
         limits = self._limits
         with self._lock:
             if limits.linger_ms > 0:
-                self._await(_NOBODY, limits.linger_ms / 1000)
+                self._await(leader, _NOBODY, limits.linger_ms / 1000)
             elif len(self._queue) < self._crowd:
-                self._await(self._crowd, self._patience_s)
+                self._await(leader, self._crowd, self._patience_s)
+            if not leader.leads:
+                return False
             size_bytes = records = 0
             while self._queue:
                 request = self._queue[0]
@@ -200,34 +235,56 @@ class GroupCommit:
                     break
                 group.append(self._queue.popleft())
                 self._forget(request)
+        return True
 
-    def _await(self, requests: int, seconds: float) -> None:
+    def _await(self, leader: Request, requests: int, seconds: float) -> None:
         """Wait until so many are queued, the group is full, or the time is over."""
-        limits, until = self._limits, time.monotonic() + seconds
-        self._wanted = requests if requests < _NOBODY else 1
+        self._wanted = requests
+        if seconds <= 0 or self._is_enough():
+            return
+        leader.prepare_to_sleep()
+        self._patient = leader
+        self._lock.release()
         try:
-            while len(self._queue) < requests and not (self._queue[0].alone or self._queue[-1].alone or self._waiting):
-                left = until - time.monotonic()
-                is_full = self._queued_bytes >= limits.max_bytes or self._queued_records >= limits.max_records
-                if is_full or left <= 0 or not self._arrived.wait(left):
-                    break
+            leader.sleep(time.monotonic() + seconds)
         finally:
-            self._wanted = _NOBODY
+            self._lock.acquire()
+            if self._patient is leader:
+                self._patient = None
+
+    def _is_enough(self) -> bool:
+        """Whether a leader who waits for more should go on."""
+        queue = self._queue
+        return len(queue) >= self._wanted or queue[0].alone or queue[-1].alone or self._is_full() or self._waiting > 0
+
+    def _is_full(self) -> bool:
+        return self._queued_bytes >= self._limits.max_bytes or self._queued_records >= self._limits.max_records
 
     def _pass_on(self, group: list[Request]) -> None:
+        """Answer the group, and have the next one in line lead."""
         with self._lock:
             self._crowd = len(group) + len(self._queue)
-            following = self._queue[0] if self._queue else None
-            if following is None:
-                self._leading = False
+            if self._queue:
+                self._queue[0].leads = True
+                self._queue[
+                    0
+                ].wake()  # at once: who sees that it leads may sleep again, and must not be woken from that
             else:
-                following.leads = True
-        for request in group:
-            request.done = True
-            if not request.leads:
-                request.wake()
-        if following is not None:
-            following.wake()
+                self._leading = False
+            first = _chain(group)
+        if first is not None:
+            first.wake()
+
+
+def _chain(group: list[Request]) -> Request | None:
+    """Whom to wake of those who wait for this group: each wakes the next. The interpreter runs one thread at a time,
+    and whoever is awake too early only goes to sleep again."""
+    following: Request | None = None
+    for request in reversed(group):
+        if not request.leads and not request.left:
+            request.following, following = following, request
+        request.done = True
+    return following
 
 
 def _fail(group: list[Request], error: BaseException) -> None:
