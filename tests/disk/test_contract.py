@@ -132,6 +132,19 @@ def test_closing_twice_is_harmless_and_using_is_not(at: Place) -> None:
         assert refusal(act) == (errno.EBADF, at("a"))
 
 
+def test_hints_change_nothing_and_never_fail(at: Place) -> None:
+    file = at.disk.create(at("a"))
+    file.write(0, b"abc")
+    for hint in (lambda: file.begin_sync(0, 3), lambda: file.begin_sync(-1, 7), lambda: file.reserve(1 << 20)):
+        hint()
+        assert file.size() == 3
+    assert bytes(at.disk.map(at("a")).data) == b"abc"
+    file.sync()
+    file.close()
+    file.begin_sync(0, 3)
+    file.reserve(1 << 20)
+
+
 def test_negative_positions_are_refused(at: Place) -> None:
     file = at.disk.create(at("a"))
     assert refusal(lambda: file.write(-1, b"x")) == (errno.EINVAL, at("a"))

@@ -14,6 +14,7 @@ import pytest
 
 import duramen
 from duramen.disk import PosixDisk
+from duramen.disk.posix import PosixFile
 from duramen.model import HEADERS, TIMESTAMP
 from duramen.testing import FaultyDisk
 from tests.log.conftest import FORMATS, RECORD_SIZE, value
@@ -32,6 +33,31 @@ def test_offsets_are_assigned_in_order(create: Open, root: Path, format_name: st
         assert (log.first_offset, log.next_offset) == (0, 7)
     assert content(root) == values(0, 7)
     assert codes(root) == []
+
+
+def test_the_device_starts_before_the_sync(create: Open, format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what remains to be done for a commit is done while the device works."""
+    calls: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        call = getattr(PosixFile, name)
+
+        def note(file: PosixFile, *arguments: Any) -> Any:
+            if file.path == path:
+                calls.append(name)
+            return call(file, *arguments)
+
+        return note
+
+    with create(format_name) as log:
+        log.append(value(0))
+        path = log.segments[-1].path
+        for name in ("write", "begin_sync", "sync"):
+            monkeypatch.setattr(PosixFile, name, noted(name))
+        log.append(value(1))
+        log.append(value(2), durability="write")
+        monkeypatch.undo()
+    assert calls == ["write", "begin_sync", "sync", "write"]
 
 
 BATCHES: dict[str, Callable[[list[bytes]], Any]] = {

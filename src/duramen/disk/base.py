@@ -46,6 +46,10 @@ class File(Protocol):
     def sync(self) -> None:
         """Return when everything written is on the disk. After an error nothing is known about any of it."""
 
+    def begin_sync(self, position: int, size_bytes: int) -> None:
+        """Start to bring these bytes to the disk, and return at once. A hint, which never fails: `sync` alone says
+        whether they arrived, and has less to wait for."""
+
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or extend it with zeros."""
 

@@ -350,6 +350,9 @@ class FaultyFile(File):
     def truncate(self, size_bytes: int) -> None:
         self._disk._call("truncate", lambda: self._inner.truncate(size_bytes), self.path)
 
+    def begin_sync(self, position: int, size_bytes: int) -> None:
+        self._inner.begin_sync(position, size_bytes)
+
     def reserve(self, size_bytes: int) -> None:
         self._inner.reserve(size_bytes)
 

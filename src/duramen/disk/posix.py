@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 from duramen.disk import futex
 from duramen.disk.base import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
@@ -71,36 +72,44 @@ def _write_whole(descriptor: int, data: Buffer, position: int) -> None:
 
 class _Descriptor:
     """A descriptor that threads share. It is closed once, and never while a call is under way: its number could
-    belong to another file by then, and the bytes would go there."""
+    belong to another file by then, and the bytes would go there.
+
+    Without a lock, because every call passes here twice: a user is listed before it looks whether the descriptor is
+    closed, and whoever closes it says so before it looks for users. Adding to a list and taking from it are atomic."""
+
+    __slots__ = ("_closed", "_number", "_open", "_users")
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._users = 0
+        self._open = [number]  # whoever takes it out closes it
+        self._users: list[None] = []
         self._closed = False
-        self._mutex = threading.Lock()
 
     def __enter__(self) -> int:
-        with self._mutex:
-            if self._closed:
-                raise OSError(errno.EBADF, "The file is closed")
-            self._users += 1
+        self._users.append(None)
+        if self._closed:
+            self._leave()
+            raise OSError(errno.EBADF, "The file is closed")
         return self._number
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._mutex:
-            self._users -= 1
-            last = self._closed and not self._users
-        if last:
-            os.close(self._number)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._users.pop()
+        if self._closed:
+            self.close()
 
     def close(self) -> None:
-        with self._mutex:
-            idle = not self._closed and not self._users
-            self._closed = True
-        if idle:
-            os.close(self._number)
+        self._closed = True
+        if not self._users:
+            try:
+                number = self._open.pop()
+            except IndexError:
+                return
+            os.close(number)
 
     def __del__(self) -> None:
         self.close()
@@ -129,17 +138,19 @@ class MappedFile:
 
 
 FALLOC_FL_KEEP_SIZE = 1
+SYNC_FILE_RANGE_WRITE = 2
 
 
-def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Linux's fallocate, which Python does not offer with its flags; None elsewhere."""
-    function = getattr(ctypes.CDLL(None), "fallocate", None) if sys.platform == "linux" else None
+def _find(name: str, *types: Any) -> Callable[..., int] | None:
+    """A call of Linux that Python does not offer, or not with its flags; None elsewhere."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        function.argtypes = types
     return function
 
 
-_fallocate = _find_fallocate()
+_fallocate = _find("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_sync_range = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 class PosixFile(File):
@@ -167,6 +178,11 @@ class PosixFile(File):
                     _sync_data(descriptor)
         except OSError as error:
             raise refused(error, self.path) from error
+
+    def begin_sync(self, position: int, size_bytes: int) -> None:
+        if _sync_range is not None:
+            with contextlib.suppress(OSError), self._descriptor as descriptor:
+                _sync_range(descriptor, position, size_bytes, SYNC_FILE_RANGE_WRITE)
 
     def truncate(self, size_bytes: int) -> None:
         try:

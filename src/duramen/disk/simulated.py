@@ -128,6 +128,9 @@ class SimulatedFile(File):
             self._node.change(Truncated(self._disk._next_moment(), size_bytes))
             self._disk._happened("truncate", self.path, str(size_bytes))
 
+    def begin_sync(self, position: int, size_bytes: int) -> None:
+        pass
+
     def reserve(self, size_bytes: int) -> None:
         pass
 

@@ -80,10 +80,14 @@ class ActiveSegment:
         self.start_position = self.cursor.position
         self.sync()
 
-    def write(self, encoded: Encoded) -> None:
-        """Append; the bytes are with the operating system when this returns."""
-        self._reserve(self.cursor.position + len(encoded.data))
-        write_all(self.file, self.cursor.position, encoded.data)
+    def write(self, encoded: Encoded, *, is_synced_next: bool = False) -> None:
+        """Append; the bytes are with the operating system when this returns, and on their way to the disk where a sync
+        follows: the device works on them while the rest of the commit is prepared."""
+        position, size_bytes = self.cursor.position, len(encoded.data)
+        self._reserve(position + size_bytes)
+        write_all(self.file, position, encoded.data)
+        if is_synced_next:
+            self.file.begin_sync(position, size_bytes)
         if not self.fmt.capabilities.record_checksum:
             self.crc32c = kernel.crc32c(encoded.data, self.crc32c)
         self.cursor = encoded.rows.cursor
@@ -91,7 +95,7 @@ class ActiveSegment:
         self.records += encoded.rows.count
         self.index.add(encoded.rows)
         self.ends_in_doubt = self._in_doubt(encoded)
-        self._index_pending_bytes += len(encoded.data)
+        self._index_pending_bytes += size_bytes
         if self._index_pending_bytes >= INDEX_FLUSH_BYTES or self.fmt.capabilities.index_at_once:
             self.flush_index()
 

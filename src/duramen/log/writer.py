@@ -155,6 +155,10 @@ class WritableLog(Log):
             recovered.next_offset if recovered.active is None else recovered.active.base,
         )
         self.codec = fmt
+        self._segment_bytes = min(
+            int(fmt.options.get("segment_max_bytes", fmt.default_segment_bytes or 2**62)),
+            fmt.capabilities.max_segment_bytes,
+        )
         if recovered.active is not None:
             self._active = recovered.active
         else:
@@ -225,8 +229,7 @@ class WritableLog(Log):
     def _submit(
         self, batch: intake.Batch, durability: str | None, timeout_s: float | None, producer: Claim | None = None
     ) -> Any:
-        sync = _checked(durability or self._durability) == "fsync"
-        self._check_usable()
+        sync = (self._durability if durability is None else _checked(durability)) == "fsync"
         return self._commit.submit(Request(_Work(batch, sync, producer), batch.nbytes, batch.num_rows), timeout_s)
 
     def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
@@ -363,23 +366,22 @@ class WritableLog(Log):
         taken, batch, default_us, last_us = self._stamped(group)
         if not taken:
             return
+        sync = any(request.work.sync for request in taken)
         try:
-            pieces = self._write(batch, default_us)
+            pieces = self._write(batch, default_us, is_synced_next=sync)
         except BaseException as error:
             if self._is_midway:  # what is written already cannot be taken back
                 self._poison = self._poison or error
             raise
-        if any(request.work.sync for request in taken):
+        answers = _answers(taken, pieces)
+        if sync:
             self._sync()
         self._is_midway = False
         self._last_us = max(self._last_us, last_us)
         self._mark(durable=self._must_prove())
-        row = 0
-        for request in taken:
-            count = request.work.batch.num_rows
-            request.result = Appended(_offset_of(pieces, row), count)
-            row += count
-        self.counters.committed(len(taken), row, self._written_bytes)
+        for request, answer in zip(taken, answers, strict=True):
+            request.result = answer
+        self.counters.committed(len(taken), batch.num_rows, self._written_bytes)
         if default_us - self._published_us >= PUBLISH_EVERY_US:
             self._publish(default_us)
 
@@ -405,7 +407,7 @@ class WritableLog(Log):
         merged = intake.merge(stamped) if stamped else batches[0]
         return taken, merged, now_us, last_us
 
-    def _write(self, batch: intake.Batch, default_us: int) -> list[tuple[int, int]]:
+    def _write(self, batch: intake.Batch, default_us: int, *, is_synced_next: bool) -> list[tuple[int, int]]:
         """Write the batch, over as many segments as it takes; answers the first row that went into each, with its
         offset. Those of the rows behind it follow one another."""
         pieces: list[tuple[int, int]] = []
@@ -425,7 +427,7 @@ class WritableLog(Log):
                 encoded = self._sequences.announce(encoded, rest, done, range(first, first + records))
             self._expect_unsynced(len(encoded.data))
             try:
-                self._active.write(encoded)
+                self._active.write(encoded, is_synced_next=is_synced_next)
             except BaseException as error:
                 # Behind another segment, or with its index alone missing: this cannot be taken back.
                 self._undo(error, is_written=self._active is not start or self._active.cursor != cursor)
@@ -458,10 +460,7 @@ class WritableLog(Log):
     def _fitting(self, encoded: Encoded, batch: intake.Batch, default_us: int) -> tuple[Encoded, int]:
         """The part of the rows that goes into the active segment: all, some, or none."""
         limits, active, end = self.codec.capabilities, self._active, encoded.rows.end
-        most = min(
-            int(self.codec.options.get("segment_max_bytes", self.codec.default_segment_bytes or 2**62)),
-            limits.max_segment_bytes,
-        )
+        most = self._segment_bytes
         fits = end.position <= most and end.last_offset - active.base <= limits.max_relative_offset
         if not limits.segments or (fits and active.rows < limits.max_segment_rows):
             return encoded, batch.num_rows
@@ -688,10 +687,19 @@ def _first_segment(disk: Disk, path: str, fmt: Format) -> Segment | None:
         return None
 
 
-def _offset_of(pieces: list[tuple[int, int]], row: int) -> int:
-    """The offset of a row of what `WritableLog._write` wrote."""
-    start, offset = next(piece for piece in reversed(pieces) if piece[0] <= row)
-    return offset + row - start
+def _answers(group: list[Request], pieces: list[tuple[int, int]]) -> list[Appended]:
+    """What each request is told, by what `WritableLog._write` answered."""
+    answers, row = [], 0
+    start, offset = pieces[0]
+    following = iter(pieces[1:])
+    after = next(following, None)
+    for request in group:
+        while after is not None and after[0] <= row:
+            (start, offset), after = after, next(following, None)
+        count = request.work.batch.num_rows
+        answers.append(Appended(offset + row - start, count))
+        row += count
+    return answers
 
 
 def _summaries(segments: list[SegmentFiles], active: int) -> list[SegmentSummary]:
