@@ -319,12 +319,18 @@ Picked = tuple[npt.NDArray[Any], ...]
 """What an index says of some rows, as columns in the order of `IndexBuilder.entries`; empty for no row."""
 
 
+LATE_STEPS, LATE_ROWS = 16, 16_384
+"""How much an `IndexBuilder` leaves for later."""
+
+
 class IndexBuilder(ABC):
     """Makes the derived files of one segment from what scans or encoders answer, all at once or bit by bit. Rows are
-    picked as they come; the bytes are made when they are asked for, which costs many rows little more than one."""
+    picked a few steps late and the bytes made when they are asked for: many rows cost little more than one."""
 
     def __init__(self) -> None:
         self._new: dict[Role, bytes] = self.headers()
+        self._steps: list[Rows] = []
+        self._step_rows = 0
         self._picked: list[Picked] = []
 
     @abstractmethod
@@ -341,12 +347,18 @@ class IndexBuilder(ABC):
 
     def add(self, rows: Rows) -> None:
         """Take the next rows in."""
-        picked = self.pick(rows)
-        if picked:
-            self._picked.append(picked)
+        self._steps.append(rows)
+        self._step_rows += rows.count
+        if len(self._steps) >= LATE_STEPS or self._step_rows >= LATE_ROWS:
+            self._pick_late()
+
+    def _pick_late(self) -> None:
+        steps, self._steps, self._step_rows = self._steps, [], 0
+        self._picked += filter(None, map(self.pick, steps))
 
     def build(self) -> dict[Role, bytes]:
         """The bytes of each file that were not handed out before."""
+        self._pick_late()
         built, self._new = self._new, dict.fromkeys(self._new, b"")
         if self._picked:
             parts, self._picked = self._picked, []

@@ -245,7 +245,8 @@ def encode_values(values: Values, cursor: Cursor, dialect: Dialect, default_us: 
     layout, first = dialect.layout, cursor.previous_offset + 1
     timestamps = None
     if dialect.timestamp_unit is not None:
-        timestamps = np.full(values.num_rows, default_us // 1000 if dialect.timestamp_unit == "ms" else default_us)
+        timestamps = np.empty(values.num_rows, np.int64)
+        timestamps.fill(default_us // 1000 if dialect.timestamp_unit == "ms" else default_us)
     columns = _columns(np.arange(first, first + values.num_rows), timestamps, None)
     size = values.nbytes + values.num_rows * (layout.header_bytes + layout.trailer_bytes)
     out = allocate(size, cursor.position)

@@ -109,6 +109,8 @@ typedef struct {
     const int32_t *offsets;
 } duramen_values;
 
+#define FORESEEN_BYTES 2048
+
 /* Where the value of a row lies; 0 where its offsets point out of the buffer. */
 static inline int value_at(const duramen_values *values, int64_t row, const uint8_t **value, int64_t *len)
 {
@@ -122,6 +124,15 @@ static inline int value_at(const duramen_values *values, int64_t row, const uint
     if (from < 0 || *len < 0 || *len > values->data_bytes - from) return 0;
     *value = *len > 0 ? values->data + from : values->data;
     return 1;
+}
+
+/* Asks for a value that will be copied soon: values that lie anywhere are out of the processor's sight. */
+static inline void foresee(const duramen_values *values, int64_t row)
+{
+    if (values->pointers == NULL || row >= values->count) return;
+    const uint8_t *value = values->pointers[row];
+    const int64_t len = values->lengths[row] < FORESEEN_BYTES ? values->lengths[row] : FORESEEN_BYTES;
+    for (int64_t at = 0; at < len; at += 64) __builtin_prefetch(value + at);
 }
 
 static inline int all_zero(const uint8_t *p, int64_t len)

@@ -197,6 +197,7 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
         const uint8_t *value, *blob = NULL;
         int64_t value_len, blob_len = 0;
         if (!value_at(values, row, &value, &value_len)) return -1 - row;
+        foresee(values, row + 2);
         if (headers != NULL && !value_at(headers, row, &blob, &blob_len)) return -1 - row;
         if (value_len > layout->max_payload_bytes) return -1 - row;
         if (blob_len > 0 && layout->headers_length_at < 0) return -1 - row;
@@ -208,7 +209,7 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
             put_constants(p, layout);
         else
             memcpy(p, out, (size_t)layout->header_bytes); /* all but the constants is written over */
-        if (layout->checksum_at >= 0) memset(p + layout->checksum_at, 0, 4);
+        if (layout->checksum_at >= 0) store32(p + layout->checksum_at, 0, big);
         store64(p + layout->offset_at, (uint64_t)rows->offset[row], big);
         store32(p + layout->length_at, (uint32_t)value_len, big);
         if (layout->headers_length_at >= 0) store32(p + layout->headers_length_at, (uint32_t)blob_len, big);
@@ -218,7 +219,10 @@ int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout
         uint8_t *body = p + layout->header_bytes + blob_len;
         if (blob_len > 0) memcpy(body - blob_len, blob, (size_t)blob_len);
         if (value_len > 0) memcpy(body, value, (size_t)value_len);
-        if (layout->trailer_bytes > 0) memset(body + value_len, 0, (size_t)layout->trailer_bytes);
+        if (layout->trailer_bytes == 4)
+            store32(body + value_len, 0, big);
+        else if (layout->trailer_bytes > 0)
+            memset(body + value_len, 0, (size_t)layout->trailer_bytes);
         if (layout->checksum != CHECKSUM_NONE) {
             /* Bytes stored a moment ago are slow to load again. A value alone is summed up where it comes from; what
              * is summed up with its header waits until the next frame is written. */
