@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import duramen
 from duramen.formats import make
 from duramen.model import SCHEMA
 from tests.cli.running import FORMATS, Logs, Run, flip, segments
@@ -48,7 +49,7 @@ def test_every_record(call: Run, logs: Logs, format: str) -> None:
         (["-o", "-2", "-c", "1"], [298]),
         (["-o", "-0"], []),
         (["-o", "end"], []),
-        (["-o", "1000"], []),
+        (["-o", "300"], []),
         (["-o", "297", "--to", "299"], [297, 298]),
         (["-o", "-4", "--to", "-2"], [296, 297]),
         (["-o", "298", "--to", "end"], [298, 299]),
@@ -63,6 +64,17 @@ def test_from_where_to_where(call: Run, logs: Logs, arguments: list[str], expect
     result = call("cat", logs.copy("rustlog"), "--json", *arguments)
     assert (result.code, result.err) == (0, "")
     assert offsets(result.json_lines) == expected
+
+
+def test_an_offset_that_is_not_there_is_said(call: Run, logs: Logs, tmp_path: Path) -> None:
+    path = logs.copy("rustlog")
+    result = call("cat", path, "-o", "301")
+    assert (result.code, result.out) == (0, b"")
+    assert result.err == f"note: {path} holds offsets 0 to 299, not 301\n"
+    duramen.open(tmp_path / "empty", "a", format="keratin").close()
+    assert call("cat", tmp_path / "empty", "-o", "1").err == (
+        f"note: {tmp_path / 'empty'} is empty; the next offset is 0, not 1\n"
+    )
 
 
 @pytest.mark.parametrize("count", [1, 39, 40, 41, 79, 80, 178, 179, 180, 299, 300, 5000])

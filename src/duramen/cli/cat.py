@@ -78,6 +78,7 @@ def run(
     sys.stdout.flush()
     out = sys.stdout.buffer
     with target.open() as log:
+        _say_outside(log, first)
         batches = log.batches(**_bounds(log, first, last), max_records=count, columns=form.columns, follow=follow)
         with writer(form, out, log.codec, base64=base64) as write:
             for batch in batches:
@@ -121,6 +122,15 @@ def _checked_time(text: str) -> str:
     if not -(2**63) < us < 2**63:
         raise UsageError(f"@{text} is no time", hint="it lies too far away")
     return text
+
+
+def _say_outside(log: Log, first: Place) -> None:
+    """A log without the offset that was asked for is no error, and silence says too little."""
+    if first.kind != "offset" or log.first_offset <= first.value <= log.next_offset:
+        return
+    held = f"holds offsets {log.first_offset} to {log.next_offset - 1}"
+    held = held if log.next_offset > log.first_offset else f"is empty; the next offset is {log.next_offset}"
+    print(f"note: {log.path} {held}, not {first.value}", file=sys.stderr)
 
 
 def _bounds(log: Log, first: Place, last: Place | None) -> dict[str, Any]:
