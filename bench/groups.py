@@ -3,6 +3,7 @@ an acknowledgement that was answered survives a power loss. And what reopening a
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import threading
@@ -16,12 +17,15 @@ import duramen
 from bench import logs
 from bench.measure import Samples
 from bench.report import Table, at_least, ms
+from duramen.formats.stroma_bulk import Bumped, Marked, Run, encode_runs
+from duramen.log.commit import GroupCommit, GroupLimits, Request
 
 CONSUMERS = 8
 FETCH = 500
 VALUE_BYTES = 100
 BAR = 20.0
 ALONE = "sqlite3, the same with one consumer"
+FLOORS = ("floor: its bytes and syncs, one thread", "floor: the same, handed over by eight threads")
 Consume = Callable[[], int]
 """Fetches once, acknowledges what came, and answers how many that were; 0 at the end."""
 
@@ -33,7 +37,8 @@ def groups(scratch: Path, quick: bool) -> Iterator[Table]:
         "acknowledged at `fsync`",
         ["queue", "records", "seconds", "records/s", "duramen is faster by", "bar", "durable by"],
         _queues(scratch, records, 1 if quick else 3),
-        "duramen: the median of its runs, which take turns with the others. Fewer records where a queue is slow.",
+        "duramen: the median of its runs, which take turns with the others. Fewer records where a queue is slow. The "
+        "two floors write what duramen writes and do nothing else: no state, no lock, no record is read.",
     )
     yield Table(
         "A group after a history of acknowledgements: its files, and the first answer after opening it (ms)",
@@ -62,8 +67,9 @@ def _queues(scratch: Path, records: int, rounds: int) -> Iterator[list[str]]:
             yield [name, "", "", "not run", "", "", f"{module} is not installed"]
             continue
         rate = rates[name].median
-        faster = "" if name.startswith("duramen") else f"{ours / rate:,.1f} ×"
-        bar = "" if name.startswith("duramen") or name == ALONE else at_least(ours / rate, BAR)
+        faster = "" if name.startswith("duramen") else f"{ours / rate:,.{2 if name in FLOORS else 1}f} ×"
+        is_free = name.startswith("duramen") or name == ALONE or name in FLOORS
+        bar = "" if is_free else at_least(ours / rate, BAR)
         yield [name, f"{counts[name]:,}", f"{counts[name] / rate:.2f}", f"{rate:,.0f}", faster, bar, durability]
 
 
@@ -120,6 +126,64 @@ def _duramen_records(stack: ExitStack, root: Path, records: int) -> Callable[[],
     def consume() -> int:
         deliveries = group.fetch(FETCH, lease=60)
         return group.ack_many(deliveries) if deliveries else 0
+
+    return lambda: consume
+
+
+class _Bytes:
+    """What eight consumers in step write: the marks of their deliveries, then one ack for all, which is synced."""
+
+    def __init__(self, stack: ExitStack, root: Path, records: int) -> None:
+        self._file = os.open(root / "delta", os.O_WRONLY | os.O_CREAT)
+        stack.callback(os.close, self._file)
+        self._records = records
+        self._end = self._marked = 0
+        self.acked = 0
+
+    def mark(self, batches: int) -> int:
+        """The deliveries of so many batches; answers how many of them there still were."""
+        count = min(batches * FETCH, self._records - self._marked)
+        self._write([Marked(self._marked, self._marked + count, 1_700_000_000_000, 1)])
+        self._marked += count
+        return -(-count // FETCH)
+
+    def ack(self, batches: int) -> int:
+        count = min(batches * FETCH, self._marked - self.acked)
+        self.acked += count
+        self._write([Bumped(self.acked)])
+        os.fdatasync(self._file)
+        return count
+
+    def _write(self, runs: list[Run]) -> None:
+        self._end += os.pwrite(self._file, encode_runs(runs), self._end)
+
+
+def _floor(stack: ExitStack, root: Path, records: int) -> Callable[[], Consume]:
+    """One thread, eight batches a sync: what the disk and the kernel take."""
+    state = _Bytes(stack, root, records)
+    first = threading.Lock()
+    return lambda: (lambda: state.ack(state.mark(CONSUMERS))) if first.acquire(blocking=False) else lambda: 0
+
+
+def _floor_threads(stack: ExitStack, root: Path, records: int) -> Callable[[], Consume]:
+    """The same by eight threads, each of which waits twice per batch: what the threads of Python take on top."""
+    state = _Bytes(stack, root, records)
+
+    def mark(requests: list[Request]) -> None:
+        there = state.mark(len(requests))
+        for place, request in enumerate(requests):
+            request.result = place < there
+
+    def ack(requests: list[Request]) -> None:
+        left = state.ack(len(requests))
+        for request in requests:
+            request.result = min(left, FETCH)
+            left -= request.result
+
+    marks, acks = GroupCommit(mark, GroupLimits()), GroupCommit(ack, GroupLimits())
+
+    def consume() -> int:
+        return acks.submit(Request(None, 0, 0)) if marks.submit(Request(None, 0, 0)) else 0
 
     return lambda: consume
 
@@ -222,6 +286,8 @@ def _persist_queue(stack: ExitStack, root: Path, records: int) -> Callable[[], C
 QUEUES: dict[str, tuple[str, int, Callable[[ExitStack, Path, int], Callable[[], Consume]], str]] = {
     "duramen, fetch_batch": ("duramen", 1, _duramen_batches, "fdatasync of the delta"),
     "duramen, fetch": ("duramen", 1, _duramen_records, "the same; one object per record"),
+    FLOORS[0]: ("duramen", 1, _floor, "the same bytes, 8 batches a sync"),
+    FLOORS[1]: ("duramen", 1, _floor_threads, "the same"),
     "sqlite3, one record per transaction": ("sqlite3", 100, _sqlite_singles, "WAL, synchronous=FULL for the deletes"),
     "sqlite3, 500 records per transaction": ("sqlite3", 5, _sqlite, "the same, tuned by hand"),
     ALONE: ("sqlite3", 5, _sqlite_alone, "the same; not what the bar is about"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from duramen.disk.crash import CrashPattern, patterns
 from duramen.disk.simulated import SimulatedDisk
+from duramen.errors import StorageError
+from duramen.groups import journal
+from duramen.groups.deliveries import claims_of
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.groups.machine import Claim
 from duramen.log.commit import Request
@@ -133,3 +137,23 @@ def test_dead_letters_are_on_the_disk_of_their_source(tmp_path: Path, monkeypatc
     assert not list(tmp_path.iterdir())
     with ConsumableLog("dead", disk=disk) as dead:
         assert [record.value for record in dead.scan()] == [value(0), value(1)]
+
+
+def test_an_ack_that_a_failed_reset_took_along_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They arrived together. The reset writes first what others did in the same turn, and that failed: the ack is in no
+    file, so nobody may be told that it is."""
+    log = log_on(SimulatedDisk(), 10)
+    group = log.group("g", clock=now_ms)
+    held = group.fetch(1, lease=5)
+    requests = [Request(partial(group._ack, claims_of(held)), 0, 0), Request(partial(group._reset, 5), 0, 0)]
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left", path="/log")
+
+    monkeypatch.setattr(journal, "write_all", full)
+    with pytest.raises(StorageError):
+        group._take_turn(requests)
+    monkeypatch.undo()
+    assert [request.result for request in requests] == [None, None]
+    assert group.acked_until == 0
+    assert group.ack(held[0])

@@ -532,13 +532,15 @@ class Group:
         return answers
 
     def _attempt(self, request: Request, act: Callable[..., T], *arguments: Any) -> T | None:
-        """An error is the caller's, and nobody else's."""
+        """An error is the caller's, and nobody else's, unless it undid what others did in this turn."""
         try:
             return act(*arguments)
-        except Exception as error:  # noqa: BLE001
-            request.error = error
+        except Exception as error:
             if self._journal.is_forgotten:
+                if self._journal.has_lost:
+                    raise
                 self._journal.refresh()
+            request.error = error
             return None
 
     def _under_lock(

@@ -209,6 +209,8 @@ class Journal:
         """Nobody else has held the lock since the files were read."""
         self.is_forgotten = False
         """What is known is not what the files say: `refresh` before anything else."""
+        self.has_lost = False
+        """Events that were noted are undone: whoever was to be told of them must not be."""
         self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
         self._named_ms: int | None = None
@@ -259,6 +261,7 @@ class Journal:
     def forget(self) -> None:
         """Read everything again before it is used: what was noted and not written is undone."""
         self._header = b""
+        self.has_lost = bool(self._noted)
         self._noted.clear()
         self.is_forgotten = True
 
