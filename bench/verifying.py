@@ -23,18 +23,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 import duramen
 from bench import logs
 from bench.measure import one_core
 from bench.report import Table, at_least
-from duramen import kernel
-from duramen.disk import PosixDisk
+from duramen.disk import Mapped, PosixDisk
 from duramen.formats import Format
 from duramen.formats.base import Segment
-from duramen.kernel.layout import Stop
+from duramen.kernel.layout import Columns, Stop, UInt32s
 from duramen.log.directory import list_log
 from duramen.log.parallel import PIECE_BYTES
-from duramen.log.pieces import DIGEST_STEP_BYTES, STEP_BYTES, TO_THE_END, Piece, cut
+from duramen.log.pieces import STEP_BYTES, TO_THE_END, Piece, cut
 from duramen.log.report import Report
 
 BAR = 0.8
@@ -112,35 +113,38 @@ def _row(root: Path, name: str, rounds: int) -> list[str]:
 def scan_on_one_core(fmt: Format, report: Report, *, digests: bool = False) -> None:
     """Every record of every segment, checked on one core; and the two digests of a sealed one, if asked."""
     with one_core():
+        room: Columns | None = None
         for file in report.segments:
             segment = fmt.open_segment(PosixDisk().map(file.path).data, file.base_offset)
-            cursor, at, first, second = segment.start, 0, 0, 0
-            while True:
-                rows = segment.scan(cursor)
-                if digests and file is not report.segments[-1]:
-                    part = segment.buf[at : rows.end.position]
-                    first, second, at = kernel.crc32c(part, first), kernel.crc32(part, second), rows.end.position
-                if rows.stop != Stop.LIMIT:
-                    break
-                cursor = rows.cursor
+            room = room or segment.room()
+            sums = np.zeros(2, np.uint32) if digests and file is not report.segments[-1] else None
+            cursor, stop = segment.start, Stop.LIMIT
+            while stop == Stop.LIMIT:
+                rows = segment.scan(cursor, max_bytes=STEP_BYTES, room=room, digests=sums)
+                cursor, stop = rows.cursor, rows.stop
 
 
 def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
     """The same in as many threads as there are cores, in the pieces that `verify` makes; nothing is compared."""
     disk = PosixDisk()
     directory = list_log(disk, root, fmt)
-    work: queue.SimpleQueue[tuple[Segment, Piece, bool]] = queue.SimpleQueue()
+    work: queue.SimpleQueue[tuple[Mapped, Segment, Piece, bool]] = queue.SimpleQueue()
     for files in directory.segments:
-        segment = fmt.open_segment(disk.map(directory.full(files.segment.path)).data, files.base)
+        mapped = disk.map(directory.full(files.segment.path))
+        segment = fmt.open_segment(mapped.data, files.base)
         whole = [Piece(segment.start, TO_THE_END, True)]
         for piece in cut(disk, directory, files, fmt, PIECE_BYTES) or whole:
-            work.put((segment, piece, digests and files is not directory.segments[-1]))
-    del segment
+            work.put((mapped, segment, piece, digests and files is not directory.segments[-1]))
+    del mapped, segment
 
     def take() -> None:
+        room = None
         with contextlib.suppress(queue.Empty):
             while True:
-                _scan_piece(*work.get_nowait())
+                mapped, segment, piece, with_digests = work.get_nowait()
+                room = room or segment.room()
+                _scan_piece(segment, piece, room, np.zeros(2, np.uint32) if with_digests else None)
+                mapped.let_go(piece.start.position, len(segment.buf) if piece.is_last else piece.stop)
 
     threads = [threading.Thread(target=take) for _ in range(_cores())]
     for thread in threads:
@@ -149,15 +153,12 @@ def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
         thread.join()
 
 
-def _scan_piece(segment: Segment, piece: Piece, digests: bool) -> None:
-    cursor, first, second = piece.start, 0, 0
+def _scan_piece(segment: Segment, piece: Piece, room: Columns | None, digests: UInt32s | None) -> None:
+    cursor = piece.start
     stop = len(segment.buf) if piece.is_last else piece.stop
-    step_bytes = DIGEST_STEP_BYTES if digests else STEP_BYTES
     while cursor.position < stop:
-        rows = segment.scan(cursor, max_bytes=min(step_bytes, stop - cursor.position))
-        if digests:
-            part = segment.buf[cursor.position : rows.end.position]
-            first, second = kernel.crc32c(part, first), kernel.crc32(part, second)
+        step_bytes = min(STEP_BYTES, stop - cursor.position)
+        rows = segment.scan(cursor, max_bytes=step_bytes, room=room, digests=digests)
         if rows.stop != Stop.LIMIT:
             break
         cursor = rows.cursor

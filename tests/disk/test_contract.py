@@ -102,6 +102,18 @@ def test_an_empty_file_maps(at: Place) -> None:
     mapped.close()
 
 
+def test_what_was_let_go_can_be_read_again(at: Place) -> None:
+    content = bytes(range(256)) * 200
+    at.put("a", content)
+    mapped = at.disk.map(at("a"))
+    assert bytes(mapped.data) == content
+    for start, stop in ((0, len(content)), (1, 9000), (5000, 5001), (7, 7), (40_000, len(content) + 10**6)):
+        mapped.let_go(start, stop)
+        assert bytes(mapped.data) == content
+    mapped.close()
+    mapped.let_go(0, len(content))
+
+
 def test_a_mapping_outlives_its_name(at: Place) -> None:
     at.put("a", b"old")
     at.put("b", b"new")

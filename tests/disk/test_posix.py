@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import gc
+import mmap
 import os
 import platform
 import signal
@@ -415,3 +416,18 @@ print("done")
     assert child.line() == "done"
     assert all(load == load[:1] * 64 for load in loads)
     assert len(set(loads)) > 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is resident")
+def test_what_was_let_go_is_not_resident(tmp_path: Path) -> None:
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE  # pages that files share
+
+    path = tmp_path / "large"
+    path.write_bytes(bytes(32 << 20))
+    mapped = PosixDisk().map(str(path))
+    before = resident_bytes()
+    assert not any(mapped.data[:: mmap.PAGESIZE])
+    assert resident_bytes() - before > 24 << 20
+    mapped.let_go(0, len(mapped.data))
+    assert resident_bytes() - before < 8 << 20

@@ -29,7 +29,19 @@ from duramen.kernel.layout import (
     ScanEnd,
     Stop,
 )
-from tests.kernel.twins import COMPILED, INT64, Refused, arrow, both, edited, flips, guarded, names, rows_of
+from tests.kernel.twins import (
+    COMPILED,
+    INT64,
+    Refused,
+    arrow,
+    both,
+    digests_for,
+    edited,
+    flips,
+    guarded,
+    names,
+    rows_of,
+)
 
 FUNCTIONS = (
     "encode_chunks", "encode_entries", "find_chunk", "scan_chunks", "scan_entries", "scan_prefixed", "seek_chunk",
@@ -202,10 +214,10 @@ def scan(
     made: list[ChunkColumns] = []
 
     def make() -> Any:
-        columns = zeroed(ChunkColumns.empty(capacity))
+        columns, sums = zeroed(ChunkColumns.empty(capacity)), digests_for(buf)
         made.append(columns)
-        args = (buf, position, until(buf, end), columns, previous, max_bytes, verify, max_records)
-        return args, {}, arrays(columns)
+        args = (buf, position, until(buf, end), columns, previous, max_bytes, verify, max_records, sums)
+        return args, {}, [*arrays(columns), *([] if sums is None else [sums])]
 
     answer = both("scan_chunks", make)
     assert not isinstance(answer, Refused), answer

@@ -51,9 +51,9 @@ def expected() -> dict[str, list[int]]:
 
 def test_variants() -> None:
     variants = _crc.crc_variants()
-    assert variants.keys() == set(KINDS)
-    for names in variants.values():
-        assert names[0] == "portable"
+    assert variants.keys() == {*KINDS, "digest"}
+    for kind, names in variants.items():
+        assert names[0] == ("apart" if kind == "digest" else "portable")
         assert len(set(names)) == len(names)
 
 
@@ -63,6 +63,8 @@ def test_a_variant_that_does_not_exist(kind: str) -> None:
         _crc.crc_with(kind, "no-such", b"")
     with pytest.raises(ValueError, match="crc64"):
         _crc.crc_with("crc64", "portable", b"")
+    with pytest.raises(ValueError, match="no-such"):
+        _crc.digest_with("no-such", b"")
 
 
 @pytest.mark.skipif(kernel.PURE_PYTHON, reason="the twin is selected")
@@ -214,3 +216,43 @@ def test_any_contiguous_buffer(kind: str) -> None:
     for buf in (data, bytearray(data), memoryview(b"x" + data + b"x")[1:-1], numbers, memoryview(numbers)):
         assert compiled(kind)(buf) == getattr(reference, kind)(buf) == wanted
     assert compiled(kind)(memoryview(b"")) == getattr(reference, kind)(bytearray()) == 0
+
+
+# --- both at once
+
+each_digest = pytest.mark.parametrize("variant", _crc.crc_variants()["digest"])
+
+
+@each_digest
+def test_both_at_every_length_and_some_alignments(variant: str, expected: dict[str, list[int]]) -> None:
+    wanted = list(zip(expected["crc32c"], expected["crc32"], strict=True))
+    room = np.empty(MOST + len(ALIGNMENTS), np.uint8)
+    for alignment in (0, 1, 15, 16, 33, 63):
+        place = room[alignment : alignment + MOST]
+        place[:] = np.frombuffer(noise(MOST), np.uint8)
+        view = memoryview(place)
+        assert [_crc.digest_with(variant, view[:size]) for size in range(MOST + 1)] == wanted
+
+
+@each_digest
+def test_both_read_no_byte_behind_the_end_and_go_on_from_any_value(variant: str) -> None:
+    view, random_values = guarded(noise(MOST)[::-1]), random.Random(5)
+    for size in range(MOST + 1):
+        tail, first, second = view[MOST - size :], random_values.getrandbits(32), random_values.getrandbits(32)
+        wanted = independent("crc32c", tail.tobytes(), first), independent("crc32", tail.tobytes(), second)
+        assert _crc.digest_with(variant, tail, first, second) == wanted
+
+
+def test_both_of_a_long_buffer() -> None:
+    data = noise(300_001)
+    wanted = independent("crc32c", data), independent("crc32", data)
+    assert kernel.digest(data) == _crc.digest(memoryview(data)) == reference.digest(data) == wanted
+    assert _crc.digest(data[777:], *_crc.digest(data[:777])) == wanted
+    assert _crc.digest(np.frombuffer(data[:300_000], np.uint64)) == reference.digest(data[:300_000])
+
+
+@pytest.mark.parametrize("implementation", [_crc.digest, reference.digest])
+def test_both_refuse_what_is_no_value(implementation: Callable[..., Any]) -> None:
+    for values in ((2**32, 0), (0, -1)):
+        with pytest.raises(ValueError, match="32 bits"):
+            implementation(b"", *values)

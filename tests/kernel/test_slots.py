@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.kernel.layout import NOT_FOUND, ScanEnd, Stop
-from tests.kernel.twins import Refused, both, edited, flips, guarded
+from tests.kernel.twins import Refused, both, digests_for, edited, flips, guarded
 
 RECORD_SIZES = st.integers(1, 20)
 
@@ -21,7 +21,12 @@ def scan(
     buf: Any, record_bytes: int, position: int = 0, end: int | None = None, max_slots: int = 100, verify: bool = True
 ) -> ScanEnd | Refused:
     until = len(memoryview(buf)) if end is None else end
-    answer = both("scan_slots", lambda: ((buf, position, until, record_bytes, max_slots, verify), {}, ()))
+
+    def make() -> Any:
+        sums = digests_for(buf)
+        return (buf, position, until, record_bytes, max_slots, verify, sums), {}, () if sums is None else (sums,)
+
+    answer = both("scan_slots", make)
     return answer if isinstance(answer, Refused) else answer[0]
 
 

@@ -19,9 +19,9 @@ from duramen.kernel.layout import Checksum, Columns, Const, FrameColumns, FrameH
 from fuzz.agreement import COMPILED, Refused, arrays_of, both, zeroed
 
 __all__ = [
-    "COMPILED", "INT64", "FrameRecord", "Refused", "Segment", "arrow", "both", "edited", "encode", "find_frame",
-    "flips", "frame_rows", "guarded", "layouts", "names", "records", "rows_expected", "rows_of", "scan_frames",
-    "seek_frame",
+    "COMPILED", "INT64", "FrameRecord", "Refused", "Segment", "arrow", "both", "digests_for", "edited", "encode",
+    "find_frame", "flips", "frame_rows", "guarded", "layouts", "names", "records", "rows_expected", "rows_of",
+    "scan_frames", "seek_frame",
 ]  # fmt: skip
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -42,16 +42,21 @@ def scan_frames(
     made: list[FrameColumns] = []
 
     def make() -> Any:
-        columns = zeroed(FrameColumns, capacity)
+        columns, sums = zeroed(FrameColumns, capacity), digests_for(buf)
         made.append(columns)
         until = len(memoryview(buf)) if end is None else end
-        args = (buf, position, until, layout, columns, previous, max_bytes, verify)
-        return args, {}, arrays_of(columns)
+        args = (buf, position, until, layout, columns, previous, max_bytes, verify, sums)
+        return args, {}, [*arrays_of(columns), *([] if sums is None else [sums])]
 
     answer = both("scan_frames", make)
     if isinstance(answer, Refused):
         return answer
     return answer[0], rows_of(made[0], answer[0].count)
+
+
+def digests_for(buf: Any) -> np.ndarray[Any, np.dtype[np.uint32]] | None:
+    """What a scan takes along: nothing over an even number of bytes, two checksums that are under way over an odd."""
+    return np.array([7, 2**32 - 1], np.uint32) if len(memoryview(buf)) % 2 else None
 
 
 def names(columns: Columns) -> list[str]:

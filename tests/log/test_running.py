@@ -5,12 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 from zlib import crc32
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen import kernel
+from duramen.formats.base import Cursor
+from duramen.kernel.layout import Stop
 from duramen.log.running import Digest, Running
+from tests.log.conftest import codec
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 400), max_size=6), st.booleans())
@@ -42,3 +47,55 @@ def test_long_pieces(size_bytes: int) -> None:
 def test_a_stretch_outside_of_the_data_is_empty() -> None:
     assert Running(b"abc", 5, 9).finish() == Digest(0, 0, 0)
     assert Running(b"abc", 2, 1).finish() == Digest(0, 0, 0)
+
+
+LONG = [1, 900, 4095, 4096, 4097, 30_000, 3, 70_000, 2, 2, 5000] * 3
+
+
+def long_records(name: str) -> bytes:
+    """Records of many lengths: some fill the stretch that a digest is ahead of its scan, some are many of them."""
+    fmt, random = codec(name), np.random.default_rng(3)
+    if not fmt.capabilities.explicit_offsets and not fmt.capabilities.segments:
+        lengths = [fmt.options["record_size"]] * 500
+    else:
+        lengths = LONG
+    batch = pa.RecordBatch.from_pydict(
+        {"offset": np.arange(len(lengths)), "value": pa.array([random.bytes(size) for size in lengths], pa.binary())}
+    )
+    header = fmt.segment_header(0, 0)
+    return bytes(header) + bytes(fmt.encode(batch, Cursor(len(header), -1), 1).data)
+
+
+@pytest.mark.parametrize("damaged_at", [None, 0.1, 0.7, 0.999])
+@pytest.mark.parametrize("max_bytes", [1, 5000, 40_000, 1 << 30])
+def test_a_scan_takes_it_along(format_name: str, max_bytes: int, damaged_at: float | None) -> None:
+    raw = bytearray(long_records(format_name))
+    if damaged_at is not None:
+        raw[int(len(raw) * damaged_at)] ^= 0x40
+    segment = codec(format_name).open_segment(bytes(raw), 0)
+    running, cursor, stop = Running(bytes(raw)), segment.start, Stop.LIMIT
+    room = segment.room()
+    while stop == Stop.LIMIT:
+        sums = running.along(cursor.position, len(raw))
+        assert sums is not None
+        rows = segment.scan(cursor, max_bytes=max_bytes, room=room, digests=sums)
+        running.passed(rows.end.position)
+        cursor, stop = rows.cursor, rows.stop
+        assert sums.tolist() == list(kernel.digest(raw[: cursor.position]))
+    assert running.finish() == Digest(len(raw), kernel.crc32c(raw), crc32(raw))
+
+
+def test_nothing_goes_along_past_the_end() -> None:
+    running = Running(b"0123456789", 2, 6)
+    assert running.along(2, 7) is None
+    assert running.along(2, 6) is not None
+    assert running.along(4, 6) is not None, "what lies before is taken first"
+    running.passed(6)
+    assert running.along(4, 6) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_digests_are_two(format_name: str, count: int) -> None:
+    segment = codec(format_name).open_segment(long_records(format_name), 0)
+    with pytest.raises(ValueError, match="two numbers"):
+        segment.scan(segment.start, digests=np.zeros(count, np.uint32))

@@ -102,7 +102,6 @@ def same_in_pieces(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> No
     for piece_bytes, step_bytes in ((4_000, 1 << 20), (1 << 20, 3_000)):
         monkeypatch.setattr(parallel, "PIECE_BYTES", piece_bytes)
         monkeypatch.setattr(pieces, "STEP_BYTES", step_bytes)
-        monkeypatch.setattr(pieces, "DIGEST_STEP_BYTES", step_bytes)
         assert duramen.verify(root, format=name, **options(name)) == alone
 
 

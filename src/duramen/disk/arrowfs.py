@@ -68,6 +68,9 @@ class Fetched:
     def __init__(self, buffer: pa.Buffer) -> None:
         self.data = memoryview(buffer).cast("B") if buffer.size else memoryview(b"")
 
+    def let_go(self, start: int, stop: int) -> None:
+        """Nothing: whoever wants the bytes again would have to fetch them again."""
+
     def close(self) -> None:
         self.data = memoryview(b"")
 

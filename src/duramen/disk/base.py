@@ -32,6 +32,10 @@ class Mapped(Protocol):
 
     data: memoryview
 
+    def let_go(self, start: int, stop: int) -> None:
+        """A hint that the bytes from ``start`` to ``stop`` were read and are not needed for now: they need not stay in
+        this process's memory. Whoever reads them again gets them again."""
+
     def close(self) -> None: ...
 
 

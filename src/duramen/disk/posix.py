@@ -33,6 +33,7 @@ _PROBE_PATIENCE_S = 0.05
 _POLL_S = 0.005
 _SLEEP_S = 0.5  # the longest sleep at once: how late a waiter may notice that another thread closed its page
 _WHOLE_LOADS = 8
+_DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -130,6 +131,13 @@ class MappedFile:
         except OSError as error:
             raise refused(error, path) from error
         self.data = memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    def let_go(self, start: int, stop: int) -> None:
+        stop = min(stop, len(self.data))
+        begin, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and begin < end and _DONT_NEED is not None:
+            with contextlib.suppress(OSError):  # it is a hint
+                self._map.madvise(_DONT_NEED, begin, end - begin)
 
     def close(self) -> None:
         """Let go of the mapping; it ends when nothing refers to its bytes any more."""

@@ -97,6 +97,9 @@ class SimulatedMapping(Mapped):
     def __init__(self, data: memoryview) -> None:
         self.data = data
 
+    def let_go(self, start: int, stop: int) -> None:
+        """Nothing: the bytes are the simulated disk's own."""
+
     def close(self) -> None:
         self.data = memoryview(b"")
 

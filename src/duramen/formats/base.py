@@ -22,7 +22,7 @@ from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.index import Index
 from duramen.formats.structs import Block, Buffer
 from duramen.formats.values import Values
-from duramen.kernel.layout import Columns, FrameColumns, ScanEnd, Stop
+from duramen.kernel.layout import Columns, FrameColumns, ScanEnd, Stop, UInt32s
 from duramen.model import COLUMNS, Record, schema_of
 
 __all__ = [
@@ -227,8 +227,16 @@ class Segment(ABC):
         max_records: int = SCAN_RECORDS,
         max_bytes: int = SCAN_BYTES,
         verify: bool = True,
+        room: Columns | None = None,
+        digests: UInt32s | None = None,
     ) -> Rows:
-        """The next records. ``verify`` checks every checksum on the way."""
+        """The next records. ``verify`` checks every checksum on the way. ``room`` is filled instead of new columns, for
+        those who have done with the rows that are in it. ``digests``, a CRC-32C and a CRC-32, go on with all bytes of
+        these records, while they are in the processor's cache."""
+
+    def room(self) -> Columns | None:
+        """Columns for as many records as a step of a scan has; None where it would not use them."""
+        return None
 
     @abstractmethod
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:

@@ -41,7 +41,7 @@ from duramen.formats.base import (
 from duramen.formats.index import Index
 from duramen.formats.structs import Field, Struct
 from duramen.formats.values import Values
-from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, column
+from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, UInt32s, column
 from duramen.model import SCHEMA, Record
 
 NAME = "00000000.log"
@@ -117,9 +117,11 @@ class SlotSegment(Segment):
         max_records: int = SCAN_RECORDS,
         max_bytes: int = SCAN_BYTES,
         verify: bool = True,
+        room: Columns | None = None,
+        digests: UInt32s | None = None,
     ) -> Rows:
         most = max(1, min(max_records, max_bytes // self.slot_bytes))
-        end = kernel.scan_slots(self.buf, cursor.position, len(self.buf), self.record_bytes, most, verify)
+        end = kernel.scan_slots(self.buf, cursor.position, len(self.buf), self.record_bytes, most, verify, digests)
         first = cursor.position // self.slot_bytes
         offsets = np.arange(first, first + end.count, dtype=np.int64)
         if len(self._lost):

@@ -38,7 +38,7 @@ from duramen.formats.index import Index
 from duramen.formats.showing import first_shown, title, unreadable, zeros
 from duramen.formats.structs import Field, Struct
 from duramen.formats.values import Values
-from duramen.kernel.layout import Checksum, FrameColumns, FrameLayout, Int64s, ScanEnd, Stop, UInt32s
+from duramen.kernel.layout import Checksum, Columns, FrameColumns, FrameLayout, Int64s, ScanEnd, Stop, UInt32s
 from duramen.model import HEADERS, KEY, SCHEMA, Headers, Record, from_us
 
 ExtraColumns = Callable[[FrameColumns, str], pa.Array]
@@ -94,13 +94,18 @@ class FrameSegment(Segment):
         max_records: int = SCAN_RECORDS,
         max_bytes: int = SCAN_BYTES,
         verify: bool = True,
+        room: Columns | None = None,
+        digests: UInt32s | None = None,
     ) -> Rows:
-        columns = FrameColumns.empty(max_records)
+        columns = room if isinstance(room, FrameColumns) else FrameColumns.empty(max_records)
         end = kernel.scan_frames(
             self.buf, cursor.position, len(self.buf), self._dialect.layout, columns, cursor.previous_offset,
-            max_bytes, verify,
+            max_bytes, verify, digests,
         )  # fmt: skip
         return Rows(columns.head(end.count), end.count, end)
+
+    def room(self) -> Columns:
+        return FrameColumns.empty(SCAN_RECORDS)
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         frames = rows.columns

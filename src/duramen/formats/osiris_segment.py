@@ -34,6 +34,7 @@ from duramen.formats.structs import Struct
 from duramen.kernel.layout import (
     BAD_TRACKING,
     ChunkColumns,
+    Columns,
     EntryColumns,
     EntryHit,
     Int64s,
@@ -70,17 +71,26 @@ class OsirisSegment(Segment):
         max_records: int = SCAN_RECORDS,
         max_bytes: int = SCAN_BYTES,
         verify: bool = True,
+        room: Columns | None = None,
+        digests: UInt32s | None = None,
     ) -> Rows:
         """The next chunks, whole ones: a chunk with more than ``max_records`` records still comes in one step."""
-        left = max(len(self.buf) - cursor.position, 0)
-        most = min(left, max_bytes) // _LEAST_CHUNK_BYTES + 1
-        columns = ChunkColumns.empty(max(1, min(max_records, most, _SCAN_CHUNKS)))
+        if isinstance(room, ChunkColumns):
+            columns = room
+        else:
+            left = max(len(self.buf) - cursor.position, 0)
+            most = min(left, max_bytes) // _LEAST_CHUNK_BYTES + 1
+            columns = ChunkColumns.empty(max(1, min(max_records, most, _SCAN_CHUNKS)))
         end = kernel.scan_chunks(
-            self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify, max_records
-        )
+            self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify, max_records,
+            digests,
+        )  # fmt: skip
         columns = columns.head(end.count)
         count = int(columns.records[columns.chunk_type == ChunkType.USER].sum(dtype=np.int64))
         return Rows(columns, count, end)
+
+    def room(self) -> Columns:
+        return ChunkColumns.empty(_SCAN_CHUNKS)
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         chunks = _user_chunks(chunks_of(rows))

@@ -15,6 +15,7 @@ if PURE_PYTHON:
     from duramen.kernel.reference import (
         crc32,
         crc32c,
+        digest,
         encode_chunks,
         encode_entries,
         encode_frames,
@@ -53,7 +54,7 @@ else:
             split_chunks,
         )
         from duramen.kernel._columns import gather, is_zero
-        from duramen.kernel._crc import crc32, crc32c
+        from duramen.kernel._crc import crc32, crc32c, digest
         from duramen.kernel._events import encode_run
         from duramen.kernel._frames import (
             encode_frames,
@@ -76,6 +77,7 @@ __all__ = [
     "PURE_PYTHON",
     "crc32",
     "crc32c",
+    "digest",
     "encode_chunks",
     "encode_entries",
     "encode_frames",

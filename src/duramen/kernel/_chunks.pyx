@@ -4,6 +4,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
+from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._values cimport duramen_values, point_at, point_into
 
 from duramen.kernel.layout import EntryHit, ScanEnd
@@ -44,7 +45,7 @@ cdef extern from "chunks.h" nogil:
         int64_t count
     duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64_t end, chunk_columns *out,
                                          int64_t max_bytes, int64_t max_records, int64_t previous_offset,
-                                         int verify)
+                                         int verify, duramen_digests *digests)
     int64_t duramen_seek_chunk(const uint8_t *buf, int64_t position, int64_t end, int64_t target,
                                int64_t previous_offset, chunk *at, chunk_entry *hit)
     int64_t duramen_find_chunk(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
@@ -119,15 +120,16 @@ cdef class ChunkArrays:
 
 
 def scan_chunks(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
-                int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62):
+                int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
     cdef duramen_scan_end result
+    cdef duramen_digests *sums = digests_in(digests)
     cdef ChunkArrays out = ChunkArrays(columns)
     check(buf, position, end)
     if out.c.count == 0:
         raise ValueError("the columns have no room")
     cdef const uint8_t *data = bytes_of(buf)
     with nogil:
-        result = duramen_scan_chunks(data, position, end, &out.c, max_bytes, max_records, previous_offset, verify)
+        result = duramen_scan_chunks(data, position, end, &out.c, max_bytes, max_records, previous_offset, verify, sums)
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 

@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Compiled `crc32` and `crc32c`; their twins and their contract are in reference.py.
+"""Compiled `crc32`, `crc32c` and `digest`; their twins and their contract are in reference.py.
 
-Takes any C-contiguous buffer, whatever its item type, as its bytes. `crc_variants` and `crc_with` exist for the tests
+Takes any C-contiguous buffer, whatever its item type, as its bytes. `crc_variants`, `crc_with` and `digest_with` exist for the tests
 alone: they reach the implementations that this CPU could run but that are not the fastest here.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.number cimport PyNumber_Index
 from libc.stdint cimport uint8_t, uint32_t
+
+from duramen.kernel._digests cimport duramen_digests
 
 
 cdef extern from "crc.h" nogil:
@@ -17,6 +19,12 @@ cdef extern from "crc.h" nogil:
         duramen_crc_fn fn
     uint32_t duramen_crc32(uint32_t crc, const uint8_t *data, size_t len) noexcept
     uint32_t duramen_crc32c(uint32_t crc, const uint8_t *data, size_t len) noexcept
+    ctypedef void (*duramen_digest_fn)(duramen_digests *, const uint8_t *, size_t) noexcept
+    ctypedef struct duramen_digest_variant:
+        const char *name
+        duramen_digest_fn fn
+    void duramen_digest(duramen_digests *sums, const uint8_t *data, size_t len) noexcept
+    size_t duramen_digest_variants(const duramen_digest_variant **out) noexcept
     size_t duramen_crc32_variants(const duramen_crc_variant **out) noexcept
     size_t duramen_crc32c_variants(const duramen_crc_variant **out) noexcept
 
@@ -54,6 +62,25 @@ def crc32c(data, value=0):
     return _run(duramen_crc32c, data, value)
 
 
+cdef tuple _digest(duramen_digest_fn fn, data, crc32c, crc32):
+    cdef duramen_digests sums
+    cdef Py_buffer view
+    sums.crc32c = _uint32(crc32c)
+    sums.crc32 = _uint32(crc32)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    if view.len < _NOGIL_FROM:
+        fn(&sums, <const uint8_t *>view.buf, <size_t>view.len)
+    else:
+        with nogil:
+            fn(&sums, <const uint8_t *>view.buf, <size_t>view.len)
+    PyBuffer_Release(&view)
+    return sums.crc32c, sums.crc32
+
+
+def digest(data, crc32c=0, crc32=0):
+    return _digest(duramen_digest, data, crc32c, crc32)
+
+
 cdef size_t _variants(str kind, const duramen_crc_variant **out) except 0:
     if kind == "crc32":
         return duramen_crc32_variants(out)
@@ -69,6 +96,7 @@ def crc_variants():
     for kind in ("crc32", "crc32c"):
         count = _variants(kind, &variants)
         names[kind] = [variants[i].name.decode("ascii") for i in range(count)]
+    names["digest"] = list(_digest_variants())
     return names
 
 
@@ -81,3 +109,20 @@ def crc_with(str kind not None, str variant not None, data, value=0):
         if variants[i].name == wanted:
             return _run(variants[i].fn, data, value)
     raise ValueError(f"this CPU has no {kind} variant called {variant}")
+
+
+cdef dict _digest_variants():
+    cdef const duramen_digest_variant *variants = NULL
+    cdef size_t count = duramen_digest_variants(&variants)
+    return {variants[i].name.decode("ascii"): i for i in range(count)}
+
+
+def digest_with(str variant not None, data, crc32c=0, crc32=0):
+    cdef const duramen_digest_variant *variants = NULL
+    cdef size_t number
+    duramen_digest_variants(&variants)
+    try:
+        number = _digest_variants()[variant]
+    except KeyError:
+        raise ValueError(f"this CPU has no digest variant called {variant}") from None
+    return _digest(variants[number].fn, data, crc32c, crc32)

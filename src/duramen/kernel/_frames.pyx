@@ -6,6 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._values cimport duramen_values, point_at, point_into, value_at
 
 from duramen.kernel.layout import FrameHit, ScanEnd
@@ -29,7 +30,7 @@ cdef extern from "frames.h" nogil:
         uint32_t *flags
     duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end,
                                          const frame_layout *layout, frame_columns *out, int64_t capacity,
-                                         int64_t max_bytes, int64_t previous_offset, int verify)
+                                         int64_t max_bytes, int64_t previous_offset, int verify, duramen_digests *digests)
     int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                int64_t target, int64_t previous_offset, frame *out)
     int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
@@ -102,9 +103,10 @@ cdef uint32_t[::1] writable_u32(array):
 
 
 def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, layout, columns,
-                int64_t previous_offset=-1, int64_t max_bytes=2**62, bint verify=True):
+                int64_t previous_offset=-1, int64_t max_bytes=2**62, bint verify=True, uint32_t[::1] digests=None):
     cdef frame_layout table
     cdef duramen_scan_end result
+    cdef duramen_digests *sums = digests_in(digests)
     unpack(layout, &table)
     check(buf, position, end)
     cdef FrameArrays out = FrameArrays(columns, False)
@@ -112,7 +114,8 @@ def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, 
         raise ValueError("the columns have no room")
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
     with nogil:
-        result = duramen_scan_frames(data, position, end, &table, &out.c, out.count, max_bytes, previous_offset, verify)
+        result = duramen_scan_frames(data, position, end, &table, &out.c, out.count, max_bytes, previous_offset, verify,
+                                     sums)
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled fixed-slot functions; their twins and their contracts are in reference.py."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
+from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._values cimport duramen_values, point_at, point_into
 
 from duramen.kernel.layout import ScanEnd
@@ -13,7 +14,7 @@ cdef extern from "slots.h" nogil:
     ctypedef struct duramen_scan_end:
         int64_t count, position, stop, last_offset
     duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes,
-                                        int64_t max_slots, int verify)
+                                        int64_t max_slots, int verify, duramen_digests *digests)
     int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes)
     int64_t duramen_infer_slot(const uint8_t *buf, int64_t end, int64_t max_record_bytes)
     int64_t duramen_encode_slots(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t record_bytes)
@@ -30,12 +31,13 @@ cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end, int64_t re
 
 
 def scan_slots(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t record_bytes, int64_t max_slots,
-               bint verify=True):
+               bint verify=True, uint32_t[::1] digests=None):
     cdef duramen_scan_end result
+    cdef duramen_digests *sums = digests_in(digests)
     check(buf, position, end, record_bytes)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
     with nogil:
-        result = duramen_scan_slots(data, position, end, record_bytes, max_slots, verify)
+        result = duramen_scan_slots(data, position, end, record_bytes, max_slots, verify, sums)
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 

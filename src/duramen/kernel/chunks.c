@@ -1,5 +1,4 @@
 #include "chunks.h"
-#include "crc.h"
 
 /* Everything about the chunk at `position` that its header says. */
 static inline int64_t parse_header(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset,
@@ -145,19 +144,23 @@ static inline void fill(chunk_columns *out, int64_t row, const chunk *c)
 }
 
 duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64_t end, chunk_columns *out,
-                                     int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify)
+                                     int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
+                                     duramen_digests *digests)
 {
+    duramen_digest_ahead ahead = {.until = position};
     int64_t bytes_left = max_bytes < 0 ? 0 : max_bytes;
     int64_t records_left = max_records < 0 ? 0 : max_records;
     int64_t count = 0;
     int64_t stop = STOP_END;
     chunk c;
 
+    if (digests != NULL) ahead.sums = *digests;
     while (position < end) {
         if (count == out->count) {
             stop = STOP_LIMIT;
             break;
         }
+        if (digests != NULL) digest_ahead(&ahead, buf, position, end);
         if (only_zeros(buf, position, end)) {
             stop = STOP_ZEROS;
             break;
@@ -191,6 +194,7 @@ duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64
         previous_offset = last_offset_of(&c);
         position = c.next;
     }
+    if (digests != NULL) *digests = digest_up_to(&ahead, buf, position);
     return (duramen_scan_end){count, position, stop, previous_offset};
 }
 

@@ -12,6 +12,7 @@
 #define DURAMEN_CHUNKS_H
 
 #include "bytes.h"
+#include "crc.h"
 
 enum { CHUNK_HEADER_BYTES = 48, SIMPLE_HEADER_BYTES = 4, SUB_BATCH_HEADER_BYTES = 11 };
 enum { CHUNK_USER = 0, CHUNK_DELTA = 1, CHUNK_SNAPSHOT = 2 };
@@ -43,8 +44,10 @@ typedef struct {
     int64_t count;
 } entry_columns;
 
+/* `digests`, unless it is NULL, takes in the bytes that the scan goes over: those from `position` to where it ends. */
 duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64_t end, chunk_columns *out,
-                                     int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify);
+                                     int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
+                                     duramen_digests *digests);
 
 /* Passes over chunks by their headers to the one that holds the offset `target`, checks that one, and finds the
  * entry. STOP_LIMIT with hit->offset >= 0 when it was found, with -1 when no user record has that offset. */

@@ -194,6 +194,19 @@ static const fold_powers fold_castagnoli = {
     .barrett = {0x4869EC38DEA713F1, 0x0000000105EC76F1},
 };
 
+/* The powers modulo the product of both polynomials, 64 bits each: what is folded with them has the remainder that the
+ * data has by either polynomial. Two checksums for one pass, and at the price of one. */
+static const fold_powers fold_both = {
+    .by256 = {0xEC91FB0AA25B5E25, 0x53B812AA3A838A9B},
+    .by192 = {0xE7997F98D364EFCC, 0x658714EFA71751B7},
+    .by128 = {0xE0D410B84946A711, 0x146658CBAC0E7016},
+    .by64 = {0x9F60D46ECF51E8A1, 0x3149017FC24BD03E},
+};
+
+/* x^63 by the polynomial that a state belongs to and 0 by the other one: times the state, it is the 16 bytes that add
+ * that state, and nothing to the other checksum. */
+static const uint64_t enter_ieee = 0x5959DFBFA64F1BEA, enter_castagnoli = 0x5959DFBFA64F1BEB;
+
 /* A product by `finish`, 96 bits, modulo P. The upper 64 bits are divided by a multiplication (Barrett); what
  * the quotient times P leaves of them lands on the lower 32. */
 PCLMUL INLINE uint32_t remainder96(__m128i sum, const fold_powers *k)
@@ -293,10 +306,10 @@ static const _Alignas(64) uint8_t rotate64[128] = {SIXTY_FOUR, SIXTY_FOUR};
 /* From here on four sums hide the latency of a fold. Below, the work on the next record does. */
 #define FOUR_FROM 512
 
-/* The 64 bytes that one or more bytes, with the state added, amount to. */
-AVX512 INLINE __m512i fold_to64(uint32_t state, const uint8_t *data, size_t len, const fold_powers *k)
+/* The 64 bytes that one or more bytes, with `state` added to the first of them, amount to. */
+AVX512 INLINE __m512i fold_to64(__m128i state, const uint8_t *data, size_t len, const fold_powers *k)
 {
-    const __m512i first = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state));
+    const __m512i first = _mm512_zextsi128_si512(state);
 
 #define LOAD512(from) _mm512_loadu_si512((const void *)(from))
     if (len <= 64) {
@@ -337,37 +350,61 @@ AVX512 INLINE __m128i fold_quarters(__m512i z, const uint64_t *powers)
 }
 #undef LOAD512
 
-AVX512 static uint32_t crc32_avx512(uint32_t crc, const uint8_t *data, size_t len)
+/* The CRC-32 that 64 bytes amount to: to their end and, as `finish` does, 32 bits beyond it. */
+AVX512 INLINE uint32_t reduce_ieee(__m512i z)
 {
-    /* To the end and, as `finish` does, 32 bits beyond it. */
     static const _Alignas(64) uint64_t powers[8] = {
         0x1D9513D700000000, 0x3DB1ECDC00000000, /* x^479, x^415 */
         0xAF44924700000000, 0xF1DA05AA00000000, /* x^351, x^287 */
         0x8125652700000000, 0xAE68919100000000, /* x^223, x^159 */
         0xCCAA009E00000000, 0x0000000100000000, /* x^95, x^31 */
     };
-    const uint32_t state = ~crc;
-
-    if (len == 0) return crc;
-    const __m128i sum = fold_quarters(fold_to64(state, data, len, &fold_ieee), powers);
-    return ~(remainder96(sum, &fold_ieee) ^ beyond(state, len));
+    return remainder96(fold_quarters(z, powers), &fold_ieee);
 }
 
-AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t len)
+/* The CRC-32C: to their end only, because the instruction that reduces the sum adds the 32 bits. */
+AVX512 INLINE uint32_t reduce_castagnoli(__m512i z)
 {
-    /* To the end only: the instruction that reduces the sum adds the 32 bits. */
     static const _Alignas(64) uint64_t powers[8] = {
         0xA46EF4AA00000000, 0x6051243F00000000, /* x^447, x^383 */
         0x33CCBBBC00000000, 0xA2158B3400000000, /* x^319, x^255 */
         0x3743F7BD00000000, 0x3171D43000000000, /* x^191, x^127 */
         0xDD45AAB800000000, 0x05EC76F100000000, /* x^63, 1/x */
     };
-    const uint32_t state = ~crc;
-
-    if (len == 0) return crc;
-    const __m128i sum = fold_quarters(fold_to64(state, data, len, &fold_castagnoli), powers);
+    const __m128i sum = fold_quarters(z, powers);
     const uint64_t low = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(sum));
-    return ~((uint32_t)_mm_crc32_u64(low, (uint64_t)_mm_extract_epi64(sum, 1)) ^ beyond(state, len));
+    return (uint32_t)_mm_crc32_u64(low, (uint64_t)_mm_extract_epi64(sum, 1));
+}
+
+AVX512 static uint32_t crc32_avx512(uint32_t crc, const uint8_t *data, size_t len)
+{
+    const uint32_t state = ~crc;
+    if (len == 0) return crc;
+    return ~(reduce_ieee(fold_to64(_mm_cvtsi32_si128((int)state), data, len, &fold_ieee)) ^ beyond(state, len));
+}
+
+AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t len)
+{
+    const uint32_t state = ~crc;
+    if (len == 0) return crc;
+    return ~(reduce_castagnoli(fold_to64(_mm_cvtsi32_si128((int)state), data, len, &fold_castagnoli)) ^
+             beyond(state, len));
+}
+
+AVX512 static void digest_avx512(duramen_digests *sums, const uint8_t *data, size_t len)
+{
+    if (len < 16) { /* less than the states take up */
+        sums->crc32c = crc32c_avx512(sums->crc32c, data, len);
+        sums->crc32 = crc32_avx512(sums->crc32, data, len);
+        return;
+    }
+    const __m128i ieee = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)~sums->crc32),
+                                              _mm_cvtsi64_si128((int64_t)enter_ieee), 0x00);
+    const __m128i castagnoli = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)~sums->crc32c),
+                                                    _mm_cvtsi64_si128((int64_t)enter_castagnoli), 0x00);
+    const __m512i z = fold_to64(_mm_xor_si128(ieee, castagnoli), data, len, &fold_both);
+    sums->crc32c = ~reduce_castagnoli(z);
+    sums->crc32 = ~reduce_ieee(z);
 }
 
 #endif
@@ -418,6 +455,21 @@ typedef struct {
 static crc_choice choice_ieee, choice_castagnoli;
 static duramen_crc_fn best_ieee, best_castagnoli;
 
+/* One after the other, over stretches that the second one finds in the nearest cache. */
+static void digest_apart(duramen_digests *sums, const uint8_t *data, size_t len)
+{
+    while (len > 0) {
+        const size_t some = len < 16384 ? len : 16384;
+        sums->crc32c = best_castagnoli(sums->crc32c, data, some);
+        sums->crc32 = best_ieee(sums->crc32, data, some);
+        data += some;
+        len -= some;
+    }
+}
+
+static duramen_digest_variant digest_variants[2] = {{"apart", digest_apart}};
+static size_t digest_count = 1;
+
 static void offer(crc_choice *choice, const char *name, duramen_crc_fn fn)
 {
     choice->all[choice->count++] = (duramen_crc_variant){name, fn};
@@ -443,6 +495,7 @@ __attribute__((constructor)) static void choose(void)
             __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("bmi2")) {
             offer(&choice_ieee, "avx512", crc32_avx512);
             offer(&choice_castagnoli, "avx512", crc32c_avx512);
+            digest_variants[digest_count++] = (duramen_digest_variant){"avx512", digest_avx512};
         }
     }
 #elif defined(DURAMEN_ARM_CRC)
@@ -474,6 +527,11 @@ uint32_t duramen_crc32(uint32_t crc, const uint8_t *data, size_t len) { return b
 
 uint32_t duramen_crc32c(uint32_t crc, const uint8_t *data, size_t len) { return best_castagnoli(crc, data, len); }
 
+void duramen_digest(duramen_digests *sums, const uint8_t *data, size_t len)
+{
+    digest_variants[digest_count - 1].fn(sums, data, len);
+}
+
 size_t duramen_crc32_variants(const duramen_crc_variant **out)
 {
     *out = choice_ieee.all;
@@ -484,4 +542,10 @@ size_t duramen_crc32c_variants(const duramen_crc_variant **out)
 {
     *out = choice_castagnoli.all;
     return choice_castagnoli.count;
+}
+
+size_t duramen_digest_variants(const duramen_digest_variant **out)
+{
+    *out = digest_variants;
+    return digest_count;
 }

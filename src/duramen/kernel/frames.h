@@ -4,6 +4,7 @@
 #define DURAMEN_FRAMES_H
 
 #include "bytes.h"
+#include "crc.h"
 
 typedef struct {
     int64_t position, width, value, stop;
@@ -29,9 +30,10 @@ typedef struct {
     uint32_t *value_length, *headers_length, *flags;
 } frame_columns;
 
+/* `digests`, unless it is NULL, takes in the bytes that the scan goes over: those from `position` to where it ends. */
 duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                      frame_columns *out, int64_t capacity, int64_t max_bytes,
-                                     int64_t previous_offset, int verify);
+                                     int64_t previous_offset, int verify, duramen_digests *digests);
 
 /* Walks headers, without checksums, to the first frame whose offset is `target` or above, and checks that one.
  * Returns its stop verdict; STOP_LIMIT when it was found and is whole, STOP_END when the data ended before. */

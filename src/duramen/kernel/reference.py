@@ -72,6 +72,22 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return _crc(_CRC32C_TABLE, data, value)
 
 
+def digest(data: Buffer, crc32c: int = 0, crc32: int = 0) -> tuple[int, int]:
+    """CRC-32C and CRC-32 of the same bytes, each continuing from its value."""
+    return _crc(_CRC32C_TABLE, data, crc32c), _crc(_CRC32_TABLE, data, crc32)
+
+
+def _check_digests(digests: UInt32s | None) -> None:
+    if digests is not None and len(digests) != 2:
+        raise ValueError("digests must be two numbers: CRC-32C and CRC-32")
+
+
+def _take_in(digests: UInt32s | None, passed: memoryview) -> None:
+    """What a scan has passed goes into the digests that the caller holds."""
+    if digests is not None:
+        digests[:] = digest(passed, int(digests[0]), int(digests[1]))
+
+
 # --- any bytes
 
 
@@ -167,9 +183,12 @@ def scan_frames(
     previous_offset: int = -1,
     max_bytes: int = 2**62,
     verify: bool = True,
+    digests: UInt32s | None = None,
 ) -> ScanEnd:
     """Fill ``columns`` with the frames from ``position`` on, until they are full, until the next frame would make
-    it more than ``max_bytes`` (the first is always taken), or until something is no frame."""
+    it more than ``max_bytes`` (the first is always taken), or until something is no frame. ``digests``, a CRC-32C and a
+    CRC-32, go on with the bytes of these frames."""
+    _check_digests(digests)
     view = _bytes_of(buf, position, end)
     capacity = len(columns)
     if capacity == 0:
@@ -201,6 +220,7 @@ def scan_frames(
         count += 1
         previous_offset = frame.offset
         position = frame.next
+    _take_in(digests, view[start:position])
     return ScanEnd(count, position, int(stop), previous_offset)
 
 
@@ -398,9 +418,19 @@ def _slot_is_valid(view: memoryview, position: int, record_bytes: int) -> bool:
     return stored == crc32c(view[start : start + record_bytes])
 
 
-def scan_slots(buf: Buffer, position: int, end: int, record_bytes: int, max_slots: int, verify: bool = True) -> ScanEnd:
-    """Count the valid slots from ``position``, a slot boundary, on."""
+def scan_slots(
+    buf: Buffer,
+    position: int,
+    end: int,
+    record_bytes: int,
+    max_slots: int,
+    verify: bool = True,
+    digests: UInt32s | None = None,
+) -> ScanEnd:
+    """Count the valid slots from ``position``, a slot boundary, on. ``digests`` as in `scan_frames`."""
+    _check_digests(digests)
     view = _check_slots(buf, position, end, record_bytes)
+    start = position
     slot_bytes = record_bytes + _SLOT_CRC_BYTES
     count, stop = 0, Stop.END
     while position < end:
@@ -415,6 +445,7 @@ def scan_slots(buf: Buffer, position: int, end: int, record_bytes: int, max_slot
             break
         count += 1
         position += slot_bytes
+    _take_in(digests, view[start:position])
     return ScanEnd(count, position, int(stop), position // slot_bytes - 1)
 
 
@@ -605,11 +636,15 @@ def scan_chunks(
     max_bytes: int = 2**62,
     verify: bool = True,
     max_records: int = 2**62,
+    digests: UInt32s | None = None,
 ) -> ScanEnd:
     """Fill ``columns`` with the chunks from ``position`` on, until they are full, until the next chunk would make it
     more than ``max_bytes`` (in the file, and unfolded from sub-batches) or ``max_records`` user records (the first is
-    always taken), or until something is no chunk. The entries are walked even without ``verify``."""
+    always taken), or until something is no chunk. The entries are walked even without ``verify``. ``digests`` as in
+    `scan_frames`."""
+    _check_digests(digests)
     view = _bytes_of(buf, position, end)
+    start = position
     capacity = _same_length(columns)
     if capacity == 0:
         raise ValueError("the columns have no room")
@@ -647,6 +682,7 @@ def scan_chunks(
         records_left -= user_records
         previous_offset = chunk.last_offset
         position = chunk.next
+    _take_in(digests, view[start:position])
     return ScanEnd(count, position, int(stop), previous_offset)
 
 

@@ -1,5 +1,4 @@
 #include "slots.h"
-#include "crc.h"
 
 enum { CRC_BYTES = 4 };
 
@@ -9,17 +8,20 @@ static inline int valid_slot(const uint8_t *slot, int64_t record_bytes)
 }
 
 duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes,
-                                    int64_t max_slots, int verify)
+                                    int64_t max_slots, int verify, duramen_digests *digests)
 {
+    duramen_digest_ahead ahead = {.until = position};
     const int64_t slot_bytes = record_bytes + CRC_BYTES;
     int64_t count = 0;
     int64_t stop = STOP_END;
 
+    if (digests != NULL) ahead.sums = *digests;
     while (position < end) {
         if (count == max_slots) {
             stop = STOP_LIMIT;
             break;
         }
+        if (digests != NULL) digest_ahead(&ahead, buf, position, end);
         if (end - position < slot_bytes) {
             stop = all_zero(buf + position, end - position) ? STOP_ZEROS : STOP_SHORT_BODY;
             break;
@@ -31,6 +33,7 @@ duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_
         count++;
         position += slot_bytes;
     }
+    if (digests != NULL) *digests = digest_up_to(&ahead, buf, position);
     return (duramen_scan_end){count, position, stop, position / slot_bytes - 1};
 }
 

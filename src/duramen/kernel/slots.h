@@ -3,9 +3,11 @@
 #define DURAMEN_SLOTS_H
 
 #include "bytes.h"
+#include "crc.h"
 
+/* `digests`, unless it is NULL, takes in the bytes that the scan goes over: those from `position` to where it ends. */
 duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes,
-                                    int64_t max_slots, int verify);
+                                    int64_t max_slots, int verify, duramen_digests *digests);
 
 /* First slot boundary at or behind `position` (itself a boundary) that holds a valid slot. */
 int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes);

@@ -17,11 +17,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from duramen.disk import Disk
+from duramen.disk.base import Mapped
 from duramen.errors import DuramenError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, Role, Segment
 from duramen.formats.index import Index
-from duramen.kernel.layout import Stop
+from duramen.kernel.layout import Columns, Stop
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import Ending, judge_rows
 from duramen.log.evidence import Evidence
@@ -32,10 +33,7 @@ from duramen.log.verify import Checked, Progress, Verifier
 
 TO_THE_END = -1
 STEP_BYTES = 16 << 20
-"""The step of a scan here: longer than elsewhere, because between two of them Python has something to do. Not more
-records: columns that are longer would be new memory every time."""
-DIGEST_STEP_BYTES = 4 << 20
-"""The same where every step is read again for the digest, which should find it in the processor's cache."""
+"""The step of a scan here: longer than elsewhere, because between two of them Python has something to do."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,7 @@ def _place_near(segment: Segment, index: Index | None, stride: int, target: int)
 class _Opened(NamedTuple):
     """A segment and its derived files, opened once for all of its pieces."""
 
+    mapped: Mapped
     segment: Segment
     indexes: list[IndexChecker]
     is_sound: bool
@@ -150,12 +149,14 @@ class PieceVerifier(Verifier):
     ) -> None:
         super().__init__(disk, path, fmt, progress, directory, evidence)
         self._shelf = _Shelf(at_once)
+        self._rooms = threading.local()
+        """Columns that a thread fills again and again: new ones would be new memory every time."""
 
     def _open(self, files: SegmentFiles) -> _Opened:
-        path = self._directory.full(files.segment.path)
-        segment = self._fmt.open_segment(self._disk.map(path).data, files.base)
+        mapped = self._disk.map(self._directory.full(files.segment.path))
+        segment = self._fmt.open_segment(mapped.data, files.base)
         part = self._part()
-        return _Opened(segment, part._open_indexes(files, segment), not part.report.findings)
+        return _Opened(mapped, segment, part._open_indexes(files, segment), not part.report.findings)
 
     def check_alone(self, files: SegmentFiles, *, is_last: bool) -> Checked | None:
         """Check a segment as a single piece, which is faster than `check`; None where that does not tell enough."""
@@ -188,6 +189,7 @@ class PieceVerifier(Verifier):
         stop = None if piece.is_last else piece.stop
         running = self._evidence.running(segment.base_offset, segment.buf, begin, stop)
         part._walk(answer, segment, piece, indexes, running, is_last=is_last)
+        opened.mapped.let_go(piece.start.position, answer.end.position)
         if not all(checker.is_right for checker in indexes):
             answer.is_straight = False  # an entry may be right where more of the records go by, if it is out of order
         elif piece.is_last:
@@ -208,10 +210,14 @@ class PieceVerifier(Verifier):
         report, cursor = answer.report, piece.start
         previous: int | None = None
         stop = len(segment.buf) if piece.is_last else piece.stop
-        step_bytes = STEP_BYTES if running is None else DIGEST_STEP_BYTES
+        room = self._room(segment)
         while piece.is_last or cursor.position < stop:
             left_bytes = max(stop - cursor.position, 1)
-            rows = segment.scan(cursor, max_bytes=step_bytes if left_bytes > step_bytes * 3 // 2 else left_bytes)
+            step_bytes = STEP_BYTES if left_bytes > STEP_BYTES * 3 // 2 else left_bytes
+            digests = None if running is None else running.along(cursor.position, stop)
+            rows = segment.scan(cursor, max_bytes=step_bytes, room=room, digests=digests)
+            if running is not None and digests is not None:
+                running.passed(rows.end.position)
             times = getattr(rows.columns, "timestamp", None)
             if times is not None and len(times):
                 answer.first_time = int(times[0]) if answer.first_time is None else answer.first_time
@@ -235,6 +241,12 @@ class PieceVerifier(Verifier):
                 self._progress(stop - cursor.position)
             return
         answer.is_straight = cursor.position == stop
+
+    def _room(self, segment: Segment) -> Columns | None:
+        if not hasattr(self._rooms, "room"):
+            self._rooms.room = segment.room()
+        room: Columns | None = self._rooms.room
+        return room
 
     def join(self, files: SegmentFiles, pieces: Sequence[PieceReport], *, is_last: bool) -> Checked | None:
         """The segment's report; None where the pieces do not fit together, so that it has to be checked in one go."""

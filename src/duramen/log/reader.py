@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, Page
 from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
-from duramen.formats.base import Cursor, Role, Rows, columns_for, schema_for
+from duramen.formats.base import SCAN_RECORDS, Cursor, Role, Rows, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
@@ -492,10 +492,12 @@ class Log:
         number = bisect_right(bases, offset) - 1
         return bases[number] if number >= 0 else None
 
-    def _steps(self, opened: OpenSegment, cursor: Cursor, *, verify: bool = True, **limits: int) -> Iterator[Rows]:
+    def _steps(
+        self, opened: OpenSegment, cursor: Cursor, *, verify: bool = True, max_records: int = SCAN_RECORDS
+    ) -> Iterator[Rows]:
         """Scan on from ``cursor`` until something other than a limit stops it."""
         while True:
-            rows = opened.segment.scan(cursor, verify=verify, **limits)
+            rows = opened.segment.scan(cursor, verify=verify, max_records=max_records)
             yield rows
             if rows.stop != Stop.LIMIT:
                 return

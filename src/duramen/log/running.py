@@ -1,5 +1,5 @@
-"""The digest of a segment, taken while a scan goes by: each stretch right after it was checked, still in the
-processor's cache. A pass of its own would fetch every byte from memory again.
+"""The digest of a segment, taken while a scan goes by: the kernel takes each stretch right after it was checked, still
+in the processor's cache. A pass of its own would fetch every byte from memory again.
 
 Stretches that were taken apart, by other threads or processes, are put together by arithmetic (`Digest.then`), without
 a second look at the bytes. Nothing here knows what a digest should be.
@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from duramen import kernel
 from duramen.formats.base import SCAN_BYTES
+from duramen.kernel.layout import UInt32s
 
 _CRC32 = 0xEDB88320
 _CRC32C = 0x82F63B78
@@ -50,25 +53,32 @@ class Running:
         self._data = memoryview(data)
         self._start = self._at = start
         self._stop = max(start, len(self._data) if stop is None else min(stop, len(self._data)))
-        self._crc32c = 0
-        self._crc32: int | None = 0 if both else None
+        self._both = both
+        self._sums = np.zeros(2, np.uint32)
 
     def take(self, position: int) -> None:
         """Take what lies before ``position`` and was not taken yet."""
         position = min(position, self._stop)
         if position <= self._at:
             return
-        part = self._data[self._at : position]
-        self._crc32c = kernel.crc32c(part, self._crc32c)
-        if self._crc32 is not None:
-            self._crc32 = kernel.crc32(part, self._crc32)
+        self._sums[:] = kernel.digest(self._data[self._at : position], int(self._sums[0]), int(self._sums[1]))
+        self._at = position
+
+    def along(self, position: int, stop: int) -> UInt32s | None:
+        """What a scan from ``position`` may take along, if it goes no farther than ``stop``; None where it would take
+        too much. It has to say up to where it went: `passed`."""
+        self.take(position)
+        return self._sums if self._at == position and stop <= self._stop else None
+
+    def passed(self, position: int) -> None:
         self._at = position
 
     def finish(self) -> Digest:
         """Take the rest; the digest of all."""
         while self._at < self._stop:
             self.take(self._at + SCAN_BYTES)
-        return Digest(self._stop - self._start, self._crc32c, self._crc32)
+        crc32c, crc32 = self._sums.tolist()
+        return Digest(self._stop - self._start, crc32c, crc32 if self._both else None)
 
 
 def _shifted(crc: int, size_bytes: int, function: Callable[[memoryview, int], int], polynomial: int) -> int:

@@ -306,7 +306,10 @@ class Verifier:
         previous: int | None = None
         """The offset before the next row; None where the row starts anew, at the beginning and behind damage."""
         while True:
-            rows = segment.scan(cursor)
+            digests = None if running is None else running.along(cursor.position, len(segment.buf))
+            rows = segment.scan(cursor, digests=digests)
+            if running is not None and digests is not None:
+                running.passed(rows.end.position)
             last_time = self._check_times(report, rows, last_time)
             self._rows(report, segment, rows, cursor, previous, indexes, running)
             previous = rows.end.last_offset if len(rows.columns) else previous
