@@ -188,8 +188,7 @@ class PieceVerifier(Verifier):
         begin = 0 if piece.is_first else piece.start.position
         stop = None if piece.is_last else piece.stop
         running = self._evidence.running(segment.base_offset, segment.buf, begin, stop)
-        part._walk(answer, segment, piece, indexes, running, is_last=is_last)
-        opened.mapped.let_go(piece.start.position, answer.end.position)
+        part._walk(answer, opened, piece, indexes, running, is_last=is_last)
         if not all(checker.is_right for checker in indexes):
             answer.is_straight = False  # an entry may be right where more of the records go by, if it is out of order
         elif piece.is_last:
@@ -204,10 +203,10 @@ class PieceVerifier(Verifier):
         return answer
 
     def _walk(
-        self, answer: PieceReport, segment: Segment, piece: Piece, indexes: list[IndexChecker],
+        self, answer: PieceReport, opened: _Opened, piece: Piece, indexes: list[IndexChecker],
         running: Running | None, *, is_last: bool,
     ) -> None:  # fmt: skip
-        report, cursor = answer.report, piece.start
+        report, cursor, segment = answer.report, piece.start, opened.segment
         previous: int | None = None
         stop = len(segment.buf) if piece.is_last else piece.stop
         room = self._room(segment)
@@ -225,6 +224,7 @@ class PieceVerifier(Verifier):
                 answer.last_time = int(times[-1])
             self._rows(report, segment, rows, cursor, previous, indexes, running)
             previous = rows.end.last_offset if len(rows.columns) else previous
+            opened.mapped.let_go(cursor.position, rows.end.position)  # here, where many do it at once
             cursor = answer.end = rows.cursor
             if self.report.findings:
                 return  # what is said about it may depend on the steps, which `check` makes otherwise
