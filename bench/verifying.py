@@ -35,7 +35,7 @@ from duramen.formats.base import Segment
 from duramen.kernel.layout import Columns, Stop, UInt32s
 from duramen.log.directory import list_log
 from duramen.log.parallel import PIECE_BYTES
-from duramen.log.pieces import STEP_BYTES, TO_THE_END, Piece, cut
+from duramen.log.pieces import STEP_BYTES, STEP_RECORDS, TO_THE_END, Piece, cut
 from duramen.log.report import Report
 
 BAR = 0.8
@@ -116,11 +116,11 @@ def scan_on_one_core(fmt: Format, report: Report, *, digests: bool = False) -> N
         room: Columns | None = None
         for file in report.segments:
             segment = fmt.open_segment(PosixDisk().map(file.path).data, file.base_offset)
-            room = room or segment.room()
+            room = room or segment.room(STEP_RECORDS)
             sums = np.zeros(2, np.uint32) if digests and file is not report.segments[-1] else None
             cursor, stop = segment.start, Stop.LIMIT
             while stop == Stop.LIMIT:
-                rows = segment.scan(cursor, max_bytes=STEP_BYTES, room=room, digests=sums)
+                rows = segment.scan(cursor, max_records=STEP_RECORDS, max_bytes=STEP_BYTES, room=room, digests=sums)
                 cursor, stop = rows.cursor, rows.stop
 
 
@@ -142,7 +142,7 @@ def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 mapped, segment, piece, with_digests = work.get_nowait()
-                room = room or segment.room()
+                room = room or segment.room(STEP_RECORDS)
                 _scan_piece(segment, piece, room, np.zeros(2, np.uint32) if with_digests else None)
                 mapped.let_go(piece.start.position, len(segment.buf) if piece.is_last else piece.stop)
 
@@ -158,7 +158,7 @@ def _scan_piece(segment: Segment, piece: Piece, room: Columns | None, digests: U
     stop = len(segment.buf) if piece.is_last else piece.stop
     while cursor.position < stop:
         step_bytes = min(STEP_BYTES, stop - cursor.position)
-        rows = segment.scan(cursor, max_bytes=step_bytes, room=room, digests=digests)
+        rows = segment.scan(cursor, max_records=STEP_RECORDS, max_bytes=step_bytes, room=room, digests=digests)
         if rows.stop != Stop.LIMIT:
             break
         cursor = rows.cursor

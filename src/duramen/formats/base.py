@@ -234,8 +234,8 @@ class Segment(ABC):
         those who have done with the rows that are in it. ``digests``, a CRC-32C and a CRC-32, go on with all bytes of
         these records, while they are in the processor's cache."""
 
-    def room(self) -> Columns | None:
-        """Columns for as many records as a step of a scan has; None where it would not use them."""
+    def room(self, records: int = SCAN_RECORDS) -> Columns | None:
+        """Columns for so many records; None where a scan would not use them."""
         return None
 
     @abstractmethod

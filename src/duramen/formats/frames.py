@@ -104,8 +104,8 @@ class FrameSegment(Segment):
         )  # fmt: skip
         return Rows(columns.head(end.count), end.count, end)
 
-    def room(self) -> Columns:
-        return FrameColumns.empty(SCAN_RECORDS)
+    def room(self, records: int = SCAN_RECORDS) -> Columns:
+        return FrameColumns.empty(records)
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         frames = rows.columns

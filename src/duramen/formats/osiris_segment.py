@@ -89,8 +89,8 @@ class OsirisSegment(Segment):
         count = int(columns.records[columns.chunk_type == ChunkType.USER].sum(dtype=np.int64))
         return Rows(columns, count, end)
 
-    def room(self) -> Columns:
-        return ChunkColumns.empty(_SCAN_CHUNKS)
+    def room(self, records: int = SCAN_RECORDS) -> Columns:
+        return ChunkColumns.empty(max(1, min(records, _SCAN_CHUNKS)))
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         chunks = _user_chunks(chunks_of(rows))

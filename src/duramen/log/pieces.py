@@ -32,7 +32,8 @@ from duramen.log.running import Digest, Running
 from duramen.log.verify import Checked, Progress, Verifier
 
 TO_THE_END = -1
-STEP_BYTES = 16 << 20
+STEP_BYTES = 32 << 20
+STEP_RECORDS = 64 << 10
 """The step of a scan here: longer than elsewhere, because between two of them Python has something to do."""
 
 
@@ -214,7 +215,7 @@ class PieceVerifier(Verifier):
             left_bytes = max(stop - cursor.position, 1)
             step_bytes = STEP_BYTES if left_bytes > STEP_BYTES * 3 // 2 else left_bytes
             digests = None if running is None else running.along(cursor.position, stop)
-            rows = segment.scan(cursor, max_bytes=step_bytes, room=room, digests=digests)
+            rows = segment.scan(cursor, max_records=STEP_RECORDS, max_bytes=step_bytes, room=room, digests=digests)
             if running is not None and digests is not None:
                 running.passed(rows.end.position)
             times = getattr(rows.columns, "timestamp", None)
@@ -244,7 +245,7 @@ class PieceVerifier(Verifier):
 
     def _room(self, segment: Segment) -> Columns | None:
         if not hasattr(self._rooms, "room"):
-            self._rooms.room = segment.room()
+            self._rooms.room = segment.room(STEP_RECORDS)
         room: Columns | None = self._rooms.room
         return room
 
