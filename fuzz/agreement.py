@@ -186,7 +186,13 @@ def _scan_frames(reader: Reader) -> None:
         args = (buf, s.position, s.end, s.layout, columns, s.previous_offset, s.max_bytes, s.verify)
         return args, {}, arrays_of(columns)
 
+    def make_taking() -> Call:
+        args, _, filled = make()
+        taken = {"value_offsets": np.zeros(s.capacity + 1, np.int32), "values": np.zeros(s.max_bytes % 97, np.uint8)}
+        return args, taken, [*filled, *taken.values()]
+
     both("scan_frames", make)
+    both("scan_frames", make_taking)
 
 
 def _scan_chunks(reader: Reader) -> None:

@@ -31,8 +31,8 @@ def read(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
     figures: Figures = []
     part, rounds = (16, 2) if quick else (1, reading.ROUNDS)
     for row in reading.measure(spark, scratch, part, rounds):
-        if row.against:
-            figures.append((f"{row.name}, {row.payload_bytes} B, × {row.against}", row.ratio, row.bar or None))
+        for ratio in row.ratios:
+            figures.append((f"{row.name}, {row.payload_bytes} B, × {ratio.against}", ratio.value, ratio.bar))
         figures.append((f"{row.name}, {row.payload_bytes} B, M rows/s", row.rows_per_s / 1e6, None))
     return figures
 
@@ -48,7 +48,7 @@ def verify(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
 
 
 def export(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
-    size, rounds = (64 << 20, 1) if quick else (512 << 20, 3)
+    size, rounds = (64 << 20, 1) if quick else (2 << 30, 3)
     return [figure for payload in PAYLOADS for figure in exporting.measure(spark, scratch, payload, size, rounds)]
 
 
@@ -94,6 +94,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 130)
     scratch = Path(tempfile.mkdtemp(prefix="duramen-bench-spark-", dir=os.environ.get("TMPDIR")))
     missed = 0
+    root = str(Path(__file__).resolve().parents[2])  # workers import the sources that rows are measured against
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     try:
         console.print(machine(scratch), highlight=False)
         with session(arguments.master, CONF) as spark:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -21,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from duramen.spark.worker import settle
 
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 NARROW_ROWS = 1 << 16
 """Rows of a batch without values."""
 KINDS = {"offset": "BIGINT", "timestamp": "TIMESTAMP", "key": "BINARY", "value": "BINARY"}
@@ -88,5 +86,4 @@ class DroppingWriter(DataSourceArrowWriter):
 
 
 def register(spark: SparkSession) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this module
     spark.dataSource.register(Synthetic)

@@ -56,6 +56,8 @@ def ask_everything(data: Any, layout: FrameLayout) -> None:
     scan_frames(data, layout)
     scan_frames(data, layout, verify=False)
     scan_frames(data, layout, capacity=1)
+    for room in (0, 7, 1 << 10):
+        scan_frames(data, layout, values_bytes=room)
     for target in (0, 1001, 1002, 2**63 - 1):
         seek_frame(data, layout, target)
     find_frame(data, layout, position=min(1, len(data)), previous=1000)
@@ -172,6 +174,38 @@ def test_limits_resume_where_they_stopped(
         position, previous = end.position, end.last_offset
     assert rows == whole[1]
     assert (end.position, end.stop) == (whole[0].position, whole[0].stop)
+
+
+@given(layouts(), records(), st.integers(0, 64), st.booleans())
+def test_values_taken_along_are_those_that_gather_copies(
+    layout: FrameLayout, made: list[FrameRecord], room: int, verify: bool
+) -> None:
+    data = encode(layout, made).data
+    columns, offsets = FrameColumns.empty(16), np.zeros(17, np.int32)
+    values = np.full(room + 1, 0xA5, np.uint8)
+    end = _frames.scan_frames(data, 0, len(data), layout, columns, -1, 2**62, verify, None, offsets, values[:room])
+    plain = scan_frames(data, layout, verify=verify)
+    assert not isinstance(plain, Refused)
+    lengths = [row[4] for row in plain[1]]
+    fitting = int(np.searchsorted(np.cumsum(lengths), room, side="right"))
+    assert end.count == fitting
+    assert end.stop == (plain[0].stop if fitting == len(lengths) else Stop.LIMIT)
+    rows = columns.head(end.count)
+    expected, copied = np.zeros(end.count + 1, np.int32), np.zeros(room, np.uint8)
+    size = reference.gather(data, rows.value_position, rows.value_length, expected, copied)
+    assert offsets[: end.count + 1].tolist() == expected.tolist()
+    assert bytes(values[:size]) == bytes(copied[:size])
+    assert values[room] == 0xA5
+
+
+@named
+def test_values_and_their_offsets_go_together(layout: FrameLayout) -> None:
+    columns, values = FrameColumns.empty(2), np.zeros(8, np.uint8)
+    for half in (_frames, reference):
+        with pytest.raises(ValueError, match="go together"):
+            half.scan_frames(b"", 0, 0, layout, columns, values=values)
+        with pytest.raises(ValueError, match="differ in length"):
+            half.scan_frames(b"", 0, 0, layout, columns, value_offsets=np.zeros(2, np.int32), values=values)
 
 
 @named

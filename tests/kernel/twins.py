@@ -37,8 +37,10 @@ def scan_frames(
     previous: int = -1,
     max_bytes: int = 2**62,
     verify: bool = True,
+    values_bytes: int | None = None,
 ) -> tuple[ScanEnd, list[tuple[int, ...]]] | Refused:
-    """Both scans; the end and the rows, each a tuple in the order of `FrameColumns`."""
+    """Both scans; the end and the rows, each a tuple in the order of `FrameColumns`. With ``values_bytes`` they also
+    copy the values into so much room, and must agree on that."""
     made: list[FrameColumns] = []
 
     def make() -> Any:
@@ -46,7 +48,11 @@ def scan_frames(
         made.append(columns)
         until = len(memoryview(buf)) if end is None else end
         args = (buf, position, until, layout, columns, previous, max_bytes, verify, sums)
-        return args, {}, [*arrays_of(columns), *([] if sums is None else [sums])]
+        filled = [*arrays_of(columns), *([] if sums is None else [sums])]
+        if values_bytes is None:
+            return args, {}, filled
+        offsets, values = np.zeros(capacity + 1, np.int32), np.zeros(values_bytes, np.uint8)
+        return (*args, offsets, values), {}, [*filled, offsets, values]
 
     answer = both("scan_frames", make)
     if isinstance(answer, Refused):

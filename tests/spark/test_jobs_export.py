@@ -69,6 +69,13 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return table.select(COLUMNS).sort_by("offset").to_pylist()
 
 
+def test_a_task_takes_as_much_of_the_log_as_it_is_told(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    assert jobs.export(spark, str(events), str(tmp_path / "one")).files == 1
+    with duramen.open(events) as log:
+        segments = len(log.segments)
+    assert jobs.export(spark, str(events), str(tmp_path / "many"), max_bytes_per_partition=8000).files >= segments > 1
+
+
 def parquet(target: Path) -> pa.Table:
     return pa.concat_tables([pq.ParquetFile(path).read() for path in jobs.committed_files(str(target))])
 

@@ -162,6 +162,8 @@ class Rows:
     columns: Columns
     count: int
     end: ScanEnd
+    values: pa.BinaryArray | None = None
+    """What `Segment.decode` will be asked for, where the scan took it along."""
 
     @property
     def cursor(self) -> Cursor:
@@ -229,10 +231,12 @@ class Segment(ABC):
         verify: bool = True,
         room: Columns | None = None,
         digests: UInt32s | None = None,
+        take_values: bool = False,
     ) -> Rows:
         """The next records. ``verify`` checks every checksum on the way. ``room`` is filled instead of new columns, for
         those who have done with the rows that are in it. ``digests``, a CRC-32C and a CRC-32, go on with all bytes of
-        these records, while they are in the processor's cache."""
+        these records, while they are in the processor's cache. ``take_values``: the column ``value`` will be decoded,
+        so it may be copied at once, while the checksum has the bytes at hand; a format need not."""
 
     def room(self, records: int = SCAN_RECORDS) -> Columns | None:
         """Columns for so many records; None where a scan would not use them."""

@@ -119,6 +119,7 @@ class SlotSegment(Segment):
         verify: bool = True,
         room: Columns | None = None,
         digests: UInt32s | None = None,
+        take_values: bool = False,
     ) -> Rows:
         most = max(1, min(max_records, max_bytes // self.slot_bytes))
         end = kernel.scan_slots(self.buf, cursor.position, len(self.buf), self.record_bytes, most, verify, digests)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,15 @@ import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UsageError
-from duramen.formats.arrow import allocate, binary_buffers, gather, offsets_to, timestamps_from, timestamps_to
+from duramen.formats.arrow import (
+    allocate,
+    binary_array,
+    binary_buffers,
+    gather,
+    offsets_to,
+    timestamps_from,
+    timestamps_to,
+)
 from duramen.formats.base import (
     SCAN_BYTES,
     SCAN_RECORDS,
@@ -96,12 +105,18 @@ class FrameSegment(Segment):
         verify: bool = True,
         room: Columns | None = None,
         digests: UInt32s | None = None,
+        take_values: bool = False,
     ) -> Rows:
         columns = room if isinstance(room, FrameColumns) else FrameColumns.empty(max_records)
-        end = kernel.scan_frames(
-            self.buf, cursor.position, len(self.buf), self._dialect.layout, columns, cursor.previous_offset,
-            max_bytes, verify, digests,
-        )  # fmt: skip
+        where = (self.buf, cursor.position, len(self.buf), self._dialect.layout, columns, cursor.previous_offset)
+        if take_values and digests is None:
+            offsets = np.empty(len(columns) + 1, np.int32)
+            data = allocate(min(max_bytes, len(self.buf) - cursor.position))
+            end = kernel.scan_frames(*where, max_bytes, verify, None, offsets, data)
+            if end.count or end.stop != Stop.LIMIT:  # else the first value alone is longer than that
+                values = binary_array(offsets[: end.count + 1], data[: int(offsets[end.count])])
+                return Rows(columns.head(end.count), end.count, end, values)
+        end = kernel.scan_frames(*where, max_bytes, verify, digests)
         return Rows(columns.head(end.count), end.count, end)
 
     def room(self, records: int = SCAN_RECORDS) -> Columns:
@@ -118,7 +133,8 @@ class FrameSegment(Segment):
             elif name == "timestamp":
                 arrays.append(timestamps_from(frames.timestamp, self._dialect.timestamp_unit))
             elif name == "value":
-                arrays.append(gather(self.buf, frames.value_position, frames.value_length))
+                taken = rows.values
+                arrays.append(gather(self.buf, frames.value_position, frames.value_length) if taken is None else taken)
             elif name in headers:
                 arrays.append(headers[name])
             else:
@@ -204,10 +220,15 @@ class FrameSegment(Segment):
 
 
 def _schema(columns: Sequence[str], arrays: Sequence[pa.Array]) -> pa.Schema:
+    return _schema_of(tuple(columns), tuple(array.type for array in arrays))
+
+
+@lru_cache(maxsize=64)
+def _schema_of(columns: tuple[str, ...], types: tuple[pa.DataType, ...]) -> pa.Schema:
     return pa.schema(
         [
-            SCHEMA.field(name) if name in SCHEMA.names else pa.field(name, array.type, nullable=False)
-            for name, array in zip(columns, arrays, strict=True)
+            SCHEMA.field(name) if name in SCHEMA.names else pa.field(name, kind, nullable=False)
+            for name, kind in zip(columns, types, strict=True)
         ]
     )
 

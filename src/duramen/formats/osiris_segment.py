@@ -73,6 +73,7 @@ class OsirisSegment(Segment):
         verify: bool = True,
         room: Columns | None = None,
         digests: UInt32s | None = None,
+        take_values: bool = False,
     ) -> Rows:
         """The next chunks, whole ones: a chunk with more than ``max_records`` records still comes in one step."""
         if isinstance(room, ChunkColumns):

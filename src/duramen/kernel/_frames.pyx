@@ -28,9 +28,14 @@ cdef extern from "frames.h" nogil:
         uint32_t *value_length
         uint32_t *headers_length
         uint32_t *flags
+    ctypedef struct frame_values:
+        uint8_t *data
+        int64_t data_bytes
+        int32_t *offsets
     duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end,
                                          const frame_layout *layout, frame_columns *out, int64_t capacity,
-                                         int64_t max_bytes, int64_t previous_offset, int verify, duramen_digests *digests)
+                                         int64_t max_bytes, int64_t previous_offset, int verify,
+                                         duramen_digests *digests, const frame_values *values)
     int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                int64_t target, int64_t previous_offset, frame *out)
     int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
@@ -103,19 +108,31 @@ cdef uint32_t[::1] writable_u32(array):
 
 
 def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, layout, columns,
-                int64_t previous_offset=-1, int64_t max_bytes=2**62, bint verify=True, uint32_t[::1] digests=None):
+                int64_t previous_offset=-1, int64_t max_bytes=2**62, bint verify=True, uint32_t[::1] digests=None,
+                int32_t[::1] value_offsets=None, uint8_t[::1] values=None):
     cdef frame_layout table
     cdef duramen_scan_end result
     cdef duramen_digests *sums = digests_in(digests)
+    cdef frame_values target
+    cdef const frame_values *wanted = NULL
     unpack(layout, &table)
     check(buf, position, end)
     cdef FrameArrays out = FrameArrays(columns, False)
     if out.count == 0:
         raise ValueError("the columns have no room")
+    if (value_offsets is None) != (values is None):
+        raise ValueError("values and their offsets go together")
+    if values is not None:
+        if value_offsets.shape[0] != out.count + 1:
+            raise ValueError("the columns and the offsets of values differ in length")
+        target.data = &values[0] if values.shape[0] else NULL
+        target.data_bytes = values.shape[0]
+        target.offsets = &value_offsets[0]
+        wanted = &target
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
     with nogil:
-        result = duramen_scan_frames(data, position, end, &table, &out.c, out.count, max_bytes, previous_offset, verify,
-                                     sums)
+        result = duramen_scan_frames(data, position, end, &table, &out.c, out.count, max_bytes, previous_offset,
+                                     verify, sums, wanted)
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 

@@ -69,14 +69,18 @@ enum { AHEAD = 16 };
 
 duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                      frame_columns *out, int64_t capacity, int64_t max_bytes,
-                                     int64_t previous_offset, int verify, duramen_digests *digests)
+                                     int64_t previous_offset, int verify, duramen_digests *digests,
+                                     const frame_values *values)
 {
     const int64_t start = position;
+    const int64_t room = values == NULL ? 0 : values->data_bytes < INT32_MAX ? values->data_bytes : INT32_MAX;
+    int64_t at = 0;
     duramen_digest_ahead ahead = {.until = position};
     int64_t count = 0;
     int64_t stop = STOP_END;
     frame f = {0};
 
+    if (values != NULL) values->offsets[0] = 0;
     if (digests != NULL) ahead.sums = *digests;
     while (position < end) {
         if (count == capacity) {
@@ -94,6 +98,10 @@ duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64
             stop = STOP_LIMIT;
             break;
         }
+        if (values != NULL && (int64_t)f.value_length > room - at) {
+            stop = STOP_LIMIT;
+            break;
+        }
         if (verify && layout->checksum != CHECKSUM_NONE) {
             stop = check_frame(buf, layout, &f);
             if (stop != STOP_END) break;
@@ -101,6 +109,11 @@ duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64
             /* Where only headers are read, each waits for the length before it. Equal ones can be guessed. */
             const int64_t guess = AHEAD * (f.next - position);
             if (guess < end - position) __builtin_prefetch(buf + position + guess);
+        }
+        if (values != NULL) { /* now, while the checksum has the bytes in the nearest cache */
+            if (f.value_length > 0) memcpy(values->data + at, buf + f.value_position, (size_t)f.value_length);
+            at += (int64_t)f.value_length;
+            values->offsets[count + 1] = (int32_t)at;
         }
         out->offset[count] = f.offset;
         out->timestamp[count] = f.timestamp;

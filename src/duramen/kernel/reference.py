@@ -184,16 +184,29 @@ def scan_frames(
     max_bytes: int = 2**62,
     verify: bool = True,
     digests: UInt32s | None = None,
+    value_offsets: Int32s | None = None,
+    values: Buffer | None = None,
 ) -> ScanEnd:
     """Fill ``columns`` with the frames from ``position`` on, until they are full, until the next frame would make
     it more than ``max_bytes`` (the first is always taken), or until something is no frame. ``digests``, a CRC-32C and a
-    CRC-32, go on with the bytes of these frames."""
+    CRC-32, go on with the bytes of these frames.
+
+    With ``values`` the values are copied there on the way, as `gather` would, with their ``value_offsets``; one that
+    does not fit is a limit, too, even if it is the first."""
     _check_digests(digests)
     view = _bytes_of(buf, position, end)
     capacity = len(columns)
     if capacity == 0:
         raise ValueError("the columns have no room")
-    start, count, stop = position, 0, Stop.END
+    if (value_offsets is None) != (values is None):
+        raise ValueError("values and their offsets go together")
+    start, count, stop, copied = position, 0, Stop.END, 0
+    target = None if values is None else memoryview(values).cast("B")
+    room = 0 if target is None else min(len(target), 2**31 - 1)
+    if value_offsets is not None:
+        if len(value_offsets) != capacity + 1:
+            raise ValueError("the columns and the offsets of values differ in length")
+        value_offsets[0] = 0
     while position < end:
         if count == capacity:
             stop = Stop.LIMIT
@@ -207,9 +220,17 @@ def scan_frames(
         if count > 0 and frame.next - start > max_bytes:
             stop = Stop.LIMIT
             break
+        if target is not None and frame.value_length > room - copied:
+            stop = Stop.LIMIT
+            break
         if verify and not _frame_is_whole(view, layout, frame):
             stop = Stop.BAD_CHECKSUM
             break
+        if target is not None and value_offsets is not None:
+            value = view[frame.value_position : frame.value_position + frame.value_length]
+            target[copied : copied + frame.value_length] = value
+            copied += frame.value_length
+            value_offsets[count + 1] = copied
         columns.offset[count] = frame.offset
         columns.timestamp[count] = frame.timestamp
         columns.position[count] = frame.position

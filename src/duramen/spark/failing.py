@@ -14,9 +14,9 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from duramen.errors import DuramenError
+from duramen.spark.worker import in_worker
 
 HIDE = "SPARK_HIDE_TRACEBACK"
-_WORKER = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH", "PYTHON_WORKER_FACTORY_SOCK_DIR")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except DuramenError as error:
-        if any(name in os.environ for name in _WORKER):
+        if in_worker():
             os.environ[HIDE] = "1"
         raise error from None
 

@@ -1,8 +1,8 @@
 """What a task does: opens the files of its split, reads the bytes of its pieces, yields Arrow batches.
 
 Nothing is opened before the task runs, and no directory is listed. Batches are sized by bytes, because the other end
-converts them to rows and is fastest with a few megabytes at a time. Damage raises, is skipped or becomes a row, as the
-option ``onDamage`` says; a file that is not there always raises.
+converts them to rows and is fastest with two megabytes or so at a time. Damage raises, is skipped or becomes a row, as
+the option ``onDamage`` says; a file that is not there always raises.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ from duramen.log.ending import Ending, judge_rows
 from duramen.spark.splits import LogSpec, Look, Piece, Split
 from duramen.spark.worker import settle
 
-BATCH_BYTES = 4 << 20
+STEP_BYTES = 8 << 20
+"""Of a file, scanned and decoded at once."""
+BATCH_BYTES = 2 << 20
+"""Handed over at once, about: more does not stay in the caches of the other end while it makes rows of it."""
 BATCH_RECORDS = 1 << 16
 """Rows of a batch at most: the columns of a scan are allocated for as many."""
+LEAST_RECORDS = 1 << 10
+"""A step has room for a few rows more than its predecessor found: the rest would be fresh memory, each time."""
 PAYLOAD_COLUMNS = frozenset({"key", "value", "headers"})
 NO_PAYLOAD_BYTES = 1 << 30
 """How far one step goes where payloads are jumped over: its batch holds few bytes of each record."""
@@ -72,11 +77,12 @@ class _Reading:
         self._codec = codec
         self._wanted = wanted
         self._decoded = [name for name in wanted.schema.names if name not in PLACE_COLUMNS and name != DAMAGE]
-        self._step_bytes = NO_PAYLOAD_BYTES if PAYLOAD_COLUMNS.isdisjoint(self._decoded) else BATCH_BYTES
+        self._step_bytes = NO_PAYLOAD_BYTES if PAYLOAD_COLUMNS.isdisjoint(self._decoded) else STEP_BYTES
         self._by_time = wanted.from_us is not None or wanted.to_us is not None
         for name, is_needed in (("offset", True), ("timestamp", self._by_time)):
             if is_needed and name not in self._decoded:
                 self._decoded.append(name)
+        self._is_plain = self._decoded == wanted.schema.names
 
     def batches(self, disk: Disk) -> Iterator[pa.RecordBatch]:
         piece = self._piece
@@ -122,14 +128,17 @@ class _Reading:
         return self._open(self._piece.visible_bytes)
 
     def _scan(self, segment: Segment, cursor: Cursor) -> Iterator[pa.RecordBatch]:
+        most = BATCH_RECORDS
         while True:
             rows = segment.scan(
-                cursor, max_records=BATCH_RECORDS, max_bytes=self._step_bytes, verify=self._wanted.verify
-            )
+                cursor, max_records=most, max_bytes=self._step_bytes, verify=self._wanted.verify,
+                take_values="value" in self._decoded,
+            )  # fmt: skip
             yield from self._rows(segment, rows, cursor)
             if rows.count and rows.end.last_offset >= self._piece.to_offset - 1:
                 return
             cursor = rows.cursor
+            most = min(max(rows.count + rows.count // 4, LEAST_RECORDS), BATCH_RECORDS)
             if rows.stop != Stop.LIMIT:
                 error = self._judged(segment, rows)
                 if error is None:
@@ -156,15 +165,16 @@ class _Reading:
 
     def _cut(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[pa.RecordBatch]:
         """The part of a batch that is wanted."""
-        offsets = batch.column("offset").to_numpy()
-        low = int(np.searchsorted(offsets, self._piece.from_offset))
-        high = int(np.searchsorted(offsets, self._piece.to_offset))
-        if high - low < len(offsets):
-            batch = batch.slice(low, high - low)
+        piece = self._piece
+        if int(rows.columns.first_offsets[0]) < piece.from_offset or rows.end.last_offset >= piece.to_offset:
+            offsets = batch.column("offset").to_numpy()
+            low = int(np.searchsorted(offsets, piece.from_offset))
+            batch = batch.slice(low, int(np.searchsorted(offsets, piece.to_offset)) - low)
         if self._by_time:
             batch = self._in_time(batch)
-        if batch.num_rows:
-            yield from _bounded(self._shaped(batch, rows))
+        if not batch.num_rows:
+            return
+        yield from _bounded(self._shaped(batch, rows))
 
     def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         us = batch.column("timestamp").view(pa.int64())
@@ -177,6 +187,8 @@ class _Reading:
 
     def _shaped(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
         """The batch with exactly the columns and types that Spark was promised."""
+        if self._is_plain and batch.schema.types == self._wanted.schema.types:
+            return pa.RecordBatch.from_arrays(batch.columns, schema=self._wanted.schema)
         count, place = batch.num_rows, self._spec.place
         same = {"topic": place.topic, "partition": place.partition, "segment": posixpath.basename(self._piece.path)}
         arrays = []
@@ -281,8 +293,8 @@ def _positions(rows: Rows, offsets: Any) -> pa.Array:
 
 
 def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """What a compressed chunk holds may be much more than its bytes: in parts of a sensible size."""
-    parts = min(max(batch.nbytes // (2 * BATCH_BYTES), 1), batch.num_rows)
+    """In parts of a sensible size. (What a compressed chunk holds may also be much more than its bytes.)"""
+    parts = min(max(round(batch.nbytes / BATCH_BYTES), 1), batch.num_rows)
     step = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)

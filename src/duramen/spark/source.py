@@ -28,6 +28,7 @@ from duramen.spark.planning import plan_read
 from duramen.spark.reading import Wanted, read_split
 from duramen.spark.schema import schema_of, wanted_of
 from duramen.spark.splits import Split
+from duramen.spark.worker import settle
 
 
 class SplitPartition(InputPartition):
@@ -49,6 +50,7 @@ class DuramenSource(DataSource):
 
     @plain
     def schema(self) -> StructType:
+        settle()
         return schema_of(parse(self.options, streaming=False))
 
     @plain
@@ -87,6 +89,7 @@ class DuramenReader(DataSourceReader):
 
     @plain
     def partitions(self) -> list[SplitPartition]:
+        settle()
         return [SplitPartition(split) for split in plan_read(self._options, payload=self._wanted.payload)]
 
     @plain

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("offset", "timestamp", "key", "value")
 TASK_BYTES = 256 << 20
-"""Of the log, per task: a file of a size that readers of Parquet like."""
+"""Of the log, per task, unless the option says otherwise: a file of a size that readers of Parquet like."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,16 @@ def export(
         )
     place = target(kind, to, **(target_options or {}))
     names = _columns(columns, partition_by, is_store=reading.is_store)
+    task_bytes = reading.max_bytes_per_partition or TASK_BYTES
     if dry_run:
-        scan = plan_scan(reading, names, max_bytes=TASK_BYTES)
+        scan = plan_scan(reading, names, max_bytes=task_bytes)
         _check_times(scan.formats, partition_by)
         return Exported(to, kind, 0, scan.size_bytes, 0, _ranges(scan), dry_run=True)
-    plan_scan(reading, names, max_bytes=TASK_BYTES)  # what is wrong with the source comes before the target is made
+    plan_scan(reading, names, max_bytes=task_bytes)  # what is wrong with the source comes before the target is made
     place.open()
     try:
         done = place.exported()
-        scan = plan_scan(reading, names, begin=done, max_bytes=TASK_BYTES)
+        scan = plan_scan(reading, names, begin=done, max_bytes=task_bytes)
         _check_times(scan.formats, partition_by)
         if not incremental:
             _check_once(scan, done, to)
