@@ -609,3 +609,23 @@ def test_a_leader_who_lost_the_lead_and_is_interrupted_harms_nobody() -> None:
     assert second.join().answer == "done second"
     assert committer.groups == [["quitter", "second"]]
     assert idle(commit)
+
+
+def test_nobody_leads_a_crowd_with_one_in_it_who_must_be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever completed it would commit a group without its own request, and lead beside the next."""
+    monkeypatch.setattr("duramen.log.commit.PATIENCE", 1e6)
+    monkeypatch.setattr("duramen.log.commit.MOST_PATIENCE_S", 0.3)
+    committer = Committer()
+    commit = GroupCommit(committer, GroupLimits())
+    committer.gate.clear()
+    callers = [Caller(commit, request("first"))]
+    with held(committer):
+        for number, work in enumerate(["second", "seal", "third"]):
+            callers.append(Caller(commit, request(work, alone=work == "seal")))
+            queued(commit, number + 1)
+        committer.act = lambda group: time.sleep(0.05)
+    wait_until(lambda: commit._patient is not None or len(committer.groups) > 1)
+    callers.append(Caller(commit, request("fourth")))
+    assert [caller.join().answer for caller in callers] == [f"done {caller.request.work}" for caller in callers]
+    assert committer.groups[:3] == [["first"], ["second"], ["seal"]]
+    assert idle(commit)

@@ -93,6 +93,7 @@ class GroupCommit:
         self._queue: deque[Request] = deque()
         self._queued_bytes = 0
         self._queued_records = 0
+        self._queued_alone = 0
         self._leading = False
         self._patient: Request | None = None
         """The leader who waits for more."""
@@ -131,13 +132,14 @@ class GroupCommit:
             self._queue.append(request)
             self._queued_bytes += request.size_bytes
             self._queued_records += request.records
+            self._queued_alone += request.alone
             if not self._leading:
                 self._leading = request.leads = True
                 return
             patient = self._patient
             if patient is not None and self._is_enough():
                 self._patient = None
-                if request.alone or self._is_full():  # it may not be in the first group itself
+                if self._queued_alone or self._is_full():  # it may not be in the first group itself
                     patient.wake()
                 else:
                     patient.leads, request.leads = False, True
@@ -192,6 +194,7 @@ class GroupCommit:
     def _forget(self, request: Request) -> None:
         self._queued_bytes -= request.size_bytes
         self._queued_records -= request.records
+        self._queued_alone -= request.alone
         if self._waiting:
             self._room.notify_all()
 
@@ -254,8 +257,8 @@ class GroupCommit:
 
     def _is_enough(self) -> bool:
         """Whether a leader who waits for more should go on."""
-        queue = self._queue
-        return len(queue) >= self._wanted or queue[0].alone or queue[-1].alone or self._is_full() or self._waiting > 0
+        crowded = len(self._queue) >= self._wanted or self._is_full()
+        return crowded or self._queued_alone > 0 or self._waiting > 0
 
     def _is_full(self) -> bool:
         return self._queued_bytes >= self._limits.max_bytes or self._queued_records >= self._limits.max_records
