@@ -52,14 +52,19 @@ def best_seconds(contestants: Mapping[str, Callable[[], object]], rounds: int) -
     return {name: samples.best for name, samples in take_turns(contestants, rounds).items()}
 
 
-def take_turns(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Samples]:
-    """The times of all contestants. Their order is shuffled every round: on a disk, who comes first pays for others."""
+def take_turns(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, before: Callable[[], object] | None = None
+) -> dict[str, Samples]:
+    """The times of all contestants. Their order is shuffled every round: on a disk, who comes first pays for others.
+    ``before`` runs before each of them, and is not counted."""
     order = list(contestants)
     shuffle = random.Random(1).shuffle
     samples = {name: Samples() for name in contestants}
     for _ in range(rounds):
         for name in order:
             run = contestants[name]
+            if before is not None:
+                before()
             start = time.perf_counter()
             run()
             samples[name].append(time.perf_counter() - start)

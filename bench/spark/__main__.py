@@ -48,7 +48,7 @@ def verify(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
 
 
 def export(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
-    size, rounds = (64 << 20, 1) if quick else (2 << 30, 3)
+    size, rounds = (64 << 20, 1) if quick else (1 << 30, 3)
     return [figure for payload in PAYLOADS for figure in exporting.measure(spark, scratch, payload, size, rounds)]
 
 

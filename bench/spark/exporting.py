@@ -8,6 +8,7 @@ nothing.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -24,8 +25,8 @@ Figures = list[tuple[str, float, float | None]]
 
 
 def measure(spark: SparkSession, scratch: Path, payload_bytes: int, total_bytes: int, rounds: int = 3) -> Figures:
-    """For a log of so many bytes of values, and one of a quarter."""
-    small = _measure(spark, scratch, payload_bytes, total_bytes // 4, rounds)
+    """For a log of so many bytes of values, and one of half of them."""
+    small = _measure(spark, scratch, payload_bytes, total_bytes // 2, rounds)
     return [*_measure(spark, scratch, payload_bytes, total_bytes, rounds), (*small[0][:2], None)]
 
 
@@ -38,8 +39,13 @@ def _measure(spark: SparkSession, scratch: Path, payload_bytes: int, total_bytes
     cached.count()
     ours, theirs, memory = scratch / "ours", scratch / "theirs", scratch / "memory"
 
+    def clean() -> None:
+        """Nobody pays for removing what was there, nor for what another left for the disk to do."""
+        for left in (ours, theirs, memory):
+            shutil.rmtree(left, ignore_errors=True)
+        os.sync()
+
     def export() -> None:
-        shutil.rmtree(ours, ignore_errors=True)
         jobs.export(spark, str(path), str(ours))
 
     try:
@@ -47,15 +53,16 @@ def _measure(spark: SparkSession, scratch: Path, payload_bytes: int, total_bytes
         times = take_turns(
             {
                 "ours": export,
-                "theirs": lambda: frame.write.mode("overwrite").parquet(str(theirs)),
-                "memory": lambda: cached.write.mode("overwrite").parquet(str(memory)),
+                "theirs": lambda: frame.write.parquet(str(theirs)),
+                "memory": lambda: cached.write.parquet(str(memory)),
             },
             rounds,
+            clean,
         )
     finally:
         cached.unpersist(blocking=True)
-        for left in (ours, theirs, memory, path):
-            shutil.rmtree(left, ignore_errors=True)
+        clean()
+        shutil.rmtree(path, ignore_errors=True)
     mine, jvm, from_memory = times["ours"].median, times["theirs"].median, times["memory"].median
     label = f"export, {payload_bytes} B, {total_bytes >> 20} MiB"
     return [
