@@ -198,12 +198,14 @@ class Group:
     def _fetch(self, wish: Wish, share: Part | None, now_ms: int) -> tuple[DeliveryBatch, int | None]:
         if not self._has_begun:
             self._begin(now_ms)
-        parts: list[Part] = [] if share is None else [share]
         deadline_ms = now_ms + wish.lease_ms
-        left = wish.most - (0 if share is None else share.batch.num_rows)
+        parts, left = [], wish.most
+        if share is not None:
+            parts, left = [share], left - share.batch.num_rows
+            if not left:
+                return self._batch(parts, deadline_ms), None
         try:
-            if left > 0:
-                left -= self._fetch_expired(left, deadline_ms, now_ms, parts)
+            left -= self._fetch_expired(left, deadline_ms, now_ms, parts)
             while left > 0 and (fresh := self._cut_fresh(left)) is not None:
                 self._deliver(fresh, deadline_ms, now_ms)
                 parts.append(fresh)
