@@ -18,6 +18,7 @@ from duramen.formats import make
 from duramen.log import pieces
 from duramen.log.directory import list_log
 from duramen.log.pieces import PieceVerifier
+from duramen.log.retention import Retention
 from duramen.spark import jobs
 from tests.log.conftest import FORMATS, options, write  # noqa: F401
 
@@ -150,13 +151,36 @@ def test_a_segment_that_vanishes_is_one_clear_error(
     real = module._run
 
     def remove_then_run(*args: Any) -> Any:
-        shutil.rmtree(damaged / "segments")
+        shutil.rmtree(damaged / "segments", ignore_errors=True)  # a second time, too
         return real(*args)
 
     monkeypatch.setattr(module, "_run", remove_then_run)
     with pytest.raises(duramen.StorageError, match="no such file") as caught:
         jobs.verify(spark, str(damaged))
     assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("piece_bytes", [None, 5000])
+def test_segments_that_retention_removes_meanwhile(
+    spark: SparkSession, tmp_path: Path, piece_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("duramen.spark.jobs.verify")
+    real = module._run
+    root = tmp_path / "events"
+    with duramen.open(root, "a", format="keratin", segment_max_bytes=20_000) as log:
+        for number in range(60):
+            log.append_batch([b"%d" % number * 20] * 50)
+        bases = [segment.base_offset for segment in log.segments]
+
+        def retain_then_run(*args: Any) -> Any:
+            log.retain(Retention(before_offset=bases[2]))
+            return real(*args)
+
+        monkeypatch.setattr(module, "_run", retain_then_run)
+        report = jobs.verify(spark, str(root), piece_bytes=piece_bytes)
+    assert [segment.base_offset for segment in report.segments] == bases[2:]
+    assert "segments-removed" in [finding.code for finding in report.findings]
+    assert report.ok
 
 
 def test_wrong_paths_and_options(spark: SparkSession, tmp_path: Path) -> None:

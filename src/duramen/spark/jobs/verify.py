@@ -2,7 +2,8 @@
 
 The driver lists names and reads the sidecar; it opens no record but those at the places where a large segment is cut.
 Small segments are gathered into tasks, large ones are cut along their index (`duramen.log.pieces`). Where a piece finds
-anything, its segment is checked again in one go, so that the findings are those of the in-process check.
+anything, its segment is checked again in one go, so that the findings are those of the in-process check. A segment that
+is gone when its turn comes may have been removed by retention: `Verifier.conclude` judges that.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from duramen.disk import PosixDisk
+from duramen.errors import StorageError
 from duramen.formats import make
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
 from duramen.log.pieces import Piece, PieceReport, PieceVerifier, cut
 from duramen.log.report import Report
-from duramen.log.verify import Checked
+from duramen.log.verify import Checked, missing
 from duramen.spark.jobs.tasks import cores, distribute
 
 if TYPE_CHECKING:
@@ -139,25 +141,31 @@ def _size(unit: _Unit) -> int:
     return stop - unit.piece.start.position
 
 
-def _check(task: _Task) -> list[Checked | PieceReport]:
-    """In an executor: check the units of one task."""
+def _check(task: _Task) -> list[Checked | PieceReport | StorageError]:
+    """In an executor: check the units of one task; the error for one whose file is gone."""
     verifier = task.log.verifier()
-    answers: list[Checked | PieceReport] = []
+    answers: list[Checked | PieceReport | StorageError] = []
     for unit in task.units:
-        if unit.piece is not None:
-            answers.append(verifier.check_piece(unit.files, unit.piece, is_last=unit.is_last))
-        else:
-            whole = verifier.check_alone(unit.files, is_last=unit.is_last)
-            answers.append(whole or verifier.check(unit.files, is_last=unit.is_last))
+        try:
+            answers.append(_check_unit(verifier, unit))
+        except StorageError as error:
+            answers.append(missing(error))
     return answers
+
+
+def _check_unit(verifier: PieceVerifier, unit: _Unit) -> Checked | PieceReport:
+    if unit.piece is not None:
+        return verifier.check_piece(unit.files, unit.piece, is_last=unit.is_last)
+    whole = verifier.check_alone(unit.files, is_last=unit.is_last)
+    return whole or verifier.check(unit.files, is_last=unit.is_last)
 
 
 def _joined(
     driver: PieceVerifier, directory: Directory, units: Sequence[_Unit], answers: Sequence[Any]
-) -> list[Checked | None]:
-    """The segments' reports; None for one that has to be checked in one go."""
-    pieces: dict[int, list[PieceReport]] = {}
-    checked: list[Checked | None] = [None] * len(directory.segments)
+) -> list[Checked | StorageError | None]:
+    """The segments' reports; None for one that has to be checked in one go, the error for one that is gone."""
+    pieces: dict[int, list[Any]] = {}
+    checked: list[Checked | StorageError | None] = [None] * len(directory.segments)
     for unit, answer in zip(units, answers, strict=True):
         if unit.piece is not None:
             pieces.setdefault(unit.number, []).append(answer)
@@ -165,7 +173,11 @@ def _joined(
             checked[unit.number] = answer
     for number, parts in pieces.items():
         is_last = number == len(directory.segments) - 1
-        checked[number] = driver.join(directory.segments[number], parts, is_last=is_last)
+        gone = next((part for part in parts if isinstance(part, StorageError)), None)
+        try:
+            checked[number] = gone or driver.join(directory.segments[number], parts, is_last=is_last)
+        except StorageError as error:
+            checked[number] = missing(error)
     return checked
 
 
