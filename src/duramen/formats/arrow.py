@@ -48,14 +48,14 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_KEPT_BYTES = 48 << 20  # who takes batches one after the other often holds a few until the next one is there
+_KEPT_BYTES = 32 << 20  # who takes batches one after the other often holds a few until the next one is there
 _UNUSED = 3  # references while nobody uses the memory: the block, the local name, the argument of the question
 
 
 def allocate(size_bytes: int, position: int = 0) -> memoryview:
     """Memory that is not cleared first, because all of it will be written.
 
-    Each thread keeps its last blocks, 48 MiB at most, and uses them again once nothing refers to them any more: fresh
+    Each thread keeps its last blocks, 32 MiB at most, and uses them again once nothing refers to them any more: fresh
     memory of this size comes from the operating system page by page, which costs more than what is written into it. It
     lies in its page as a file's bytes at ``position`` lie in theirs: the operating system copies such memory a fifth
     faster."""
