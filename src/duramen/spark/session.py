@@ -9,10 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from duramen.errors import DuramenError, UsageError
@@ -107,8 +110,14 @@ def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: b
     for name, value in {**DEFAULTS, **local, **conf}.items():
         builder = builder.config(name, value)
     try:
-        with _put_away(noise if not verbose else None):
+        with _put_away(noise if not verbose else None), _signals_afterwards():
             spark = builder.getOrCreate()
+    except KeyboardInterrupt:
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            active.stop()
+        _end_gateway()
+        raise
     except Exception as error:  # whatever the JVM's start-up throws
         raise DuramenError(
             f"Spark did not start with the master {master!r}: {_reason(error, noise)}",
@@ -116,6 +125,32 @@ def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: b
         ) from error
     spark.sparkContext.setLogLevel("WARN" if verbose else "OFF")
     return spark
+
+
+@contextmanager
+def _signals_afterwards() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM until the JVM is up, which takes seconds. In between, nobody would end it: it cannot tell
+    its port to a process that is gone, and runs for ever. Signals are not blocked: the JVM would inherit that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in caught:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number in caught:
+            if signal.getsignal(number) is note:  # otherwise it is the one that pyspark has put there
+                signal.signal(number, before[number])
+    if came:
+        os.kill(os.getpid(), came[0])
 
 
 @contextmanager
