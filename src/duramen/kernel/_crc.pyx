@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled `crc32`, `crc32c` and `digest`; their twins and their contract are in reference.py.
 
-Takes any C-contiguous buffer, whatever its item type, as its bytes. `crc_variants`, `crc_with` and `digest_with` exist for the tests
-alone: they reach the implementations that this CPU could run but that are not the fastest here.
+Takes any C-contiguous buffer, whatever its item type, as its bytes. `crc_variants`, `crc_with` and `digest_with` exist
+for the tests alone: they reach the implementations that this CPU could run but that are not the fastest here.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

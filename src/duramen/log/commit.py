@@ -268,10 +268,9 @@ class GroupCommit:
         with self._lock:
             self._crowd = len(group) + len(self._queue)
             if self._queue:
-                self._queue[0].leads = True
-                self._queue[
-                    0
-                ].wake()  # at once: who sees that it leads may sleep again, and must not be woken from that
+                leader = self._queue[0]
+                leader.leads = True
+                leader.wake()  # at once: who sees that it leads may sleep again, and must not be woken from that
             else:
                 self._leading = False
             first = _chain(group)
