@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import duramen
+from duramen.disk import PosixDisk
 from duramen.errors import StorageError
-from duramen.log import parallel, verify
+from duramen.formats.base import Role
+from duramen.log import overtaken, parallel, pieces, verify
+from duramen.log.directory import list_log
 from duramen.log.retention import Retention
 
 SEGMENTED = ("durable-log", "keratin", "rustlog", "osiris")
@@ -56,6 +59,58 @@ def test_segments_that_go_while_the_first_is_checked(
         (note,) = [found for found in report.findings if found.code not in ("missing-index", "stale-manifest")]
         assert (note.code, note.message) == ("segments-removed", "3 segments were removed meanwhile, and left out")
         assert (note.first_offset, note.last_offset) == (0, bases[3] - 1)
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_all_segments_go_while_the_first_is_checked(
+    tmp_path: Path, name: str, in_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1 if in_threads else 1 << 60)
+    with filled(tmp_path / "log", name) as log:
+        for rounds in (1, 3):
+            left, first = [rounds], log.first_offset
+
+            def removing(_done_bytes: int, left: list[int] = left) -> None:
+                if left[0]:
+                    left[0] -= 1
+                    log.append_batch([b"new"] * 10)
+                    log.seal()
+                    log.retain(Retention(before_offset=log.next_offset))
+
+            report = verify.verify(str(tmp_path / "log"), progress=removing)
+            assert report.ok
+            assert [segment.base_offset for segment in report.segments] == [s.base_offset for s in log.segments]
+            notes = [found for found in report.findings if found.code == "segments-removed"]
+            assert len(notes) == 1
+            assert "removed meanwhile: all that were listed" in notes[0].message
+            assert (notes[0].first_offset, notes[0].last_offset) == (first, log.first_offset - 1)
+
+
+def test_a_log_that_never_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overtaken, "ATTEMPTS", 3)
+    with filled(tmp_path / "log", "keratin") as log:
+
+        def removing(_done_bytes: int) -> None:
+            log.append(b"new")
+            log.seal()
+            log.retain(Retention(before_offset=log.next_offset))
+
+        with pytest.raises(StorageError, match=r"has been removed meanwhile \(verify a copy"):
+            verify.verify(str(tmp_path / "log"), progress=removing)
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_an_index_that_goes_before_its_segment_is_cut(tmp_path: Path, name: str) -> None:
+    """Where a segment is divided among threads, its index has to be looked at first."""
+    with filled(tmp_path / "log", name) as log:
+        fmt, path = log.codec, Path(log.segments[0].path)
+    disk = PosixDisk()
+    directory = list_log(disk, str(tmp_path / "log"), fmt)
+    assert pieces.cut(disk, directory, directory.segments[0], fmt, 100)
+    (tmp_path / "log" / directory.segments[0].derived[Role.INDEX].path).unlink()
+    assert pieces.cut(disk, directory, directory.segments[0], fmt, 100) == []
+    assert path.exists()
 
 
 @pytest.mark.parametrize("name", SEGMENTED)

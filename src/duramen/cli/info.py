@@ -6,6 +6,7 @@ that of the damage.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
 from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, safe, size, to_json
 from duramen.disk import PosixDisk
-from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
+from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError
 from duramen.formats.base import Capabilities, Role
 from duramen.log import sequences
 from duramen.log.directory import LogFile, SegmentFiles, list_log
@@ -26,6 +27,7 @@ from duramen.log.reader import Log
 COUNT_BYTES = 64 << 20
 """Logs up to this size are walked through, which counts their records and meets their damage; a larger one would
 take too long."""
+ATTEMPTS = 10
 SEGMENTS_SHOWN = 20
 """Of a log with more segments, so many of the newest are listed, and the oldest. JSON has them all."""
 
@@ -46,8 +48,8 @@ def command(path: LogPath, format: FormatName = None, option: FormatOptions = No
 
 
 def run(target: Target, *, json: bool = False) -> int:
-    gathering = _Gathering(target)
-    info = gathering.run()
+    gathering = _gathered(target)
+    info = gathering.info
     if json:
         print(to_json(asdict(info), indent=2))
     else:
@@ -55,6 +57,16 @@ def run(target: Target, *, json: bool = False) -> int:
     if gathering.error is not None:
         raise gathering.error
     return 0
+
+
+def _gathered(target: Target) -> _Gathering:
+    """What is there; looked for again where retention removed some of it meanwhile."""
+    for _ in range(ATTEMPTS):
+        gathering = _Gathering(target)
+        gathering.run()
+        if not gathering.is_overtaken:
+            break
+    return gathering
 
 
 # --- what to print
@@ -113,6 +125,8 @@ class _Gathering:
 
     def __init__(self, target: Target) -> None:
         self.error: DuramenError | None = None
+        self.is_overtaken = False
+        """Whether a file went before its turn came."""
         self._target = target
         self._codec = target.codec
         self._directory = list_log(PosixDisk(), target.path, self._codec)
@@ -199,6 +213,7 @@ class _Gathering:
             return None
 
     def _note(self, error: DuramenError, path: str | None = None) -> None:
+        self.is_overtaken |= isinstance(error, StorageError) and error.errno == errno.ENOENT
         error.path = error.path or path or self.info.path
         if str(error) not in self.info.problems:
             self.info.problems.append(str(error))
@@ -210,14 +225,16 @@ def _producers(log: Log) -> dict[str, int]:
     return {name.decode("utf-8", "backslashreplace"): last.sequence for name, last in sorted(known.items())}
 
 
-def _count(log: Log) -> int:
-    """How many records there are, their checksums checked on the way."""
+def _count(log: Log) -> int | None:
+    """How many records there are, their checksums checked on the way; None where some are removed meanwhile."""
     count = 0
     try:
         for batch in log.batches(columns=("offset",)):
             count += batch.num_rows
     except IncompleteHeaderError:
         pass  # a torn header ends the log; in the middle of one it was noted before
+    except OffsetError:
+        return None
     return count
 
 
@@ -257,7 +274,7 @@ def _summary(info: Info) -> Iterator[tuple[str, str | Cell]]:
         yield "offsets", held if info.next_offset > info.first_offset else f"none yet, next {info.next_offset}"
     if info.records is not None:
         yield "records", f"{info.records:,}"
-    elif info.first_offset is not None and info.next_offset is not None and info.segment_bytes > COUNT_BYTES:
+    elif info.first_offset is not None and info.next_offset is not None and not info.problems:
         most = info.next_offset - info.first_offset
         yield "records", f"at most {most:,}; `duramen verify` checks and counts them"
     yield "size", f"{exact_size(info.size_bytes)} in {number(len(info.segments), 'segment')}"

@@ -11,6 +11,7 @@ system refuses. What is promised after a crash:
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
@@ -157,6 +158,18 @@ class Disk(Protocol):
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         """Share a page of ``size_bytes`` in the file at ``path``; a writer makes it, zero-filled, if need be."""
+
+
+def map_if_there(disk: Disk, path: str) -> memoryview | None:
+    """The bytes of a file that others may remove at any moment; None where it is gone."""
+    if disk.kind(path) != Kind.FILE:
+        return None
+    try:
+        return disk.map(path).data
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
 
 
 def write_all(file: File, position: int, data: Buffer) -> None:

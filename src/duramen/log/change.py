@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
-from duramen.disk.base import Kind, write_all
+from duramen.disk.base import Kind, map_if_there, write_all
 from duramen.errors import CorruptionError
 from duramen.log.sidecar import DIRECTORY
 
@@ -98,10 +98,11 @@ def _put(disk: Disk, path: str, content: bytes) -> None:
 def pending(disk: Disk, root: str) -> Change | None:
     """The change that was decided and perhaps not finished."""
     path = _journal(root)
-    if disk.kind(path) != Kind.FILE:
+    raw = map_if_there(disk, path)
+    if raw is None:
         return None
     try:
-        return Change.decode(bytes(disk.map(path).data))
+        return Change.decode(bytes(raw))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(
             f"the list of a change that was not finished cannot be read: {error}",

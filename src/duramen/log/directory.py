@@ -5,10 +5,12 @@ Reads names and sizes only. A log may also be a single segment file that somebod
 
 from __future__ import annotations
 
+import errno
 import posixpath
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from duramen.disk import Disk
 from duramen.disk.base import Kind
@@ -19,6 +21,8 @@ from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.log.sidecar import read_config
 
 SUBDIRECTORIES = ("segments", "groups", "tmp")
+ATTEMPTS, ATTEMPTS_S = 20, 0.01
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,19 @@ def format_at(disk: Disk, path: str, name: str | None, options: dict[str, Any]) 
                 f"{option} is {config.options[option]} in this log and cannot become {fmt.options[option]}", path=path
             )
     return fmt
+
+
+def while_files_go(disk: Disk, path: str, look: Callable[[], T]) -> T:
+    """What ``look`` makes of a log whose files others may remove meanwhile, as retention does: where a file is gone
+    that was there, it looks again."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return look()
+        except StorageError as error:
+            if error.errno != errno.ENOENT or disk.kind(path) != Kind.DIRECTORY:
+                raise
+            time.sleep(ATTEMPTS_S)  # an index may go a moment before its segment
+    return look()
 
 
 def list_log(disk: Disk, path: str, fmt: Format) -> Directory:

@@ -15,7 +15,7 @@ from typing import Any
 
 from duramen import kernel
 from duramen.disk import Disk
-from duramen.disk.base import Kind
+from duramen.disk.base import Kind, map_if_there
 from duramen.errors import CorruptionError
 from duramen.log.sidecar import DIRECTORY, VERSION, replace_file
 
@@ -76,9 +76,10 @@ class Journal:
 def read_journal(disk: Disk, root: str) -> Journal | None:
     """The journal of the last repair; None where there was none."""
     path = posixpath.join(root, NAME)
-    if disk.kind(root) != Kind.DIRECTORY or disk.kind(path) != Kind.FILE:
+    raw = map_if_there(disk, path) if disk.kind(root) == Kind.DIRECTORY else None
+    if raw is None:
         return None
-    body, _, crc = bytes(disk.map(path).data).rstrip(b"\n").rpartition(b"\n")
+    body, _, crc = bytes(raw).rstrip(b"\n").rpartition(b"\n")
     try:
         if crc != b"%08x" % kernel.crc32c(body):
             raise ValueError("checksum mismatch")

@@ -22,7 +22,7 @@ import posixpath
 from dataclasses import dataclass, replace
 
 from duramen.disk import Disk
-from duramen.disk.base import Kind
+from duramen.disk.base import Kind, map_if_there
 from duramen.errors import CorruptionError
 from duramen.formats import Format
 from duramen.log import ledger
@@ -71,10 +71,11 @@ def path_of(root: str) -> str:
 def read(disk: Disk, root: str) -> Pending | None:
     """The marker of the log at ``root``; None where no transaction is under way."""
     path = path_of(root)
-    if disk.kind(path) != Kind.FILE:
+    raw = map_if_there(disk, path)
+    if raw is None:
         return None
     try:
-        tree = json.loads(bytes(disk.map(path).data))
+        tree = json.loads(bytes(raw))
         if tree["duramen"] != VERSION:
             raise CorruptionError("unknown version of a transaction's marker", path=path, hint="a newer program's")
         before, after = (None if mark is None else Watermark(*mark) for mark in (tree["before"], tree["after"]))

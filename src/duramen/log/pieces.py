@@ -70,9 +70,9 @@ def cut(disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, piec
         return []
     try:
         segment = fmt.open_segment(disk.map(directory.full(files.segment.path)).data, files.base)
+        index = _index(disk, directory, files, fmt, segment)
     except DuramenError:
         return []
-    index = _index(disk, directory, files, fmt, segment)
     stride = 0
     if Role.INDEX not in files.derived and not fmt.capabilities.explicit_offsets:
         stride = segment.scan(segment.start, max_records=1).end.position - segment.start.position

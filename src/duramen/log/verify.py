@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from duramen.disk import Disk, PosixDisk
-from duramen.disk.base import Kind
+from duramen.disk.base import Kind, map_if_there
 from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError, UnknownVersionError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
@@ -32,6 +32,7 @@ from duramen.log.evidence import Evidence
 from duramen.log.index_check import REINDEX, IndexChecker, short_indexes
 from duramen.log.journal import refuse_unfinished
 from duramen.log.losses import KnownLoss, covered, read_losses
+from duramen.log.overtaken import OvertakenError, until_it_holds
 from duramen.log.report import Finding, Report, SegmentReport, counted
 from duramen.log.running import Running
 from duramen.metrics import process as process_counters
@@ -69,6 +70,10 @@ def check_log(
     disk: Disk, path: str, fmt: Format, progress: Progress | None = None, findings: Sequence[Finding] = ()
 ) -> Report:
     """Check a log whose format is known. ``findings`` are those that were made on the way."""
+    return until_it_holds(lambda: _check_listed(disk, path, fmt, progress, findings))
+
+
+def _check_listed(disk: Disk, path: str, fmt: Format, progress: Progress | None, findings: Sequence[Finding]) -> Report:
     evidence = Evidence(disk, path, fmt)  # first: what it knows of is then there, though a writer goes on
     directory = list_log(disk, path, fmt)
     if sum(files.segment.size_bytes for files in directory.segments) >= THREADS_FROM_BYTES:
@@ -228,7 +233,14 @@ class Verifier:
         """What is there now, and how many of the segments that were there at first are gone from the beginning."""
         listed = list_log(self._disk, self.report.path, self._fmt)
         there = {files.segment.path for files in listed.segments}
-        return listed, next((n for n, one in enumerate(self._directory.segments) if one.segment.path in there), 0)
+        segments = self._directory.segments
+        removed = next((n for n, one in enumerate(segments) if one.segment.path in there), len(segments))
+        if segments and removed == len(segments):
+            raise OvertakenError(
+                "every segment that was to be checked has been removed meanwhile", count=removed,
+                path=self.report.path, offset=segments[0].base, hint="verify a copy, which `duramen copy` makes",
+            )  # fmt: skip
+        return listed, removed
 
     def _check_repair(self) -> None:
         """A repair that was stopped half-way leaves a log in between."""
@@ -514,15 +526,16 @@ class Verifier:
             return
         if file.name.role == Role.LOCK:
             return
-        for problem in self._fmt.check_file(file.name.role, self._disk.map(path).data, file.name):
+        data = map_if_there(self._disk, path)
+        if data is None:
+            return  # a group's old state, which goes when it has a new one
+        for problem in self._fmt.check_file(file.name.role, data, file.name):
             self._problem(path, problem)
 
     def _check_against_log(self) -> None:
-        files = {
-            file.path: self._disk.map(self._directory.full(file.path)).data
-            for file in self._directory.others
-            if file.name.role in (Role.MANIFEST, Role.CHECKPOINT)
-        }
+        described = [file for file in self._directory.others if file.name.role in (Role.MANIFEST, Role.CHECKPOINT)]
+        mapped = {file.path: map_if_there(self._disk, self._directory.full(file.path)) for file in described}
+        files = {path: data for path, data in mapped.items() if data is not None}
         files |= self._evidence.log_files  # as they were before the segments were listed
         if self._disk.kind(self.report.path) == Kind.DIRECTORY:
             for name in self._fmt.log_files([], 0).keys() - files.keys():

@@ -52,6 +52,8 @@ class Window:
         self._to_offset = MAX_OFFSET + 1 if to_offset is None else to_offset
         self._records_left = 2**63 - 1 if max_records is None else max_records
         self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
+        self._from_the_beginning = from_offset is None
+        """Nothing was handed out yet, and nothing in particular asked for: wherever the log begins will do."""
         self._resume: tuple[int, Cursor] | None = None
         """The segment's base and the place where the last pass ended, so that following does not walk it again."""
 
@@ -63,6 +65,7 @@ class Window:
                 needed.append(extra)
         while True:
             for batch in self._pass(needed, verify, follow):
+                self._from_the_beginning = False
                 yield batch if needed == wanted else batch.select(wanted)
                 if self._done():
                     return
@@ -119,6 +122,9 @@ class Window:
         log = self._log
         log._look_again(error)
         first = log._bases[0] if log._bases else 0
+        if self._from_the_beginning:
+            self._next = max(self._next, first)
+            return
         state = read_state(log._disk, log.path)
         if (state.retained_until if state.begun_until >= first else first) > self._next:
             raise OffsetError(

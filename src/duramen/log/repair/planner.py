@@ -22,7 +22,7 @@ from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersio
 from duramen.formats import Format
 from duramen.formats.base import Role, Segment, Severity
 from duramen.formats.fixed_slot import SlotSegment, parse_slots, print_slots
-from duramen.log.directory import Directory, SegmentFiles, list_log
+from duramen.log.directory import Directory, SegmentFiles, list_log, while_files_go
 from duramen.log.ending import Ending
 from duramen.log.evidence import Evidence
 from duramen.log.losses import covered, read_losses
@@ -86,8 +86,12 @@ def make_plan(
     progress: Progress | None = None,
 ) -> Plan:
     """The plan for the log at ``path``. ``problem`` is what was found out about it on the way to its format."""
-    report = check_log(disk, path, fmt, progress, [] if problem is None else [problem])
-    return Planner(disk, path, fmt, strategy, report, strays=strays).run()
+
+    def plan() -> Plan:
+        report = check_log(disk, path, fmt, progress, [] if problem is None else [problem])
+        return Planner(disk, path, fmt, strategy, report, strays=strays).run()
+
+    return while_files_go(disk, path, plan)
 
 
 class Planner:
@@ -102,6 +106,12 @@ class Planner:
         self._directory: Directory = list_log(disk, path, fmt)
         self._evidence = Evidence(disk, path, fmt)
         self._report = report
+        checked = {segment.path: segment for segment in report.segments}
+        self._segments = [
+            (files, checked[found])
+            for files in self._directory.segments
+            if (found := self._directory.full(files.segment.path)) in checked  # a writer may have begun others since
+        ]
         self._known = read_losses(disk, path)
         self.plan = Plan(path, fmt.name, strategy, findings=self._report.findings)
         self._held: list[_Held] = []
@@ -137,7 +147,7 @@ class Planner:
 
     def _dialect(self) -> Format:
         """The format as a sound segment is written; a damaged one may look like another dialect."""
-        for files, report in zip(self._directory.segments, self._report.segments, strict=True):
+        for files, report in self._segments:
             if report.ending == Ending.CLEAN and report.records and not self._said_of(report.path):
                 data = self._disk.map(self._full(files.segment.path)).data
                 return self._fmt.continuing(self._fmt.open_segment(data, files.base))
@@ -150,7 +160,7 @@ class Planner:
         by_path: dict[str, list[Finding]] = {}
         for finding in self._report.findings:
             by_path.setdefault(finding.path, []).append(finding)
-        for files, report in zip(self._directory.segments, self._report.segments, strict=True):
+        for files, report in self._segments:
             data = self._disk.map(self._full(files.segment.path)).data
             held = _Held(files, report, files.base or 0, data, findings=by_path.get(report.path, []))
             if self._fmt.capabilities.segments and self._in_question(held):

@@ -17,7 +17,7 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Cursor
 from duramen.kernel.layout import Stop
-from duramen.log.directory import Directory, SegmentFiles, format_at, kind_of, list_log
+from duramen.log.directory import Directory, SegmentFiles, format_at, kind_of, list_log, while_files_go
 from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
 from duramen.log.repair import Hold, not_held
@@ -67,7 +67,7 @@ def reindex(
     refuse_unfinished(disk, path)
     fmt = format_at(disk, path, format, options)
     if dry_run:
-        return _Reindexing(disk, path, fmt, hold, dry_run=True).run()
+        return while_files_go(disk, path, lambda: _Reindexing(disk, path, fmt, hold, dry_run=True).run())
     sidecar = Sidecar(disk, path)
     sidecar.lock()
     try:

@@ -17,6 +17,7 @@ from duramen.disk import PosixDisk
 from duramen.errors import StorageError
 from duramen.formats import make
 from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
+from duramen.log.overtaken import until_it_holds
 from duramen.log.pieces import Piece, PieceReport, PieceVerifier, cut
 from duramen.log.report import Report
 from duramen.log.verify import Checked, missing
@@ -68,7 +69,7 @@ def verify(
 ) -> Report:
     """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores)."""
     whole = os.path.abspath(path)  # executors run elsewhere
-    return _named(_verify(spark, whole, format, piece_bytes, options), whole, path)
+    return _named(until_it_holds(lambda: _verify(spark, whole, format, piece_bytes, options)), whole, path)
 
 
 def _named(report: Report, whole: str, path: str) -> Report:
