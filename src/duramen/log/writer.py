@@ -7,6 +7,7 @@ disk, so the writer is poisoned: it answers no later append, and reopening runs 
 
 from __future__ import annotations
 
+import os
 import posixpath
 import threading
 import time
@@ -91,6 +92,7 @@ class WritableLog(Log):
         if on_damage not in ("raise", "truncate"):
             raise UsageError(f"on_damage={on_damage!r} is neither 'raise' nor 'truncate'")
         self._clock = clock
+        self._pid = os.getpid()
         self._durability = _checked(durability)
         self._limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._poison: BaseException | None = None
@@ -230,6 +232,7 @@ class WritableLog(Log):
         self, batch: intake.Batch, durability: str | None, timeout_s: float | None, producer: Claim | None = None
     ) -> Any:
         sync = (self._durability if durability is None else _checked(durability)) == "fsync"
+        self._check_process()  # before it queues: in a child nobody may be there to answer
         return self._commit.submit(Request(_Work(batch, sync, producer), batch.nbytes, batch.num_rows), timeout_s)
 
     def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
@@ -280,6 +283,9 @@ class WritableLog(Log):
 
     def close(self) -> None:
         """Bring everything to the disk, write the derived files, and let the log go."""
+        if self.is_inherited:
+            self._let_go()
+            return
         if self._timer is not None:
             self._timer.close()
         with self._closing:
@@ -289,12 +295,31 @@ class WritableLog(Log):
                 if self._poison is None:
                     self._control("close")
             finally:
-                if self._sequences is not None:
-                    self._sequences.close()
-                self._active.close()
-                self._sidecar.release()
-                self.counters.unlist()
-                super().close()
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the files as they are."""
+        if self._sequences is not None:
+            self._sequences.close()
+        self._active.close()
+        self._sidecar.release()
+        self.counters.unlist()
+        super().close()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child of the process that opened the log. The lock is its parent's, and what it
+        knows of the log's end is what was true at the fork: it may read, and writes nothing, not even when it closes
+        the log."""
+        return os.getpid() != self._pid
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise UsageError(
+                f"the log was opened by process {self._pid}: a child of it cannot write to it",
+                path=self.path,
+                hint="open it after the fork, in the one process that is to write",
+            )
 
     def _control(self, name: str) -> None:
         self._check_usable()
@@ -302,6 +327,7 @@ class WritableLog(Log):
 
     def _check_usable(self) -> None:
         self._check_open()
+        self._check_process()
         if self._poison is not None:
             raise PoisonedError(
                 f"an earlier write or sync failed: {self._poison}",

@@ -89,8 +89,10 @@ class Pool:
             return entry
 
     def _serves(self, entry: _Entry, for_append: bool) -> bool:
-        is_usable = not entry.log._closed and getattr(entry.log, "_poison", None) is None
-        return is_usable and (entry.is_writer or not for_append)
+        log = entry.log
+        if isinstance(log, WritableLog) and (log._poison is not None or log.is_inherited):
+            return False
+        return not log._closed and (entry.is_writer or not for_append)
 
     def _give_back(self, entry: _Entry) -> None:
         with self._guard:

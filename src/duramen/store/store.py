@@ -103,6 +103,7 @@ class Store:
         self._pool = Pool(max_open_segments)
         self._options = options
         self._threads: ThreadPoolExecutor | None = None
+        self._threads_pid = 0
         kind = self._disk.kind(self.root)
         if kind not in (Kind.DIRECTORY, Kind.MISSING):
             raise UsageError("a store is a directory", path=self.root)
@@ -304,7 +305,8 @@ class Store:
         if len(numbers) == 1:
             work(numbers[0])
             return
-        if self._threads is None:
+        if self._threads is None or self._threads_pid != os.getpid():  # a forked child has none of the threads
+            self._threads_pid = os.getpid()
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="duramen-store")
         futures = [self._threads.submit(work, number) for number in numbers]
         errors = [error for future in futures if (error := future.exception()) is not None]
