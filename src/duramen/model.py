@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from duramen.errors import UsageError
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 OFFSET = pa.field("offset", pa.int64(), nullable=False)
@@ -75,6 +77,23 @@ def to_us(when: datetime | int | str) -> int:
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return (when - EPOCH) // timedelta(microseconds=1)
+
+
+def checked_us(when: datetime | int | str) -> int:
+    """`to_us` of what a caller gave: `UsageError` where that is no time, or none that 63 bits can hold.
+
+    >>> checked_us("2023-11-14T22:13:20Z")
+    1700000000000000
+    """
+    if not isinstance(when, datetime | int | str):
+        raise UsageError(f"{when!r} is no time", hint="give a datetime, ISO 8601 text or epoch milliseconds")
+    try:
+        us = to_us(when)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{when!r} is no time: {error}", hint="ISO 8601, or milliseconds since 1970") from error
+    if not -(2**63) < us < 2**63:
+        raise UsageError(f"the time {when!r} is out of range")
+    return us
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:

@@ -60,7 +60,7 @@ def test_everything_is_read_and_nothing_is_written(write: Write, format_name: st
     assert snapshot(root) == before
 
 
-@pytest.mark.parametrize("offset", [-1, 257, 10**12])
+@pytest.mark.parametrize("offset", [-1, 257, 10**12, 2**63, 2**70])
 def test_an_offset_that_is_not_there(write: Write, format_name: str, offset: int) -> None:
     root = write(format_name, 120, 130, 7)
     with (
@@ -230,6 +230,20 @@ def test_a_closed_log_says_so(write: Write) -> None:
     log.close()
     with pytest.raises(duramen.UsageError, match="closed"):
         log.read(0)
+
+
+@pytest.mark.parametrize("when", ["yesterday", 1.5, 2**70, -(2**62), [1]])
+def test_what_is_no_time(write: Write, when: object) -> None:
+    log = duramen.open(write("keratin", 3))
+    for act in (log.offset_at, lambda time: log.scan(from_time=time), lambda time: log.batches(to_time=time)):
+        with pytest.raises(duramen.UsageError, match="is no time|out of range"):
+            act(when)  # type: ignore[arg-type]
+    log.close()
+
+
+def test_a_column_that_is_asked_for_twice(write: Write) -> None:
+    with duramen.open(write("keratin", 3)) as log, pytest.raises(duramen.UsageError, match="twice: value, value"):
+        log.batches(columns=["value", "value"])
 
 
 def test_an_empty_log(write: Write, format_name: str, tmp_path: Path) -> None:

@@ -19,11 +19,17 @@ import pytest
 import duramen
 from duramen.disk import PosixDisk
 from duramen.formats import make
+from duramen.model import HEADERS
 from duramen.testing import FaultyDisk
 from tests.log.conftest import options, value
 from tests.log.writing import ORDERED, START_MS, Open, codes, content, snapshot, values
 
 # --- bad input: a clear error, and the log is as it was
+
+
+def twice(name: str) -> pa.Table:
+    """A table in which a column is there twice."""
+    return pa.Table.from_arrays([pa.array([value(9)])] * 3, names=["value", "key", name])
 
 
 def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any]]]:
@@ -41,6 +47,8 @@ def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any
         "numbers": ("value: ", lambda log: log.append_batch([1, 2])),
         "a null in a list": ("null", lambda log: log.append_batch([v, None])),
         "a null in an array": ("null", lambda log: log.append_batch(pa.array([v, None]))),
+        "two value columns": ("two columns 'value'", lambda log: log.append_batch(twice("value"))),
+        "two keys": ("two columns 'key'", lambda log: log.append_batch(twice("key"))),
         "no value column": ("no column 'value'", lambda log: log.append_batch(pa.table({"key": [v]}))),
         "unknown column": ("'colour'", lambda log: log.append_batch(pa.table({"value": [v], "colour": ["red"]}))),
         "value of another type": ("'value'", lambda log: log.append_batch(pa.table({"value": [1.5]}))),
@@ -64,6 +72,14 @@ def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any
         cases["headers as text"] = ("headers", lambda log: log.append(v, headers=["ab"]))
         cases["a header without a value"] = ("headers", lambda log: log.append(v, headers=[("a",)]))
         cases["a header without a name"] = ("headers", lambda log: log.append(v, headers=[(None, b"v")]))
+        cases["headers as a number"] = ("headers", lambda log: log.append(v, headers=5))
+        cases["a header that is not Unicode"] = ("headers", lambda log: log.append(v, headers=[("\ud800", v)]))
+        none = pa.table({"value": [v], "headers": pa.array([[None]], HEADERS.type)})
+        cases["a header that is null"] = ("headers.*null", lambda log: log.append_batch(none))
+        names = pa.array([b"\xff"]).view(pa.string())
+        raw = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([names, pa.array([v])], ["key", "value"]))
+        foreign = pa.table({"value": [v], "headers": raw})
+        cases["a header whose name is no text"] = ("headers.*UTF8", lambda log: log.append_batch(foreign))
         cases["a header of numbers"] = ("headers", lambda log: log.append(v, headers=[("a", 5)]))
     when = START_MS + 10_000_000
     if not capabilities.timestamps:
@@ -81,6 +97,7 @@ def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any
         back = pa.table({"value": [v, v], "timestamp": pa.array([when, when - 1], pa.timestamp("ms"))})
         cases["times that go back"] = ("goes back", lambda log: log.append_batch(back))
         old = pa.table({"value": [v, v], "timestamp": pa.array([None, START_MS + 99], pa.timestamp("ms"))})
+        cases["why a time goes back"] = ("from 20.* to 20", lambda log: log.append_batch(old))
         cases["a time behind the present"] = ("goes back", lambda log: log.append_batch(old))
     if name == "fixed-slot":
         cases["too short"] = ("exactly record_size=16", lambda log: log.append(v[:-1]))

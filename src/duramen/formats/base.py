@@ -653,6 +653,8 @@ def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:
     for name in columns:
         if name not in known:
             raise UsageError(f"{fmt.name} has no column {name!r}", hint=f"its columns: {', '.join(known)}")
+    if len(set(columns)) < len(columns):
+        raise UsageError(f"a column is asked for twice: {', '.join(columns)}")
     return tuple(columns)
 
 

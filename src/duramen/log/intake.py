@@ -15,7 +15,7 @@ from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import schema_for
 from duramen.formats.values import Values
-from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, to_us
+from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us
 
 __all__ = ["Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "stamp"]
 
@@ -42,7 +42,7 @@ def one(
     if headers:
         columns["headers"] = _array([_pairs(headers)], HEADERS.type, "headers")
     if timestamp is not None:
-        columns["timestamp"] = pa.array([_us(timestamp)], pa.int64()).view(TIMESTAMP.type)
+        columns["timestamp"] = pa.array([checked_us(timestamp)], pa.int64()).view(TIMESTAMP.type)
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     fmt.accept(batch)
     return batch
@@ -83,29 +83,19 @@ def _accepted(fmt: Format, values: Values) -> Values:
 def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
     try:
         return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, UnicodeError) as error:
         raise UsageError(f"{name}: {error}") from error
 
 
-def _pairs(headers: Iterable[Any]) -> list[dict[str, Any]]:
+def _pairs(headers: object) -> list[dict[str, Any]]:
+    if not isinstance(headers, Iterable):
+        raise UsageError(f"headers are pairs of text and bytes, not {headers!r}", hint='such as [("name", b"value")]')
     pairs = []
     for pair in headers:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise UsageError(f"headers are pairs of text and bytes, not {pair!r}", hint='such as [("name", b"value")]')
         pairs.append({"key": pair[0], "value": pair[1]})
     return pairs
-
-
-def _us(timestamp: datetime | int | str) -> int:
-    if not isinstance(timestamp, datetime | int | str):
-        raise UsageError(f"{timestamp!r} is no time", hint="give a datetime, ISO 8601 text or epoch milliseconds")
-    try:
-        us = to_us(timestamp)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{timestamp!r} is no time: {error}") from error
-    if not -(2**63) < us < 2**63:
-        raise UsageError(f"the time {timestamp!r} is out of range")
-    return us
 
 
 def _whole(table: pa.Table) -> pa.RecordBatch:
@@ -125,6 +115,8 @@ def _neutral(fmt: Format, batch: pa.RecordBatch) -> pa.RecordBatch:
     for name, column in zip(names, batch.columns, strict=True):
         if name == "offset":
             continue
+        if name in kept:
+            raise UsageError(f"there are two columns {name!r}", hint="give each of them once")
         if name not in COLUMNS and name not in extras:
             raise UnsupportedFieldError(f"{fmt.name} has no place for the column {name!r}")
         if name in COLUMNS and column.null_count == len(column) and name != "value":
@@ -136,8 +128,20 @@ def _neutral(fmt: Format, batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(column if column.type == wanted else column.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(f"column {name!r}: {error}") from error
+        if name == "headers":
+            _check_headers(arrays[-1])
         kept.append(name)
     return pa.RecordBatch.from_arrays(arrays, names=kept)
+
+
+def _check_headers(column: pa.Array) -> None:
+    """What an Arrow type does not say: that each header is there, and that its key is text."""
+    if column.flatten().null_count:
+        raise UsageError("column 'headers': a header is null", hint="leave it out: only its value may be null")
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"column 'headers': {error}") from error
 
 
 def merge(parts: Sequence[Batch]) -> Batch:
@@ -193,9 +197,11 @@ def stamp(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]
     return batch, max(last_us, int(times.max())) if len(times) else last_us
 
 
-def goes_back(batch: Batch, last_us: int) -> bool:
-    """Whether a time that the caller gave is before the one that precedes it."""
+def goes_back(batch: Batch, last_us: int) -> tuple[int, int] | None:
+    """The first time that the caller gave and that is before the one that precedes it, and that one."""
     if not has_times(batch):
-        return False
+        return None
     given = batch.column("timestamp").view(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
-    return bool(len(given)) and (int(given[0]) < last_us or bool((np.diff(given) < 0).any()))
+    before = np.append(last_us, given[:-1])
+    back = np.flatnonzero(given < before)
+    return (int(given[back[0]]), int(before[back[0]])) if len(back) else None

@@ -37,7 +37,7 @@ from duramen.log.rows import records_of
 from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_watermark
 from duramen.log.verify import verify
 from duramen.log.window import Time, Window, us_of
-from duramen.model import Record, to_us
+from duramen.model import MAX_OFFSET, Record, checked_us
 
 MAX_OPEN_SEGMENTS = 64
 FOLLOW_POLL_S = 0.05
@@ -276,8 +276,7 @@ class Log:
             from_offset, to_offset, from_time=from_time, to_time=to_time,
             max_records=max_records, max_bytes=max_bytes, follow=follow,
         )  # fmt: skip
-        for batch in batches:
-            yield from records_of(batch)
+        return (record for batch in batches for record in records_of(batch))
 
     def batches(
         self,
@@ -310,7 +309,7 @@ class Log:
         unit = self.codec.capabilities.timestamps
         if unit is None:
             raise UsageError(f"{self.format} records have no time", path=self.path)
-        wanted = to_us(timestamp)
+        wanted = checked_us(timestamp)
         try:
             with self._guard:  # nobody looks at the directory meanwhile: segments are counted
                 return self._offset_at(wanted)
@@ -485,7 +484,7 @@ class Log:
     def _base_of(self, offset: int) -> int | None:
         """The base of the segment that would hold ``offset``."""
         bases = self._bases
-        if offset < 0 or not bases:
+        if not 0 <= offset <= MAX_OFFSET or not bases:
             return None
         if len(bases) == 1:
             return bases[0]

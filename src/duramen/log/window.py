@@ -20,7 +20,7 @@ from duramen.formats.base import Cursor
 from duramen.log.compaction.state import read_state
 from duramen.log.ending import Ending, judge_rows
 from duramen.log.opened import OpenSegment
-from duramen.model import MAX_OFFSET, to_us
+from duramen.model import MAX_OFFSET, checked_us
 
 if TYPE_CHECKING:
     from duramen.log.reader import Log
@@ -44,8 +44,8 @@ class Window:
         self._log = log
         if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
             raise UsageError(f"{log.format} records have no time", path=log.path)
-        self._from_us = None if from_time is None else to_us(from_time)
-        self._to_us = None if to_time is None else to_us(to_time)
+        self._from_us = None if from_time is None else checked_us(from_time)
+        self._to_us = None if to_time is None else checked_us(to_time)
         self._next = max(from_offset or 0, 0)
         if self._from_us is not None and from_time is not None:
             self._next = max(self._next, log.offset_at(from_time))

@@ -39,7 +39,7 @@ from duramen.log.sequences import Claim, Sequences, is_damaged, is_there
 from duramen.log.sidecar import Config, Sidecar, Watermark, read_config, replace_file
 from duramen.metrics import LogCounters
 from duramen.metrics import process as process_counters
-from duramen.model import MAX_OFFSET
+from duramen.model import MAX_OFFSET, from_us
 
 DURABILITIES = ("write", "fsync")
 PUBLISH_EVERY_US = 1_000_000
@@ -422,9 +422,11 @@ class WritableLog(Log):
         taken, stamped, last_us = [], [], self._last_us
         for request, batch in zip(group, batches, strict=True):
             batch, latest_us = intake.stamp(batch, now_us, last_us if limits.ordered_timestamps else 0)
-            if limits.ordered_timestamps and intake.goes_back(batch, last_us):
+            back = intake.goes_back(batch, last_us) if limits.ordered_timestamps else None
+            if back is not None:
+                given, before = (from_us(us) or f"{us} µs" for us in back)
                 request.error = UsageError(
-                    f"a timestamp goes back behind {last_us} µs, which {self.format} forbids", path=self.path
+                    f"a timestamp goes back, from {before} to {given}, which {self.format} forbids", path=self.path
                 )
                 continue
             last_us = latest_us
