@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 __version__ = "0.1.0"
 
-Path = str | os.PathLike[str]
+Path = str | bytes | os.PathLike[str]
 
 
 @overload
@@ -87,24 +87,25 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     0
     b'hello'
     """
-    if is_address(os.fspath(path)):
-        disk, path = disk_for(os.fspath(path))
+    path = os.fsdecode(path)
+    if is_address(path):
+        disk, path = disk_for(path)
         options = {"disk": disk, **options}
     if mode == "r":
-        return ConsumableLog(os.fspath(path), format=format, **options)
+        return ConsumableLog(path, format=format, **options)
     if mode == "a":
-        return ConsumableWritableLog(os.fspath(path), format=format, **options)
+        return ConsumableWritableLog(path, format=format, **options)
     raise UsageError(f"mode {mode!r} is not known", hint='it is "r" or "a"')
 
 
 def detect(path: Path) -> Detected:
     """Which format lies at ``path``, and why. Raises `DetectionError` where that cannot be told."""
-    return _detect(PosixDisk(), os.fspath(path))
+    return _detect(PosixDisk(), os.fsdecode(path))
 
 
 def verify(path: Path, *, format: str | None = None, **options: Any) -> Report:
     """Check every byte of the log at ``path``."""
-    return _verify(os.fspath(path), format=format, **options)
+    return _verify(os.fsdecode(path), format=format, **options)
 
 
 def convert(
@@ -133,7 +134,7 @@ def convert(
     1
     """
     return _convert(
-        os.fspath(src), os.fspath(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
+        os.fsdecode(src), os.fsdecode(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
         source_options=source_options, **options,
     )  # fmt: skip
 
@@ -152,7 +153,7 @@ def copy(
     ``until_offset``: without that record and all behind it; ``until_time``: without the first record of that time or
     later, and all behind it."""
     return _copy(
-        os.fspath(src), os.fspath(dst), until_offset=until_offset, until_time=until_time, format=format, **options
+        os.fsdecode(src), os.fsdecode(dst), until_offset=until_offset, until_time=until_time, format=format, **options
     )
 
 
@@ -177,7 +178,7 @@ def repair(
     >>> print(duramen.repair(path))
     nothing to repair
     """
-    return _repair(os.fspath(path), plan_only=plan_only, strategy=strategy, format=format, **options)
+    return _repair(os.fsdecode(path), plan_only=plan_only, strategy=strategy, format=format, **options)
 
 
 __all__ = [

@@ -313,6 +313,6 @@ def _ignore(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> AsyncLog:
+def open(path: duramen.Path, mode: str = "r", **options: Any) -> AsyncLog:
     """Like `duramen.open`, to be used with ``async with`` or awaited."""
-    return AsyncLog(os.fspath(path), mode, options)
+    return AsyncLog(os.fsdecode(path), mode, options)

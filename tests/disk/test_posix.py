@@ -76,7 +76,7 @@ def test_a_new_file_has_mode_644_and_is_not_inherited(tmp_path: Path) -> None:
 
 def test_a_descriptor_in_use_is_not_closed(tmp_path: Path) -> None:
     """Its number would go to the next file that is opened, and the bytes of the first one there."""
-    file = posix.PosixFile(str(tmp_path / "a"), os.O_CREAT)
+    file = posix.PosixFile("a", str(tmp_path / "a"), os.O_CREAT)
     with file._descriptor as descriptor:
         file.close()
         other = os.open(tmp_path / "b", os.O_CREAT | os.O_WRONLY)
@@ -362,7 +362,7 @@ def test_unknown_processors_have_no_futex(machine: str, monkeypatch: pytest.Monk
 def test_a_sandbox_that_forbids_the_futex(tmp_path: Path) -> None:
     """The call answers ENOSYS or EPERM: the page polls."""
     path = tmp_path / "page"
-    page = posix.PosixPage(str(path), 4, writable=True)
+    page = posix.PosixPage("page", str(path), 4, writable=True)
     with open(path, "rb") as file:
         page._word = futex.Word(file.fileno(), lambda *_: -1)
     timer = threading.Timer(0.05, page.store, [b"abcd"])

@@ -236,7 +236,7 @@ def test_a_closed_log_says_so(write: Write) -> None:
 def test_what_is_no_time(write: Write, when: object) -> None:
     log = duramen.open(write("keratin", 3))
     for act in (log.offset_at, lambda time: log.scan(from_time=time), lambda time: log.batches(to_time=time)):
-        with pytest.raises(duramen.UsageError, match="is no time|out of range"):
+        with pytest.raises(duramen.UsageError, match=r"is no time|out of range"):
             act(when)  # type: ignore[arg-type]
     log.close()
 

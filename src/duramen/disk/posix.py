@@ -1,7 +1,8 @@
 """The real disk: a thin layer over the calls of the operating system, with nothing kept between two of them.
 
 It retries no failed sync, follows no policy and syncs nothing by itself. What it does add: a descriptor is never used
-by one thread after another closed it, a lock is let go by forked children, and every refusal names its file.
+by one thread after another closed it, a lock is let go by forked children, every refusal names its file, and a relative
+path means the same all the time: a program that changes its directory keeps its logs.
 """
 
 from __future__ import annotations
@@ -60,9 +61,7 @@ def _open(path: str, flags: int, mode: int = _MODE) -> int:
     if stat.S_ISREG(kind):
         return descriptor
     os.close(descriptor)
-    error = StorageError("not a regular file", path=path)
-    error.errno = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
-    raise error
+    raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "Not a regular file")
 
 
 def _write_whole(descriptor: int, data: Buffer, position: int) -> None:
@@ -120,9 +119,9 @@ class MappedFile:
     """A read-only mapping. Bytes that another process cuts off while they are mapped cannot be read any more: the
     operating system ends a process that touches them. Duramen itself never shortens a file that may be mapped."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, at: str) -> None:
         try:
-            descriptor = _open(path, os.O_RDONLY)
+            descriptor = _open(at, os.O_RDONLY)
             try:
                 filled = os.fstat(descriptor).st_size > 0
                 self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if filled else None
@@ -162,10 +161,12 @@ _sync_range = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_in
 
 
 class PosixFile(File):
-    def __init__(self, path: str, flags: int) -> None:
+    """``path`` is what it is called, ``at`` where it lies; so are those of the classes below."""
+
+    def __init__(self, path: str, at: str, flags: int) -> None:
         self.path = path
         try:
-            self._descriptor = _Descriptor(_open(path, os.O_WRONLY | flags))
+            self._descriptor = _Descriptor(_open(at, os.O_WRONLY | flags))
         except OSError as error:
             raise refused(error, path) from error
 
@@ -226,11 +227,11 @@ _locks: weakref.WeakSet[PosixLock | PosixGate] = weakref.WeakSet()
 class PosixLock(Lock):
     """flock on a file that is never removed: a name that comes and goes could be locked twice."""
 
-    def __init__(self, path: str, note: bytes) -> None:
+    def __init__(self, path: str, at: str, note: bytes) -> None:
         self._path = path
         self._mutex = threading.Lock()
         self._descriptor: int | None = None
-        descriptor = _take(path)
+        descriptor = _take(path, at)
         try:
             # The note first and the cut afterwards: whoever looks in between sees a note, not an empty file.
             _write_whole(descriptor, note, 0)
@@ -269,8 +270,9 @@ class PosixGate(Gate):
     """flock on a descriptor that stays open. One thread at a time. A forked child gets a descriptor of its own: what it
     inherits is its parent's lock."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, at: str) -> None:
         self._path = path
+        self._at = at
         self._descriptor: int | None = None
         self._held = False
         _locks.add(self)
@@ -292,14 +294,14 @@ class PosixGate(Gate):
         """The descriptor, locked. Where the file was removed meanwhile, the one that is there now."""
         while True:
             if self._descriptor is None:
-                self._descriptor = _open(self._path, os.O_RDWR | os.O_CREAT)
+                self._descriptor = _open(self._at, os.O_RDWR | os.O_CREAT)
                 self._file = os.fstat(self._descriptor)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise locked(self._path, os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)) from None
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(self._file, os.stat(self._path)):
+                if os.path.samestat(self._file, os.stat(self._at)):
                     return self._descriptor
             self.abandon()
 
@@ -324,16 +326,16 @@ class PosixGate(Gate):
         self.abandon()
 
 
-def _take(path: str) -> int:
-    """A descriptor that holds the lock of the file that ``path`` names."""
+def _take(path: str, at: str) -> int:
+    """A descriptor that holds the lock of the file that ``at`` names."""
     patience = time.monotonic() + _PROBE_PATIENCE_S
     while True:
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        descriptor = _open(at, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = os.fstat(descriptor)
             try:
-                named = os.stat(path)
+                named = os.stat(at)
             except FileNotFoundError:
                 named = None
             if named is not None and os.path.samestat(held, named):
@@ -378,13 +380,13 @@ class PosixPage(Page):
     One page at a time may be writable: whoever opens one holds the log's lock.
     """
 
-    def __init__(self, path: str, size_bytes: int, *, writable: bool) -> None:
+    def __init__(self, path: str, at: str, size_bytes: int, *, writable: bool) -> None:
         self._path = path
         self._size_bytes = size_bytes
         self._mutex = threading.Lock()
         self._closed = False
         try:
-            number = _open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+            number = _open(at, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
             self._descriptor = _Descriptor(number)
             missing = futex.WORD_BYTES + size_bytes - os.fstat(number).st_size
             if missing > 0:
@@ -457,9 +459,23 @@ class PosixPage(Page):
 
 
 class PosixDisk(Disk):
+    """A relative path is relative to the directory in which the process was when the disk was made. Errors name it as
+    it was given."""
+
+    def __init__(self) -> None:
+        try:
+            self._here = os.getcwd()
+        except FileNotFoundError:  # it was removed: only absolute paths lead anywhere
+            self._here = ""
+
+    def _at(self, path: str) -> str:
+        if "\0" in path:
+            raise StorageError("a path cannot hold a null character", path=path)
+        return f"{self._here}/{path}" if path and self._here and not path.startswith("/") else path
+
     def kind(self, path: str) -> Kind:
         try:
-            mode = os.stat(path).st_mode
+            mode = os.stat(self._at(path)).st_mode
         except FileNotFoundError:
             return Kind.MISSING
         except OSError as error:
@@ -471,12 +487,12 @@ class PosixDisk(Disk):
     def list(self, path: str, within: Sequence[str] = ()) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(self._at(path)) as entries:
                 for entry in sorted(entries, key=lambda e: e.name):
                     try:
                         if entry.is_dir():
                             if entry.name in within:
-                                below = self.list(entry.path)
+                                below = self.list(f"{path}/{entry.name}")
                                 found += [(f"{entry.name}/{name}", size) for name, size in below]
                         elif entry.is_file():
                             found.append((entry.name, entry.stat().st_size))
@@ -489,61 +505,61 @@ class PosixDisk(Disk):
 
     def directories(self, path: str) -> Sequence[str]:
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(self._at(path)) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as error:
             raise refused(error, path) from error
 
     def size(self, path: str) -> int:
         try:
-            return os.stat(path).st_size
+            return os.stat(self._at(path)).st_size
         except OSError as error:
             raise refused(error, path) from error
 
     def space(self, path: str) -> tuple[int, int]:
         try:
-            found = os.statvfs(path)
+            found = os.statvfs(self._at(path))
         except OSError as error:
             raise refused(error, path) from error
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def map(self, path: str) -> Mapped:
-        return MappedFile(path)
+        return MappedFile(path, self._at(path))
 
     def make_directory(self, path: str) -> None:
         try:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(self._at(path), exist_ok=True)
         except OSError as error:
             raise refused(error, path) from error
 
     def create(self, path: str) -> File:
-        return PosixFile(path, os.O_CREAT | os.O_EXCL)
+        return PosixFile(path, self._at(path), os.O_CREAT | os.O_EXCL)
 
     def open(self, path: str) -> File:
-        return PosixFile(path, 0)
+        return PosixFile(path, self._at(path), 0)
 
     def replace(self, source: str, target: str) -> None:
         try:
-            os.replace(source, target)
+            os.replace(self._at(source), self._at(target))
         except OSError as error:
-            missing = isinstance(error, FileNotFoundError) and not os.path.lexists(source)
+            missing = isinstance(error, FileNotFoundError) and not os.path.lexists(self._at(source))
             raise refused(error, source if missing else target) from error
 
     def remove(self, path: str) -> None:
         try:
-            os.unlink(path)
+            os.unlink(self._at(path))
         except OSError as error:
             raise refused(error, path) from error
 
     def remove_directory(self, path: str) -> None:
         try:
-            os.rmdir(path)
+            os.rmdir(self._at(path))
         except OSError as error:
             raise refused(error, path) from error
 
     def sync_directory(self, path: str) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 if not _flush_device(descriptor):
                     os.fsync(descriptor)
@@ -554,16 +570,16 @@ class PosixDisk(Disk):
 
     def lock(self, path: str, note: bytes) -> Lock:
         try:
-            return PosixLock(path, note)
+            return PosixLock(path, self._at(path), note)
         except OSError as error:
             raise refused(error, path) from error
 
     def gate(self, path: str) -> Gate:
-        return PosixGate(path)
+        return PosixGate(path, self._at(path))
 
     def is_locked(self, path: str) -> bool:
         try:
-            descriptor = _open(path, os.O_RDONLY)
+            descriptor = _open(self._at(path), os.O_RDONLY)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -579,4 +595,4 @@ class PosixDisk(Disk):
         return False
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
-        return PosixPage(path, size_bytes, writable=writable)
+        return PosixPage(path, self._at(path), size_bytes, writable=writable)

@@ -92,13 +92,13 @@ class Store:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | bytes | os.PathLike[str],
         *,
         max_open_segments: int = MAX_OPEN_SEGMENTS,
         disk: Disk | None = None,
         **options: Any,
     ) -> None:
-        self.root = os.fspath(path)
+        self.root = os.fsdecode(path)
         self._disk = disk if disk is not None else PosixDisk()
         self._pool = Pool(max_open_segments)
         self._options = options
