@@ -105,6 +105,7 @@ class GatedFile:
 
 class GatedDisk(PosixDisk):
     def __init__(self) -> None:
+        super().__init__()
         self.is_shut = False
         self.word = threading.Semaphore(0)
 
