@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from duramen.formats.base import Role
+from duramen.formats.index import Index
 from tests.damage.logs import Base, Place
 
 Files = dict[str, bytes]
@@ -227,17 +229,45 @@ def indexes(base: Base) -> Iterator[Damage]:
             yield Damage("stale index", which, f"{path} cut to {size}", _replace(path, lambda raw, n=size: raw[:n]))
         for size in _entry_boundaries(base, path):
             yield Damage("short index", which, f"{path} cut to {size}", _replace(path, lambda raw, n=size: raw[:n]))
+        for kind, label, content in _other_entries(base, path):
+            yield Damage(kind, which, f"{path} {label}", _replace(path, lambda _raw, new=content: new))
         more = base.files[path] + base.files[path][-16:]
         yield Damage("stale index", which, f"{path} with more", _replace(path, lambda _raw, more=more: more))
         yield Damage("empty file", f"index of the {which}", path, _replace(path, lambda _raw: b""))
 
 
-def _entry_boundaries(base: Base, path: str) -> list[int]:
-    """Where an index can be cut between two entries: without the last one, and in the middle."""
+def _index(base: Base, path: str) -> Index:
     known = base.codec.classify(path)
     assert known is not None
     index = base.codec.open_index(known.role, base.files[path], base.base_of(path))
     assert index is not None
+    return index
+
+
+def _other_entries(base: Base, path: str) -> Iterator[tuple[str, str, bytes]]:
+    """The index with an entry missing, doubled or in another's place, between others that are right."""
+    index, raw = _index(base, path), base.files[path]
+    bounds = [index.start + row * index.entry_bytes for row in range(len(index) + 1)]
+    entries = [raw[start:end] for start, end in pairwise(bounds)]
+    head, middle = raw[: index.start], len(entries) // 2
+    if len(entries) < 4:
+        return
+    for row in (0, middle):
+        yield "gap in an index", f"without entry {row}", head + b"".join(entries[:row] + entries[row + 1 :])
+    changed = {
+        f"with entry {middle} twice": entries[: middle + 1] + entries[middle:],
+        f"with entry {middle} instead of the next": [*entries[: middle + 1], entries[middle], *entries[middle + 2 :]],
+        f"with entries {middle - 1} and {middle} swapped": [
+            *entries[: middle - 1], entries[middle], entries[middle - 1], *entries[middle + 1 :]
+        ],
+    }  # fmt: skip
+    for label, parts in changed.items():
+        yield "index out of order", label, head + b"".join(parts)
+
+
+def _entry_boundaries(base: Base, path: str) -> list[int]:
+    """Where an index can be cut between two entries: without the last one, and in the middle."""
+    index = _index(base, path)
     return [index.start + count * index.entry_bytes for count in sorted({len(index) - 1, len(index) // 2})]
 
 

@@ -136,3 +136,39 @@ def test_a_writer_in_another_process_that_rolls_and_removes(tmp_path: Path, name
         assert writer.poll() is None
         writer.kill()
     assert all(report.ok for report in reports), [f for report in reports for f in report.findings if not report.ok]
+
+
+APPENDER = """
+import sys, duramen
+with duramen.open(sys.argv[1], "a", durability="write", segment_max_bytes=1_000_000) as log:
+    print("ready", flush=True)
+    while True:
+        log.append_batch([b"x" * 50] * 30)
+"""
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_a_writer_in_another_process_that_appends(tmp_path: Path, name: str) -> None:
+    """Entries that come between two looks, a segment whose index is not begun, half of a write: none is news."""
+    root = tmp_path / "log"
+    more = {"index_stride_bytes": 512} if name == "keratin" else {}
+    duramen.open(root, "a", format=name, **more).close()
+    with subprocess.Popen([sys.executable, "-c", APPENDER, str(root)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        found = [finding for _ in range(40) for finding in duramen.verify(root).findings]
+        assert writer.poll() is None
+        writer.kill()
+    assert {finding.code for finding in found} <= {"being-written"}
+
+
+def test_a_log_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    with filled(tmp_path / "log", "rustlog") as log:
+        paths = [Path(segment.path) for segment in log.segments]
+
+    def removing(_done_bytes: int) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    with pytest.raises(StorageError, match="no such file"):
+        verify.verify(str(tmp_path / "log"), progress=removing)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats.index import Index
+from duramen.formats.index import Index, Places
 from duramen.formats.structs import Block, Buffer
 from duramen.formats.values import Values
 from duramen.kernel.layout import Columns, FrameColumns, ScanEnd, Stop, UInt32s
@@ -467,6 +467,12 @@ class Format(ABC):
         """Whether an index that names positions, and is right as far as it goes, lacks entries at its end. Where the
         rules leave room, or the settings that it was made with are not known, it does not."""
         return False
+
+    def skips_entries(self, places: Places, start: int) -> int | None:
+        """The first entry of an index before which another one is missing, where it does not have one of every record.
+        ``places`` are those of all its entries, ``start`` is where the segment's records begin. None where the rules
+        leave room, or the settings that it was made with cannot be told."""
+        return None
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         """What is wrong with a file that is no segment, judged by its own bytes."""

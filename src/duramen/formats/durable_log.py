@@ -115,7 +115,7 @@ class DurableLog(FrameFormat):
 
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index:
         rows, rest = table(buf, 0, [("offset", "<u8"), ("position", "<u8")])
-        return Index(rows["offset"], rows["position"], rest_bytes=rest)
+        return Index(rows["offset"], rows["position"], rest_bytes=rest, dense=True)
 
     def ends_early(self, index: Index, segment: Segment) -> bool:
         return lacks_a_row(index, segment)

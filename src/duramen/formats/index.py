@@ -7,9 +7,9 @@ there. Entries are not copied: a look-up reads the few that a binary search touc
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,8 @@ class Index:
     """Bytes behind the last whole entry: a torn entry."""
     records_win: bool = False
     """The record's own checksum covers what is repeated: where they differ, the index is wrong."""
+    dense: bool = False
+    """Whether every record, or every chunk, has an entry, from the first one to the last that has one."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -54,6 +56,20 @@ class Index:
             return None
         row = bisect_right(self.timestamps_us, timestamp_us - 1) - 1
         return None if row < 0 else int(self.offsets[row])
+
+
+class Places(NamedTuple):
+    """The records that entries name: which record of the segment each is, where it starts and ends, and where the one
+    before it starts (-1 where that is not known)."""
+
+    numbers: Column
+    starts: Column
+    ends: Column
+    befores: Column
+
+    @classmethod
+    def joined(cls, parts: Sequence[Places]) -> Places:
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def table(buf: Buffer, start: int, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], int]:

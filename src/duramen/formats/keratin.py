@@ -77,7 +77,7 @@ from duramen.formats.base import (
     rows_behind,
 )
 from duramen.formats.frames import Dialect, FrameFormat, FrameSegment, UserHeaders, dump_frames, encode_frames
-from duramen.formats.index import Index, dump_index, table
+from duramen.formats.index import Index, Places, dump_index, table
 from duramen.formats.keratin_manifest import (
     MANIFEST_MAGIC,
     Manifest,
@@ -363,6 +363,19 @@ class Keratin(FrameFormat):
         can_have = frames.offset - segment.base_offset <= MAX_RELATIVE_OFFSET
         reached = int(((ends - counted_from >= stride_bytes) & can_have).sum())
         return reached > (0 if by_document else 1)
+
+    def skips_entries(self, places: Places, start: int) -> int | None:
+        """By the document no record ends a stride or more behind the last entry's and has none; by the program, which
+        goes by where records start, one does. The first entry tells them apart: see `ends_early`."""
+        stride_bytes = self.options.get("index_stride_bytes")
+        if stride_bytes is None or not len(places.starts):
+            return None
+        by_document = int(places.starts[0]) - start < stride_bytes
+        ends = places.starts if by_document else places.befores
+        wide = np.flatnonzero(ends - np.append(start, places.ends[:-1]) >= stride_bytes)
+        if not len(wide) or 2 * len(wide) > len(ends):
+            return None  # most of them: made with another stride
+        return int(wide[0])
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.GROUP_SNAPSHOT:

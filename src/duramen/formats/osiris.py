@@ -230,6 +230,7 @@ class Osiris(Format):
             start=FILE_HEADER.size,
             entry_bytes=ENTRY.size,
             rest_bytes=rest,
+            dense=True,
         )
 
     def ends_early(self, index: Index, segment: Segment) -> bool:

@@ -51,7 +51,7 @@ from duramen.formats.base import (
     rows_behind,
 )
 from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
-from duramen.formats.index import Index, dump_index, table
+from duramen.formats.index import Index, Places, dump_index, table
 from duramen.formats.structs import Field, Struct
 from duramen.kernel.layout import FrameColumns, FrameLayout, Stop
 
@@ -248,6 +248,18 @@ class RustLog(FrameFormat):
             interval = self.options.get("index_interval_records", 2**62)
         rows = rows_behind(index, segment)
         return rows is not None and rows.count > interval
+
+    def skips_entries(self, places: Places, start: int) -> int | None:
+        """An entry is missing where as many records lie between two as otherwise between three or more. The interval
+        may change, as it is an option of whoever writes."""
+        if len(places.numbers) and int(places.numbers[0]):
+            return 0
+        apart = np.diff(places.numbers)
+        if len(apart) < 2:
+            return None
+        near = np.maximum(np.append(0, apart[:-1]), np.append(apart[1:], 0))
+        wide = np.flatnonzero((apart > near) & (apart % np.maximum(near, 1) == 0))
+        return int(wide[0]) + 1 if len(wide) else None
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.CHECKPOINT:

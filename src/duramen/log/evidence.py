@@ -21,7 +21,7 @@ from duramen.formats.base import Severity
 from duramen.log.ending import Ending
 from duramen.log.report import Finding, SegmentReport
 from duramen.log.running import Digest, Running
-from duramen.log.sidecar import Sealed, Sidecar, Watermark, read_watermark
+from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, read_watermark
 
 _RESTORE = "restore the file from a copy; `duramen repair` shows what can be kept without"
 
@@ -37,6 +37,7 @@ class Evidence:
         if disk.kind(root) == Kind.DIRECTORY:
             self._sealed = Sidecar(disk, root).sealed()
             self._watermark = read_watermark(disk, root)
+        self._disk = disk
         self.log_files = _log_files(disk, root, fmt)
         """The files that describe the log, by path."""
         self._manifest = _manifest(fmt, self.log_files)
@@ -81,6 +82,15 @@ class Evidence:
     def described(self) -> Format:
         """The format with the settings that the log's own description holds, unless they are given."""
         return as_described(self._fmt, self._manifest)
+
+    def is_active(self, report: SegmentReport) -> bool:
+        """Whether a writer had this segment open, and has not closed it."""
+        mark = self._watermark
+        return mark is not None and mark.is_open and mark.base <= report.base_offset
+
+    def is_being_written(self, report: SegmentReport) -> bool:
+        """Whether one has it open at this moment."""
+        return self.is_active(report) and self._disk.is_locked(posixpath.join(self._root, DIRECTORY, "lock"))
 
     def is_closed(self, report: SegmentReport) -> bool:
         """Whether this is the active segment as a writer left it that had nothing more to write."""

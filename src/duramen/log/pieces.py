@@ -26,7 +26,7 @@ from duramen.kernel.layout import Columns, Stop
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import Ending, judge_rows
 from duramen.log.evidence import Evidence
-from duramen.log.index_check import IndexChecker
+from duramen.log.index_check import IndexChecker, Walked
 from duramen.log.report import Finding, SegmentReport
 from duramen.log.running import Digest, Running
 from duramen.log.verify import Checked, Progress, Verifier
@@ -62,6 +62,7 @@ class PieceReport:
     last_time: int | None = None
     findings: list[Finding] = field(default_factory=list)
     digest: Digest | None = None
+    walked: dict[Role, Walked] = field(default_factory=dict)
 
 
 def cut(disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, piece_bytes: int) -> list[Piece]:
@@ -154,10 +155,11 @@ class PieceVerifier(Verifier):
         """Columns that a thread fills again and again: new ones would be new memory every time."""
 
     def _open(self, files: SegmentFiles) -> _Opened:
+        derived = self._map_derived(files)
         mapped = self._disk.map(self._directory.full(files.segment.path))
         segment = self._fmt.open_segment(mapped.data, files.base)
         part = self._part()
-        return _Opened(mapped, segment, part._open_indexes(files, segment), not part.report.findings)
+        return _Opened(mapped, segment, part._open_indexes(files, derived, segment), not part.report.findings)
 
     def check_alone(self, files: SegmentFiles, *, is_last: bool) -> Checked | None:
         """Check a segment as a single piece, which is faster than `check`; None where that does not tell enough."""
@@ -198,6 +200,7 @@ class PieceVerifier(Verifier):
         elif any(not checker.is_right_up_to(answer.end.previous_offset) for checker in indexes):
             answer.is_straight = False
         answer.findings = part.report.findings
+        answer.walked = {checker.role: checker.walked for checker in indexes}
         answer.is_straight = answer.is_straight and (piece.is_last or not answer.findings)
         if running is not None and answer.is_straight:
             answer.digest = running.finish()
@@ -271,7 +274,8 @@ class PieceVerifier(Verifier):
         # Opened for its end and its length: its bytes are in the pieces' digests.
         data = self._disk.map(self._directory.full(files.segment.path)).data
         segment = self._fmt.open_segment(data, files.base)
-        part._short_index(files, report, segment, is_last=is_last)
+        walked = {role: [piece.walked[role] for piece in pieces] for role in pieces[0].walked}
+        part._lacking_entries(files, report, segment, walked, is_last=is_last)
         part._missing_index(files, report)
         part.report.findings += self._evidence.of_sealed(report, data, _joined(pieces))
         part.report.findings += self._evidence.of_watermark(report)

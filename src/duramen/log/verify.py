@@ -12,7 +12,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -24,12 +24,13 @@ from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError,
 from duramen.formats import Format, make
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
 from duramen.formats.detect import detect_directory
+from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.compaction.state import read_state
 from duramen.log.directory import Directory, Listing, LogFile, SegmentFiles, format_at, list_log
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.evidence import Evidence
-from duramen.log.index_check import REINDEX, IndexChecker, short_indexes
+from duramen.log.index_check import REINDEX, IndexChecker, Walked, found_gap, gaps, short_indexes
 from duramen.log.journal import refuse_unfinished
 from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.overtaken import OvertakenError, until_it_holds
@@ -234,7 +235,9 @@ class Verifier:
         listed = list_log(self._disk, self.report.path, self._fmt)
         there = {files.segment.path for files in listed.segments}
         segments = self._directory.segments
-        removed = next((n for n, one in enumerate(segments) if one.segment.path in there), len(segments))
+        removed = next(
+            (n for n, one in enumerate(segments) if one.segment.path in there), len(segments) if there else 0
+        )
         if segments and removed == len(segments):
             raise OvertakenError(
                 "every segment that was to be checked has been removed meanwhile", count=removed,
@@ -274,6 +277,7 @@ class Verifier:
         report = SegmentReport(path, files.base or 0, files.segment.size_bytes)
         if Role.INDEX in files.derived:
             report.index_bytes = files.derived[Role.INDEX].size_bytes
+        derived = self._map_derived(files)
         mapped = self._disk.map(path)
         try:
             segment = self._fmt.open_segment(mapped.data, files.base)
@@ -285,12 +289,12 @@ class Verifier:
             self._progress(report.size_bytes)
             return report
         report.base_offset, report.dialect = segment.base_offset, segment.dialect
-        indexes = self._open_indexes(files, segment)
+        indexes = self._open_indexes(files, derived, segment)
         running = self._evidence.running(report.base_offset, mapped.data)
         self._records(report, segment, indexes, running, is_last=is_last)
         for checker in indexes:
             checker.finish(self)
-        self._short_index(files, report, segment, is_last=is_last)
+        self._lacking_entries(files, report, segment, {c.role: [c.walked] for c in indexes}, is_last=is_last)
         self._missing_index(files, report)
         digest = None if running is None else running.finish()
         self.report.findings += self._evidence.of_sealed(report, mapped.data, digest)
@@ -426,7 +430,14 @@ class Verifier:
                     "nothing: this is preallocated space", position=end.position,
                 )  # fmt: skip
         elif end.ending == Ending.TORN:
-            rest = report.size_bytes - end.position
+            rest = len(segment.buf) - end.position
+            if self._evidence.is_being_written(report):
+                self.find(
+                    "being-written", Severity.NOTE, report.path,
+                    f"{counted(rest, 'byte')} of a write that is under way follow the last record",
+                    "nothing: another process has the log open for writing", position=end.position, first_offset=first,
+                )  # fmt: skip
+                return
             self.find(
                 "torn-tail", Severity.NOTE, report.path,
                 f"{end.why}: the last write did not finish ({counted(rest, 'byte')})", _NOTHING,
@@ -470,11 +481,17 @@ class Verifier:
 
     # --- derived files
 
-    def _open_indexes(self, files: SegmentFiles, segment: Segment) -> list[IndexChecker]:
+    def _map_derived(self, files: SegmentFiles) -> dict[Role, memoryview]:
+        """The derived files of a segment; to be mapped before it, as a writer puts records there before their entries
+        here."""
+        return {role: self._disk.map(self._directory.full(file.path)).data for role, file in files.derived.items()}
+
+    def _open_indexes(
+        self, files: SegmentFiles, derived: Mapping[Role, memoryview], segment: Segment
+    ) -> list[IndexChecker]:
         checkers = []
         for role, file in files.derived.items():
-            path = self._directory.full(file.path)
-            data = self._disk.map(path).data
+            path, data = self._directory.full(file.path), derived[role]
             for problem in self._fmt.check_file(role, data, file.name):
                 self._problem(path, problem)
             index = self._fmt.open_index(role, data, segment.base_offset)
@@ -482,9 +499,12 @@ class Verifier:
                 checkers.append(IndexChecker(path, role, index))
         return checkers
 
-    def _short_index(self, files: SegmentFiles, report: SegmentReport, segment: Segment, *, is_last: bool) -> None:
-        """An index that lacks entries at its end. That of a log that is being written, or was not closed, may."""
-        if report.ending != Ending.CLEAN or (is_last and not self._evidence.is_closed(report)):
+    def _lacking_entries(
+        self, files: SegmentFiles, report: SegmentReport, segment: Segment, walked: Mapping[Role, Sequence[Walked]],
+        *, is_last: bool,
+    ) -> None:  # fmt: skip
+        """An index that lacks entries, though those that it has are right."""
+        if report.ending != Ending.CLEAN:
             return
         paths = {role: self._directory.full(file.path) for role, file in files.derived.items()}
         if any(one.path in paths.values() and one.severity != Severity.NOTE for one in self.report.findings):
@@ -492,7 +512,18 @@ class Verifier:
         opened = {role: self._fmt.open_index(role, self._disk.map(path).data, segment.base_offset)
                   for role, path in paths.items()}  # fmt: skip
         indexes = {role: index for role, index in opened.items() if index is not None}
-        for role in [role for role in opened if role not in indexes]:
+        is_damaged = any(one.path == report.path and one.severity == Severity.DAMAGE for one in self.report.findings)
+        found = [] if is_damaged else list(gaps(self._evidence.described, segment, indexes, walked))
+        for role, row in found:
+            found_gap(self, paths[role], indexes[role], row)
+        if not found and (not is_last or self._evidence.is_closed(report)):
+            self._short_index(report, segment, paths, indexes)
+
+    def _short_index(
+        self, report: SegmentReport, segment: Segment, paths: Mapping[Role, str], indexes: Mapping[Role, Index]
+    ) -> None:
+        """An index that lacks entries at its end. That of a log that is being written, or was not closed, may."""
+        for role in paths.keys() - indexes.keys():
             self.find("short-index", Severity.WARNING, paths[role], "it is empty", REINDEX, position=0)
         for role in short_indexes(self._evidence.described, segment, indexes):
             offsets = indexes[role].offsets
@@ -508,6 +539,8 @@ class Verifier:
         """The index has to be there; one by time helps only with look-ups by time, and other programs may leave it."""
         if not self._fmt.capabilities.index or files.base is None or self.report.path == report.path:
             return  # also where a single file was asked for
+        if self._evidence.is_active(report):
+            return  # it comes with the first entries, or when the log is next opened for writing
         if Role.INDEX not in files.derived:
             self.find("missing-index", Severity.WARNING, report.path, "the segment has no index", REINDEX)
         elif self._derived - files.derived.keys():
