@@ -1,7 +1,8 @@
 """The same log for asyncio: every call that may touch the disk runs in a thread, the event loop never waits.
 
 Appends that are awaited together share a group commit, as threads do, and so do the acks of a consumer group. A call
-that is cancelled may have happened all the same; what a cancelled fetch gets is given back.
+that is cancelled may have happened all the same; what a cancelled fetch gets is given back, and what a cancelled open
+opens is closed. Whoever waits for records, however many they are, holds one thread between them: the others work.
 
 >>> import asyncio, tempfile, duramen.aio
 >>> async def main():
@@ -19,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,13 +30,16 @@ import pyarrow as pa
 
 import duramen
 from duramen.errors import UsageError
-from duramen.groups.cursors import Cursor
+from duramen.formats.base import columns_for
+from duramen.groups.cursors import Cursor, CursorState
 from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
-from duramen.groups.group import Group, GroupStatus
+from duramen.groups.group import POLL_S, Group, GroupStatus
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.groups.producers import Confirmed, Producer
-from duramen.log.reader import Log, SegmentInfo
+from duramen.groups.producers import Confirmed, Producer, ProducerState
+from duramen.log.compaction.compact import Compaction, CompactionReport
+from duramen.log.reader import FOLLOW_WAIT_S, Log, SegmentInfo
 from duramen.log.report import Report
+from duramen.log.retention import Retention, RetentionPlan
 from duramen.log.rows import records_of
 from duramen.log.window import Time
 from duramen.log.writer import Appended, WritableLog
@@ -43,6 +47,8 @@ from duramen.model import Record
 
 T = TypeVar("T")
 F = TypeVar("F", list[Delivery], DeliveryBatch)
+
+_END: Any = object()
 
 THREADS = 32
 """How many calls of one log may wait for the disk at the same time; more queue up."""
@@ -52,11 +58,20 @@ class AsyncLog:
     """A log whose methods are awaited. Made by `duramen.aio.open`; use it with ``async with`` or ``await`` it."""
 
     def __init__(self, path: str, mode: str, options: dict[str, Any]) -> None:
+        self.path = path
         self._make = partial(duramen.open, path, mode, **options)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="duramen")
         self._log: Log | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._waiting: asyncio.Task[None] | None = None
+        """The one who waits for records, for all."""
+        self._seen: object = None
+        """What it saw last; see `Log.wait`."""
 
     async def _run(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if self._closed:
+            raise UsageError("the log is closed", path=self.path)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(call, *args, **kwargs))
 
@@ -64,12 +79,16 @@ class AsyncLog:
         return self._opened().__await__()
 
     async def _opened(self) -> Self:
-        if self._log is None:
-            try:
-                self._log = await self._run(self._make)
-            except BaseException:
-                self._threads.shutdown(wait=False)
-                raise
+        async with self._opening:
+            if self._closed:
+                raise UsageError("the log is closed", path=self.path)
+            if self._log is None:
+                opening = self._threads.submit(self._make)
+                try:
+                    self._log = await asyncio.wrap_future(opening)
+                except asyncio.CancelledError:
+                    opening.add_done_callback(_close_opened)
+                    raise
         return self
 
     async def __aenter__(self) -> Self:
@@ -108,6 +127,18 @@ class AsyncLog:
     async def seal(self) -> None:
         await self._run(self._writable().seal)
 
+    async def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
+        """Append all at once and exactly once; see `WritableLog.append_once`."""
+        return await self._run(self._writable().append_once, data, writer=writer, batch=batch)
+
+    async def retain(self, rules: Retention | None = None, *, dry_run: bool = False) -> RetentionPlan:
+        """Remove the oldest segments; see `WritableLog.retain`."""
+        return await self._run(self._writable().retain, rules, dry_run=dry_run)
+
+    async def compact(self, how: Compaction | None = None, *, dry_run: bool = False) -> CompactionReport:
+        """Keep the newest record of every key; see `WritableLog.compact`."""
+        return await self._run(self._writable().compact, how, dry_run=dry_run)
+
     # --- reading
 
     async def read(self, offset: int) -> Record:
@@ -120,21 +151,46 @@ class AsyncLog:
         return await self._run(self.log.verify)
 
     async def batches(
-        self, from_offset: int | None = None, *, follow: bool = False, **bounds: Any
+        self,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = False,
+        verify: bool = True,
     ) -> AsyncIterator[pa.RecordBatch]:
         """Arrow batches; see `Log.batches`. Leaving the loop, or a cancellation, ends it at once."""
-        position = from_offset or 0
-        left = bounds.pop("max_records", None)
-        while True:
-            batches = self.log.batches(position, **bounds, max_records=left)
-            while (batch := await self._run(next, batches, None)) is not None:
-                if "offset" in batch.schema.names and batch.num_rows:
-                    position = batch.column("offset")[-1].as_py() + 1
-                left = None if left is None else left - batch.num_rows
+        names = columns_for(self.log.codec, columns)
+        bounds = from_offset, to_offset, from_time, to_time, max_records, max_bytes
+        passes = (await self._run(self.log._window, *bounds)).passes(names, verify)
+        seen: object = None
+        while (batch := await self._run(next, passes, _END)) is not _END:
+            if batch is not None:
                 yield batch
-            if not follow or (left is not None and left <= 0):
+            elif follow:
+                seen = await self._more(seen)
+            else:
                 return
-            await self._run(self.log.wait)
+
+    async def _more(self, seen: object, timeout_s: float | None = None) -> object:
+        """Return when there may be more to read than when ``seen`` was answered, or the time is over. One thread waits
+        for all."""
+        if seen is self._seen:
+            waiting = self._waiting
+            if waiting is None or waiting.done():
+                self._waiting = waiting = asyncio.ensure_future(self._wait())
+                waiting.add_done_callback(_ignore)
+            await asyncio.wait([waiting], timeout=timeout_s)
+            if waiting.done():
+                waiting.result()
+        return self._seen
+
+    async def _wait(self) -> None:
+        self._seen = await self._run(self.log.wait, FOLLOW_WAIT_S, self._seen)
 
     async def scan(self, from_offset: int | None = None, **bounds: Any) -> AsyncIterator[Record]:
         """Records in order; see `Log.scan`."""
@@ -184,11 +240,23 @@ class AsyncLog:
         assert isinstance(self.log, ConsumableLog)
         return self.log
 
+    async def cursors(self) -> list[CursorState]:
+        """Every cursor of this log."""
+        return await self._run(self._consumable().cursors)
+
+    async def producers(self) -> list[ProducerState]:
+        """Every producer that this log knows, with its last sequence."""
+        return await self._run(self._consumable().producers)
+
     async def close(self) -> None:
         """Close the log and end its threads."""
-        if self._log is not None:
-            await self._run(self._log.close)
+        if self._closed:
+            return
+        closing = None if self._log is None else self._threads.submit(self._log.close)
+        self._closed = True
         self._threads.shutdown(wait=False)
+        if closing is not None:
+            await asyncio.shield(asyncio.wrap_future(closing))
 
 
 class AsyncGroup:
@@ -207,6 +275,7 @@ class AsyncGroup:
 
     def __init__(self, log: AsyncLog, group: Group) -> None:
         self._run = log._run
+        self._more = log._more
         self.group = group
         """The group behind it."""
 
@@ -216,13 +285,24 @@ class AsyncGroup:
 
     async def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
         """Up to ``max`` records, each yours for ``lease`` seconds; see `Group.fetch`."""
-        return await self._fetched(partial(self.group.fetch, max, lease, timeout_s=timeout_s))
+        return await self._fetched(partial(self.group.fetch, max, lease), timeout_s)
 
     async def fetch_batch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> DeliveryBatch:
         """The same as an Arrow batch, without an object per record."""
-        return await self._fetched(partial(self.group.fetch_batch, max, lease, timeout_s=timeout_s))
+        return await self._fetched(partial(self.group.fetch_batch, max, lease), timeout_s)
 
-    async def _fetched(self, fetch: Callable[[], F]) -> F:
+    async def _fetched(self, fetch: Callable[[], F], timeout_s: float) -> F:
+        """Fetch until there is something, or the time is over."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout_s
+        seen: object = None
+        while True:
+            fetched, left_s = await self._fetched_now(fetch), until - clock()
+            if len(fetched) or left_s <= 0:
+                return fetched
+            seen = await self._more(seen, min(left_s, POLL_S))
+
+    async def _fetched_now(self, fetch: Callable[[], F]) -> F:
         """What the thread fetches belongs to nobody once the wait for it is cancelled: it goes back."""
         fetching = asyncio.ensure_future(self._run(fetch))
         try:
@@ -254,6 +334,10 @@ class AsyncGroup:
 
     async def status(self) -> GroupStatus:
         return await self._run(self.group.status)
+
+    async def delete(self) -> bool:
+        """Forget the group; False where there was nothing to forget."""
+        return await self._run(self.group.delete)
 
     async def reset(self, to: int | str | None = None, *, time: Time | None = None) -> int:
         """Go to an offset or a time; see `Group.reset`."""
@@ -306,6 +390,12 @@ class AsyncCursor:
 
     async def delete(self) -> bool:
         return await self._run(self.cursor.delete)
+
+
+def _close_opened(opening: Future[ConsumableLog]) -> None:
+    """In the thread that opened a log which nobody waits for any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _ignore(done: asyncio.Future[Any]) -> None:

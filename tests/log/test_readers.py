@@ -458,3 +458,64 @@ def test_following_a_log_of_another_program(tmp_path: Path) -> None:
         assert [int(following.hear().split()[0]) for _ in range(3)] == [3, 4, 5]
         following.hear()
     assert not (root / ".duramen").exists(), "reading leaves no trace"
+
+
+@pytest.mark.parametrize("is_writer", [True, False])
+def test_many_who_follow_one_log_are_all_woken(tmp_path: Path, is_writer: bool) -> None:
+    """Each looks for itself whether there is more: another thread that has seen it already does not count."""
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append(b"0")
+        source = log if is_writer else duramen.open(tmp_path / "log")
+        arrived: list[threading.Event] = [threading.Event() for _ in range(50 * 4)]
+
+        def follow(number: int) -> None:
+            for record in source.scan(from_offset=1, to_offset=51, follow=True):
+                arrived[4 * (record.offset - 1) + number].set()
+
+        threads = [threading.Thread(target=follow, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        began, late = time.monotonic(), 0
+        for offset in range(1, 51):
+            log.append(b"%d" % offset)
+            late += not all(event.wait(0.25) for event in arrived[4 * offset - 4 : 4 * offset])
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads)
+        assert late <= 2, f"{late} of 50 records came late, in {time.monotonic() - began:.1f} s"
+        source.close()
+
+
+@pytest.mark.parametrize("is_writer", [True, False])
+def test_a_log_that_is_closed_while_threads_follow_it(tmp_path: Path, is_writer: bool) -> None:
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append(b"0")
+        source = log if is_writer else duramen.open(tmp_path / "log")
+        errors: list[BaseException] = []
+
+        def follow() -> None:
+            try:
+                list(source.scan(follow=True))
+            except BaseException as error:  # noqa: BLE001
+                errors.append(error)
+
+        threads = [threading.Thread(target=follow) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        source.close()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert [str(error) for error in errors] == [f"{tmp_path / 'log'}: the log is closed"] * 4
+        with pytest.raises(duramen.UsageError, match="closed"):
+            source.wait()
+
+
+def test_a_fetch_waits_as_long_as_it_was_told(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a") as log:
+        group = log.group("g")
+        group.fetch(1)
+        began = time.monotonic()
+        for _ in range(20):
+            assert group.fetch(1, timeout_s=0.001) == []
+        assert time.monotonic() - began < 0.5

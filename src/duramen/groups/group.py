@@ -159,6 +159,7 @@ class Group:
             raise UsageError(f"max={max} is not 1 or more")
         lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
         until = time.monotonic() + timeout_s
+        seen: object = None
         while True:
             batch, next_deadline_ms = self._turn(Wish(max, lease_ms))
             left_s = until - time.monotonic()
@@ -168,7 +169,7 @@ class Group:
             if left_s <= 0:
                 return batch
             due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
-            self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001))
+            seen = self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001), seen)
 
     def _fetch_together(self, wishes: list[Wish], now_ms: int) -> list[Part | None]:
         """Records for several who came together: cut and marked once, and then divided. Fewer, or None, for those for

@@ -78,7 +78,6 @@ class Log:
         self._guard = threading.RLock()
         self._closed = False
         self._page: Page | None = None
-        self._seen = b""
         self._first_look()
 
     # --- what is there
@@ -296,11 +295,13 @@ class Log:
         ``from_offset`` and ``from_time`` are inclusive, ``to_offset`` and ``to_time`` exclusive. ``max_records`` and
         ``max_bytes`` (of values) bound the whole answer. ``columns`` decodes only those. ``follow`` waits for more
         at the end. ``verify=False`` skips the checksums."""
+        window = self._window(from_offset, to_offset, from_time, to_time, max_records, max_bytes)
+        return window.run(columns_for(self.codec, columns), follow, verify)
+
+    def _window(self, *bounds: Any) -> Window:
         self._check_open()
         self._before_read()
-        names = columns_for(self.codec, columns)
-        window = Window(self, from_offset, to_offset, from_time, to_time, max_records, max_bytes)
-        return window.run(names, follow, verify)
+        return Window(self, *bounds)
 
     def offset_at(self, timestamp: Time) -> int:
         """The first offset whose record is at or behind that time; `next_offset` if none is."""
@@ -386,28 +387,42 @@ class Log:
         reader = pa.RecordBatchReader.from_batches(schema, self.batches())
         return reader.__arrow_c_stream__(requested_schema)
 
-    def wait(self, timeout_s: float = FOLLOW_WAIT_S) -> None:
-        """Return when there may be more to read: at once when a writer acknowledges, else after a while."""
+    def wait(self, timeout_s: float = FOLLOW_WAIT_S, seen: object = None) -> object:
+        """Return when there may be more to read than when ``seen`` was answered: at once when a writer acknowledges,
+        else after ``timeout_s``. Answers what to give as ``seen`` the next time; without it, nobody waits."""
+        self._check_open()
         if self._watermark is None:  # no writer of ours has been here, though its consumers may have
-            time.sleep(FOLLOW_POLL_S)
+            time.sleep(min(timeout_s, FOLLOW_POLL_S))
+            seen = None
         else:
+            seen = self._wait_for_page(timeout_s, seen)
+        self.refresh()
+        return seen
+
+    def _wait_for_page(self, timeout_s: float, seen: object) -> bytes:
+        with self._guard:
             if self._page is None:
                 path = posixpath.join(self.path, DIRECTORY, "watermark")
                 self._page = self._disk.page(path, PAGE_BYTES, writable=False)
-            else:
-                self._page.wait(self._seen, timeout_s)
-            self._seen = self._page.load()
-        self.refresh()
+            page = self._page
+        try:
+            if isinstance(seen, bytes):
+                page.wait(seen, timeout_s)
+            return page.load()
+        except StorageError:
+            self._check_open()  # perhaps another thread closed it meanwhile
+            raise
 
     # --- life
 
     def close(self) -> None:
         """Let go of all files."""
-        self._close_segments()
-        if self._page is not None:
-            self._page.close()
-            self._page = None
-        self._closed = True
+        with self._guard:
+            self._closed = True
+            self._close_segments()
+            if self._page is not None:
+                self._page.close()
+                self._page = None
 
     def __enter__(self) -> Self:
         return self

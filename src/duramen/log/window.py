@@ -49,7 +49,7 @@ class Window:
         self._next = max(from_offset or 0, 0)
         if self._from_us is not None and from_time is not None:
             self._next = max(self._next, log.offset_at(from_time))
-        self._to_offset = MAX_OFFSET + 1 if to_offset is None else to_offset
+        self._to_offset = MAX_OFFSET + 1 if to_offset is None else min(to_offset, MAX_OFFSET + 1)
         self._records_left = 2**63 - 1 if max_records is None else max_records
         self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
         self._from_the_beginning = from_offset is None
@@ -58,20 +58,30 @@ class Window:
         """The segment's base and the place where the last pass ended, so that following does not walk it again."""
 
     def run(self, names: Sequence[str], follow: bool, verify: bool) -> Iterator[pa.RecordBatch]:
+        """The batches up to the end of the log, or on and on."""
+        seen: object = None
+        for batch in self.passes(names, verify):
+            if batch is not None:
+                yield batch
+            elif follow:
+                seen = self._log.wait(seen=seen)
+            else:
+                return
+
+    def passes(self, names: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch | None]:
+        """The batches one pass after another, with None where the log ends for now. Ends where the bounds do."""
         wanted = list(names)
         needed = list(wanted)
         for extra in ("offset", "timestamp", "value"):
             if extra not in needed and self._needs(extra):
                 needed.append(extra)
-        while True:
-            for batch in self._pass(needed, verify, follow):
+        while not self._done():
+            for batch in self._pass(needed, verify):
                 self._from_the_beginning = False
                 yield batch if needed == wanted else batch.select(wanted)
                 if self._done():
                     return
-            if not follow or self._done():
-                return
-            self._log.wait()
+            yield None
 
     def _needs(self, column: str) -> bool:
         if column == "timestamp":
@@ -81,7 +91,7 @@ class Window:
     def _done(self) -> bool:
         return self._next >= self._to_offset or self._records_left <= 0 or self._bytes_left <= 0
 
-    def _pass(self, needed: Sequence[str], verify: bool, follow: bool) -> Iterator[pa.RecordBatch]:
+    def _pass(self, needed: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch]:
         """Everything from the next offset to the present end of the log."""
         log = self._log
         bases = log._bases
@@ -97,7 +107,7 @@ class Window:
                 opened = log._segment_of(bases[number])
             except StorageError as error:
                 self._check_not_removed(error)
-                yield from self._pass(needed, verify, follow)
+                yield from self._pass(needed, verify)
                 return
             cursor = self._start(opened, number == first)
             rows = None

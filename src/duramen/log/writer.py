@@ -32,7 +32,7 @@ from duramen.log.directory import Directory, SegmentFiles, list_log
 from duramen.log.maintenance import RETENTION_INTERVAL_S, RetentionTimer
 from duramen.log.place import prepare
 from duramen.log.published import Published, publish
-from duramen.log.reader import Log
+from duramen.log.reader import FOLLOW_WAIT_S, Log
 from duramen.log.recovery import CUTS, Case, Recovered, Recovery, Step
 from duramen.log.retention import Retention, RetentionPlan, check_rules
 from duramen.log.sequences import Claim, Sequences, is_damaged, is_there
@@ -99,6 +99,9 @@ class WritableLog(Log):
         self._is_midway = False
         self._closing = threading.Lock()
         self._shown: Watermark | None = None
+        self._grown = threading.Condition()
+        self._followers = 0
+        """How many wait for the log to grow."""
         self._held: Watermark | None = None
         """In a transaction: the watermark that readers will learn of when it is committed."""
         self._sequences: Sequences | None = None
@@ -305,6 +308,7 @@ class WritableLog(Log):
         self._sidecar.release()
         self.counters.unlist()
         super().close()
+        self._wake_followers()
 
     @property
     def is_inherited(self) -> bool:
@@ -562,6 +566,8 @@ class WritableLog(Log):
             raise
         if not self._is_midway:
             self._visible = mark
+            if self._followers:
+                self._wake_followers()
 
     # --- segments
 
@@ -674,6 +680,25 @@ class WritableLog(Log):
             if self._shown is not visible:
                 self.refresh()
                 self._shown = visible
+
+    def wait(self, timeout_s: float = FOLLOW_WAIT_S, seen: object = None) -> object:
+        self._check_open()
+        if seen is not None:
+            with self._grown:
+                self._followers += 1  # before the look: whoever acknowledges looks for followers after it
+                try:
+                    if self._visible is seen:
+                        self._grown.wait(timeout_s)
+                finally:
+                    self._followers -= 1
+        self._check_open()
+        seen = self._visible
+        self._before_read()
+        return seen
+
+    def _wake_followers(self) -> None:
+        with self._grown:
+            self._grown.notify_all()
 
     @property
     def next_offset(self) -> int:
