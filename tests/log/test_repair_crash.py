@@ -11,13 +11,13 @@ from duramen.disk.crash import CrashPattern
 from duramen.disk.faulty import FaultyDisk, parse_faults
 from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import CorruptionError, LockedError, StorageError, UsageError
-from duramen.log.journal import State, read_journal
+from duramen.log.journal import State, Was, read_journal
 from duramen.log.repair import repair, undo_repair
 from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from duramen.testing.running import clocked, disk_of
 from tests.damage.damages import Damage, all_damages
-from tests.damage.logs import FORMATS, ROOT, Base, base_log, options_for, read, tree
+from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, Base, base_log, options_for, read, tree
 
 PATTERNS = (
     CrashPattern("lost", "lost"),
@@ -59,12 +59,14 @@ def do_repair(disk: SimulatedDisk | FaultyDisk, name: str, **more: bool) -> None
     assert plan.ok, plan
 
 
-def moments(disk: SimulatedDisk, name: str, *, undo: bool = False) -> Iterator[tuple[int, SimulatedDisk]]:
+def moments(
+    disk: SimulatedDisk, name: str, *, undo: bool = False, force: bool = False
+) -> Iterator[tuple[int, SimulatedDisk]]:
     """The disk after each operation of a repair, or of its undo."""
     clones: list[SimulatedDisk] = []
     disk.on_operation = lambda _number, _operation: clones.append(disk.clone())
     if undo:
-        undo_repair(ROOT, disk=disk)
+        undo_repair(ROOT, disk=disk, force=force)
     else:
         do_repair(disk, name)
     disk.on_operation = None
@@ -95,7 +97,7 @@ def test_a_power_loss_at_any_operation_of_a_repair(name: str) -> None:
         assert read(crashed, name) == expected, number
 
 
-@pytest.mark.parametrize("name", ["keratin", "fixed-slot"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_power_loss_at_any_operation_of_an_undo(name: str) -> None:
     _, _, disk = damaged(name)
     before = of_the_log(disk)
@@ -107,6 +109,69 @@ def test_a_power_loss_at_any_operation_of_an_undo(name: str) -> None:
         if journal.state != State.UNDONE:
             undo_repair(ROOT, disk=crashed, format=name, **options_for(crashed, name))
         assert of_the_log(crashed) == before, number
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_power_loss_at_any_operation_of_an_undo_that_drops_something(name: str, pattern: CrashPattern) -> None:
+    _, _, disk = damaged(name)
+    do_repair(disk, name)
+    came = append_since(disk, name)
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in tree(disk).items()})  # all of it synced
+    repaired = of_the_log(disk)
+    whole = disk.clone()
+    undo_repair(ROOT, disk=whole, format=name, force=True, **options_for(whole, name))
+    expected, states = of_the_log(whole), set()
+    for number, clone in moments(disk.clone(), name, undo=True, force=True):
+        crashed = clone.crash(pattern)
+        journal = read_journal(crashed, ROOT)
+        assert journal is not None
+        states.add(journal.state)
+        options = options_for(crashed, name)
+        if journal.state == State.DONE:
+            assert of_the_log(crashed) == repaired, number
+        elif journal.state == State.ACTING:
+            report = verify(ROOT, format=name, disk=crashed, **options)
+            assert "unfinished-repair" in {finding.code for finding in report.findings}
+            with pytest.raises(CorruptionError, match="half-way"):
+                WritableLog(ROOT, format=name, disk=crashed.clone(), **options)
+        if journal.state != State.UNDONE:
+            undo_repair(ROOT, disk=crashed, format=name, force=True, **options)
+        assert of_the_log(crashed) == expected, number
+        kept = b"".join(content for path, content in tree(crashed).items() if "/undo-" in path)
+        kept += b"".join(of_the_log(crashed).values())  # a file that the repair did not touch is left as it is
+        assert all(value in kept for value in came), number
+    assert states >= {State.DONE, State.ACTING}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_power_loss_where_the_old_name_was_taken_since(pattern: CrashPattern) -> None:
+    """An undo that is begun again must tell what came back from what came since."""
+    _, _, disk = damaged("rustlog")
+    before = of_the_log(disk)
+    do_repair(disk, "rustlog")
+    (renamed,) = (entry for entry in read_journal(disk, ROOT).entries if entry.was == Was.NAMED)  # type: ignore[union-attr]
+    files = {posixpath.join(ROOT, path): content for path, content in tree(disk).items()}
+    disk = disk_of({**files, posixpath.join(ROOT, renamed.path): b"came since"})
+    for number, clone in moments(disk.clone(), "rustlog", undo=True, force=True):
+        crashed = clone.crash(pattern)
+        journal = read_journal(crashed, ROOT)
+        assert journal is not None
+        if journal.state != State.UNDONE:
+            undo_repair(ROOT, disk=crashed, force=True)
+        assert of_the_log(crashed) == before, number
+        assert b"came since" in {content for path, content in tree(crashed).items() if "/undo-" in path}
+
+
+def append_since(disk: SimulatedDisk, name: str) -> list[bytes]:
+    """Records in the segment that was repaired, and in new ones; answers their values."""
+    values = [bytes([65 + number]) * RECORD_SIZE for number in range(4)]
+    with clocked(), WritableLog(ROOT, disk=disk) as log:
+        for value in values:
+            log.append(value)
+            if log.codec.capabilities.segments:
+                log.seal()
+    return values
 
 
 @pytest.mark.parametrize("name", FORMATS)

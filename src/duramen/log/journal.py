@@ -67,6 +67,8 @@ class Journal:
     """The files of the log once the repair was done: size and, of those that changed, CRC-32C."""
     made: bool = False
     """Whether the sidecar was made by this repair."""
+    dropped: list[str] = field(default_factory=list)
+    """Files that came since the repair and go with its undo; copies of them are in the quarantine."""
 
     def encode(self) -> bytes:
         body = json.dumps({"duramen": VERSION, **asdict(self)}, indent=1).encode()

@@ -19,18 +19,32 @@ def put_back(disk: Disk, root: str, journal: Journal) -> None:
     """Every file as it was before the repair. Can be stopped and begun again at any point."""
     journal.state = State.ACTING
     write_journal(disk, root, journal)
+    _drop(disk, root, journal)
     for entry in reversed(journal.entries):
         _put_back(disk, root, entry)
         leftover = posixpath.join(root, entry.path + ".new")
         if posixpath.dirname(entry.path) == DIRECTORY and disk.kind(leftover) == Kind.FILE:
             disk.remove(leftover)
     directories = {posixpath.dirname(posixpath.join(root, entry.path)) for entry in journal.entries}
+    directories |= {posixpath.dirname(posixpath.join(root, path)) for path in journal.dropped}
     directories |= {posixpath.join(root, journal.directory)}
     for directory in sorted(directories):
         if disk.kind(directory) == Kind.DIRECTORY:
             disk.sync_directory(directory)
     journal.state = State.UNDONE
     write_journal(disk, root, journal)
+
+
+def _drop(disk: Disk, root: str, journal: Journal) -> None:
+    """Files that came since out of the way, but for one in whose place an earlier attempt has put the original."""
+    back = {
+        entry.path
+        for entry in journal.entries
+        if entry.was == Was.NAMED and disk.kind(posixpath.join(root, entry.target)) != Kind.FILE
+    }
+    for path in journal.dropped:
+        if path not in back and disk.kind(posixpath.join(root, path)) == Kind.FILE:
+            disk.remove(posixpath.join(root, path))
 
 
 def _put_back(disk: Disk, root: str, entry: Entry) -> None:

@@ -88,14 +88,16 @@ def undo(
     ``check`` may raise as long as nothing has changed."""
     check()
     if undone.dropped:
-        _keep_what_came_since(disk, root, fmt, journal, check)
+        journal.dropped = _keep_what_came_since(disk, root, fmt, journal, check)
     put_back(disk, root, journal)
     undone.applied = True
     return undone
 
 
-def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal, check: Callable[[], None]) -> None:
-    """Copies of the files as they are now; then segments that came since out of the way."""
+def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal, check: Callable[[], None]) -> list[str]:
+    """Copies of the files as they are now. Answers those that came since, and are to go once the journal says so. Those
+    in the place of a file that comes back anyway are not among them: an undo that is begun again must not take what
+    has come back."""
     full = posixpath.join(root, posixpath.dirname(journal.directory), f"undo-{journal.number}")
     disk.make_directory(full)
     disk.sync_directory(posixpath.dirname(full))
@@ -116,10 +118,8 @@ def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal, 
         # Only these: beside them may be what an earlier undo took away before it was killed.
         remove_copies(disk, full, map(posixpath.basename, copies.values()))
         raise
-    for path in copies:
-        if path not in journal.after:
-            disk.remove(posixpath.join(root, path))
-            disk.sync_directory(posixpath.dirname(posixpath.join(root, path)))
+    replaced = {entry.path for entry in journal.entries if entry.was != Was.NAMED}
+    return [path for path in copies if path not in journal.after and path not in replaced]
 
 
 def _copy(disk: Disk, source: str, target: str) -> None:
