@@ -181,11 +181,17 @@ def test_a_delay_holds_a_returned_record_back(tmp_path: Path, clock: Clock) -> N
         (lambda group: group.nack(0, delay=-1), "delay=-1"),
         (lambda group: group.ack_many(["a"]), "neither deliveries nor offsets"),
         (lambda group: group.ack_many([1.5]), "neither deliveries nor offsets"),
+        (lambda group: group.ack(None), "neither deliveries nor offsets"),
+        (lambda group: group.ack(-1), "-1 is no offset"),
+        (lambda group: group.ack(2**63), "neither deliveries nor offsets"),
+        (lambda group: group.ack_many([0, 2**63]), "neither deliveries nor offsets"),
+        (lambda group: group.ack_many(np.array([2**63], np.uint64)), "neither deliveries nor offsets"),
         (lambda group: group.ack_many([1, 2], [1]), "2 offsets and 1 epochs"),
         (lambda group: group.ack(0, durability="quorum"), "durability 'quorum'"),
         (lambda group: group.reset(), "an offset or to a time"),
         (lambda group: group.reset(1, time=3), "an offset or to a time"),
         (lambda group: group.reset("middle"), "neither an offset"),
+        (lambda group: group.reset(1.5), "neither an offset"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, call: Any, message: str) -> None:
@@ -495,6 +501,16 @@ def test_a_fixed_slot_log_holds_no_dead_letters(tmp_path: Path) -> None:
         pytest.raises(UsageError, match="cannot hold dead letters"),
     ):
         log.group("g", max_attempts=1, dead_letter=dead)
+
+
+def test_a_log_does_not_take_its_own_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group would get each of them again, and give it up again, for ever."""
+    monkeypatch.chdir(tmp_path)
+    with duramen.open("log", "a") as log:
+        for target in (log, "log", tmp_path / "log", f"{tmp_path}/./log/"):
+            with pytest.raises(UsageError, match="its own dead letters"):
+                log.group("g", max_attempts=1, dead_letter=target)
+        log.group("g", max_attempts=1, dead_letter="log 2")
 
 
 # --- damage

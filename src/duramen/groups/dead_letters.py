@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import posixpath
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,12 @@ class DeadLetters:
             _check(target)
         elif not isinstance(target, str | os.PathLike):
             raise UsageError("dead_letter is neither a log that is open for append nor a path")
+        path = target.path if isinstance(target, WritableLog) else os.fspath(target)
+        if posixpath.abspath(path) == posixpath.abspath(source.path):
+            raise UsageError(
+                "a log cannot take its own dead letters: the group would get them again, without end",
+                path=source.path, hint="name another log",
+            )  # fmt: skip
 
     def move(self, records: Sequence[Record], attempts: Sequence[int], reasons: Sequence[str]) -> None:
         """Append the records; they are on the disk when this returns."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from duramen.errors import UsageError
 from duramen.groups.machine import Claim
 from duramen.log.rows import records_of
-from duramen.model import Record, from_us
+from duramen.model import MAX_OFFSET, Record, from_us
 
 Int64s = npt.NDArray[np.int64]
 Seconds = float | timedelta
@@ -94,14 +94,17 @@ def claims_of(handed: Handed, epoch: Any = None) -> list[Claim]:
     if isinstance(handed, DeliveryBatch):
         return list(handed.claims)
     if isinstance(handed, int | np.integer):
-        offset = int(handed)
-        return [Claim(offset, offset + 1, None if epoch is None else int(epoch))]
+        handed = [handed]
+    if not isinstance(handed, Iterable):
+        raise UsageError(f"neither deliveries nor offsets: {handed!r}")
     if not isinstance(handed, np.ndarray | pa.Array | pa.ChunkedArray):
         items = list(handed)
         if items and all(isinstance(item, Delivery) for item in items):
             return _runs(_array([item[0][0] for item in items]), _array([item[2] for item in items]))
         handed = items
     offsets = _array(handed)
+    if len(offsets) and int(offsets.min()) < 0:
+        raise UsageError(f"{int(offsets.min())} is no offset")
     if epoch is None:
         return [claim._replace(epoch=None) for claim in _runs(offsets, np.zeros_like(offsets))]
     epochs = _array(epoch) if np.ndim(epoch) else np.full(len(offsets), int(epoch), np.int64)
@@ -133,6 +136,8 @@ def _array(numbers: Any) -> Int64s:
         array = np.asarray(numbers)
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"{array.dtype} is no integer")
+        if array.size and int(array.max()) > MAX_OFFSET:
+            raise OverflowError(f"{int(array.max())} has more than 63 bits")
         return array.astype(np.int64).reshape(-1)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"neither deliveries nor offsets: {error}") from error
@@ -148,8 +153,9 @@ def _runs(offsets: Int64s, epochs: Int64s) -> list[Claim]:
         steps = np.diff(offsets)
     breaks = np.flatnonzero((steps != 1) | (np.diff(epochs) != 0))
     starts, ends = np.append(0, breaks + 1), np.append(breaks, len(offsets) - 1)
-    columns = (offsets[starts], offsets[ends] + 1, epochs[starts])
-    return list(map(Claim._make, zip(*(column.tolist() for column in columns), strict=True)))
+    columns = (offsets[starts], offsets[ends], epochs[starts])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [Claim(start, last + 1, epoch) for start, last, epoch in rows]  # which 63 bits may not hold
 
 
 def to_ms(duration: Seconds, what: str) -> int:

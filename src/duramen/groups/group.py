@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import index
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -155,7 +156,7 @@ class Group:
 
     def fetch_batch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> DeliveryBatch:
         """The same as an Arrow batch, without an object per record."""
-        if max < 1:
+        if index(max) < 1:
             raise UsageError(f"max={max} is not 1 or more")
         lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
         until = time.monotonic() + timeout_s
@@ -445,14 +446,14 @@ class Group:
             return first
         if where == "end":
             return following
-        if isinstance(where, str):
+        if not isinstance(where, int | np.integer):
             raise UsageError(f"{where!r} is neither an offset nor 'beginning' nor 'end'")
         if not first <= where <= following:
             raise OffsetError(
                 "the log does not reach that offset", path=self._log.path, offset=where,
                 hint=f"it goes from {first} to {following}",
             )  # fmt: skip
-        return where
+        return int(where)
 
     def compact(self) -> None:
         """Write a new snapshot and begin a new delta, which otherwise happens by itself."""
