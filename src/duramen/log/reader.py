@@ -43,6 +43,8 @@ MAX_OPEN_SEGMENTS = 64
 FOLLOW_POLL_S = 0.05
 """How often a log of another program is looked at; a log of ours tells by itself."""
 FOLLOW_WAIT_S = 0.5
+MOST_LOOKS = 100
+"""How often a reader looks again because the log has changed while it looked."""
 
 
 class SegmentInfo(NamedTuple):
@@ -100,8 +102,27 @@ class Log:
         """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
         if self._is_directory and not self._has_sidecar:
             self._has_sidecar = self._disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
-        self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
-        directory = list_log(self._disk, self.path, self.codec)
+        for look in range(MOST_LOOKS):
+            self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
+            listed = list_log(self._disk, self.path, self.codec)
+            try:
+                directory = self._acknowledged(listed, watermark)
+            except StorageError as error:
+                if error.errno != errno.ENOENT or look == MOST_LOOKS - 1:
+                    raise
+                continue  # retention was faster
+            if watermark is None or self._fits(listed, watermark):
+                break
+        return directory
+
+    def _fits(self, listed: Directory, watermark: Watermark) -> bool:
+        """Whether the watermark is of the files that were listed after it was read. A writer may have come or gone on
+        in between, and retention have followed it: then the segment that the watermark means is gone."""
+        if watermark.is_open and any(files.base == watermark.base for files in listed.segments):
+            return True
+        return read_watermark(self._disk, self.path) == watermark
+
+    def _acknowledged(self, directory: Directory, watermark: Watermark | None) -> Directory:
         removed = change.pending_removals(self._disk, self.path) if self._has_sidecar else ()
         if removed:
             directory = directory.without(removed)

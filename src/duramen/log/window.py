@@ -54,6 +54,8 @@ class Window:
         self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
         self._from_the_beginning = from_offset is None
         """Nothing was handed out yet, and nothing in particular asked for: wherever the log begins will do."""
+        self._has_passed = False
+        """The end of the log was reached once: from then on, what was not read has come since."""
         self._resume: tuple[int, Cursor] | None = None
         """The segment's base and the place where the last pass ended, so that following does not walk it again."""
 
@@ -81,6 +83,7 @@ class Window:
                 yield batch if needed == wanted else batch.select(wanted)
                 if self._done():
                     return
+            self._has_passed = True
             yield None
 
     def _needs(self, column: str) -> bool:
@@ -97,6 +100,8 @@ class Window:
         bases = log._bases
         if not bases or self._done():
             return
+        if self._has_passed and bases[0] > self._next:
+            self._check_gap(None)
         base = log._base_of(self._next)
         first = 0 if base is None else bisect_left(bases, base)
         for number in range(first, len(bases)):
@@ -129,8 +134,11 @@ class Window:
     def _check_not_removed(self, error: StorageError) -> None:
         """A segment went before its turn came. If compaction emptied it, what follows is there; if retention took it,
         records are missing, and whoever reads has to know."""
+        self._log._look_again(error)
+        self._check_gap(error)
+
+    def _check_gap(self, error: StorageError | None) -> None:
         log = self._log
-        log._look_again(error)
         first = log._bases[0] if log._bases else 0
         if self._from_the_beginning:
             self._next = max(self._next, first)
