@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import duramen
+from duramen.testing import SimulatedDisk
 from tests.log.conftest import value
 from tests.log.writing import SEGMENTED, Open, codes, content, sizes, snapshot, values
 
@@ -89,3 +92,32 @@ def test_a_log_with_one_file_cannot_be_sealed(create: Open, root: Path) -> None:
     with pytest.raises(duramen.UsageError, match="one file only"):
         log.seal()
     assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("kind", ["bytes", "array", "batch"])
+@pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog"])
+def test_a_batch_over_many_segments_is_encoded_about_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    """And lies in the same segments as if its records had come one by one."""
+    rows = [b"%d" % n * (n * 7919 % 50) or b"." for n in range(600)]
+    data: Any = rows if kind == "bytes" else pa.array([b"", *rows]).slice(1)
+    data = pa.record_batch({"value": data, "offset": range(600)}) if kind == "batch" else data
+    encoded: list[int] = []
+
+    def counted(self: Any, batch: Any, default_us: int) -> Any:
+        encoded.append(batch.num_rows)
+        return encode(self, batch, default_us)
+
+    encode = duramen.WritableLog._encode
+    monkeypatch.setattr(duramen.WritableLog, "_encode", counted)
+    with duramen.open("batch", "a", disk=SimulatedDisk(), format=name, segment_max_bytes=3000) as log:
+        assert log.append_batch(data, durability="write") == (0, 600)
+        segments = [(segment.base_offset, segment.size_bytes) for segment in log.segments]
+        assert [record.value for record in log] == rows
+    assert len(segments) > 12
+    assert sum(encoded) < 4 * 600
+    with duramen.open("single", "a", disk=SimulatedDisk(), format=name, segment_max_bytes=3000) as log:
+        for row in rows:
+            log.append(row, durability="write")
+        assert [(segment.base_offset, segment.size_bytes) for segment in log.segments] == segments

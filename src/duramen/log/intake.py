@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import Format
+from duramen.formats.arrow import binary_buffers
 from duramen.formats.base import schema_for
 from duramen.formats.values import Values
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us
 
-__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "stamp"]
+__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "rows_within", "stamp"]
 
 Batch: TypeAlias = pa.RecordBatch | Values
 
@@ -166,6 +167,18 @@ def merge(parts: Sequence[Batch]) -> Batch:
         for batch in batches
     ]
     return pa.concat_batches(same)
+
+
+def rows_within(batch: Batch, size_bytes: int) -> int:
+    """How many rows, from the first on, have no more bytes of values than that between them."""
+    if isinstance(batch, Values) and batch.offsets is None:
+        for row, total in enumerate(accumulate(map(len, batch.values))):
+            if total > size_bytes:
+                return row
+        return batch.num_rows
+    offsets = binary_buffers(batch.array() if isinstance(batch, Values) else batch.column("value"))[1]
+    ends = offsets[1:].astype(np.int64) - int(offsets[0])
+    return int(np.searchsorted(ends, size_bytes, side="right"))
 
 
 def has_times(batch: Batch) -> TypeGuard[pa.RecordBatch]:

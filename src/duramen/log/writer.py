@@ -448,7 +448,7 @@ class WritableLog(Log):
         done = 0
         start = self._active
         while done < batch.num_rows:
-            rest = batch.slice(done) if done else batch
+            rest = self._near(batch.slice(done) if done else batch)
             encoded, records = self._fitting(self._encode(rest, default_us), rest, default_us)
             if not records:
                 self._roll()
@@ -471,6 +471,14 @@ class WritableLog(Log):
             done += records
             self._is_midway = True
         return pieces
+
+    def _near(self, batch: intake.Batch) -> intake.Batch:
+        """The rows that the active segment may have room for. Of a batch that goes over many segments each would else
+        encode all the rest in vain."""
+        limits, room_bytes = self.codec.capabilities, self._segment_bytes - self._active.cursor.position
+        if not limits.segments or limits.rolls_when_full or batch.nbytes <= room_bytes:
+            return batch
+        return batch.slice(0, intake.rows_within(batch, room_bytes) + 1)
 
     def _without_zeros(self, group: list[Request]) -> list[Request]:
         """Leaves out a first record of nothing but zeros (RustLog: offset 0, no value, no time): it reads as space that
