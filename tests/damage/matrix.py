@@ -36,6 +36,8 @@ class Row:
     lost: int = 0
     changed: int = 0
     """Records that read otherwise than they were written, because nothing in the log could tell."""
+    refused: tuple[str, ...] = ()
+    """What repair does not touch, as a newer program may have written it."""
     problems: list[str] = field(default_factory=list)
     """Promises that do not hold."""
 
@@ -64,6 +66,7 @@ def _run(row: Row, disk: SimulatedDisk) -> None:
     row.noticed, row.exit_code = bool(report.findings), 0 if report.ok else 1
     name = row.base.format
     plan = repair(ROOT, format=name, disk=disk, **options_for(disk, name))
+    row.refused = tuple(plan.refused)
     row.actions = tuple(dict.fromkeys(str(step.action) for step in plan.steps))
     _expect(row, tree(disk) == before, "planning changed a file")
     _expect(row, report.ok or bool(plan.steps), f"damage, and no plan: {row.codes} {plan.refused}")

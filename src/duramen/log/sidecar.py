@@ -153,26 +153,31 @@ def read_config(disk: Disk, root: str) -> Config | None:
         return Config(str(tree["format"]), dict(tree["options"]), int(tree["created_ms"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(
-            f"the sidecar cannot be read: {error!r}",
+            f"the sidecar cannot be read: {_in_words(error)}",
             path=path,
             hint="delete it: the log's records are whole without it, and it is made anew",
         ) from error
+
+
+def _in_words(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
 
 
 def read_watermark(disk: Disk, root: str) -> Watermark | None:
     path = posixpath.join(root, DIRECTORY, "watermark")
     if disk.kind(path) != Kind.FILE:
         return None
-    try:
-        page = disk.page(path, PAGE_BYTES, writable=False)
-    except StorageError as error:
-        if error.errno == errno.ENODATA:
-            return None  # its writer was stopped before it stored anything
-        raise
-    try:
-        return WatermarkPage(page.load()).newest
-    finally:
-        page.close()
+    for slots in (3, 2, 1):  # of a page that was cut, a writer would take what is left, too
+        try:
+            page = disk.page(path, slots * _SLOT_BYTES, writable=False)
+            try:
+                return WatermarkPage(page.load().ljust(PAGE_BYTES, b"\0")).newest
+            finally:
+                page.close()
+        except StorageError as error:
+            if error.errno != errno.ENODATA:
+                raise
+    return None  # its writer was stopped before it stored anything
 
 
 def replace_file(disk: Disk, path: str, content: bytes, *, temporary: str | None = None) -> None:

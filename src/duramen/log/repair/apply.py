@@ -253,10 +253,7 @@ class Application:
         options: dict[str, Any] = dict(self._fmt.options)
         if self._plan.lost_slots:
             options["lost_slots"] = self._plan.lost_slots
-        try:
-            held = read_config(self._disk, self._root)
-        except CorruptionError:
-            held = None
+        held = _readable_config(self._disk, self._root)
         return Config(self._fmt.name, options, held.created_ms if held is not None else self._journal.when_ms)
 
     def _digests(self, fmt: Format) -> Iterable[Sealed]:
@@ -303,6 +300,14 @@ class Application:
         return log_files(self._disk, self._root, self._fmt, {entry.path for entry in self._journal.entries})
 
 
+def _readable_config(disk: Disk, root: str) -> Config | None:
+    """What the sidecar says about the log; None where it cannot be read, and is made anew."""
+    try:
+        return read_config(disk, root)
+    except CorruptionError:
+        return None
+
+
 def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]:
     """The derived files of a segment, made from its records."""
     segment = fmt.open_segment(data, base)
@@ -319,7 +324,7 @@ def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]
 def manifest_files(disk: Disk, root: str, fmt: Format, segments: Iterable[tuple[int, int]]) -> Mapping[str, bytes]:
     """The files that describe the whole log, as it is now, with the settings of the ones that are there."""
     facts = Evidence(disk, root, fmt).manifest
-    config = read_config(disk, root)
+    config = _readable_config(disk, root)
     created_ms = int(facts.get("created_ts_ms", config.created_ms if config is not None else 0))
     summaries = []
     for base, last in segments:

@@ -25,6 +25,7 @@ from duramen.formats.fixed_slot import SlotSegment, parse_slots, print_slots
 from duramen.log.directory import Directory, SegmentFiles, list_log, while_files_go
 from duramen.log.ending import Ending
 from duramen.log.evidence import Evidence
+from duramen.log.index_check import short_indexes
 from duramen.log.losses import covered, read_losses
 from duramen.log.repair.apply import in_order
 from duramen.log.repair.plan import Action, Loss, Piece, Plan, Removed, Step, Strategy
@@ -499,6 +500,7 @@ class Planner:
             if step.base is not None and self._fmt.index_builder(step.base, 0).headers():
                 path = self._fmt.path_of(Role.INDEX, step.base)
                 self.plan.steps.append(Step(Action.INDEX, path, "a new segment", base=step.base))
+        self._close_last()
         bad = [f for f in self._report.findings if "manifest" in f.code and f.severity != Severity.NOTE]
         unknown = [f for f in bad if f.code == "unknown-manifest"]
         moved = any(step.action not in (Action.INDEX, Action.ASIDE) for step in self.plan.steps)
@@ -517,6 +519,24 @@ class Planner:
                 "a segment is not what was written, and not all of it is covered by checksums: records that look whole "
                 "are kept as they are"
             )
+
+    def _close_last(self) -> None:
+        """Behind a repair the log counts as closed, so that the end of its last index may not lag any more."""
+        kept = self._kept()
+        if not kept or not self.plan.steps or any(step.base == kept[-1].base for step in self.plan.steps):
+            return
+        held = kept[-1]
+        if self._evidence.is_closed(held.report) or held.report.ending != Ending.CLEAN:
+            return
+        segment = self._fmt.open_segment(held.data, held.files.base)
+        opened = {
+            role: self._fmt.open_index(role, self._disk.map(self._full(file.path)).data, segment.base_offset)
+            for role, file in held.files.derived.items()
+        }
+        indexes = {role: index for role, index in opened.items() if index is not None}
+        if len(indexes) < len(opened) or any(short_indexes(self._evidence.described, segment, indexes)):
+            path = self._fmt.path_of(Role.INDEX, held.base)
+            self.plan.steps.append(Step(Action.INDEX, path, "it lacks entries for the last records", base=held.base))
 
     def _index_reasons(self, held: _Held) -> Iterator[str]:
         if held.step is not None:

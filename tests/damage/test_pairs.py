@@ -1,0 +1,39 @@
+"""Two damages at once: a few at random, and those that once broke a promise."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from tests.damage.damages import Damage, all_damages
+from tests.damage.logs import FORMATS, base_log
+from tests.damage.matrix import run
+from tests.damage.pairs import broken, combined, hunt
+
+FOUND = [
+    ("keratin", True, "first record payload byte 189 bit 0", ".duramen/log.json flipped"),
+    ("durable-log", False, "00000000000000000000.log first record checksum byte 23 bit 0", "00013.idx cut to 64"),
+    ("rustlog", False, "00013.index cut to 32", "00000.index with entries 1 and 2 swapped"),
+    ("keratin", False, "segments/00000000000000000013.idx", "00000.idx with entries 2 and 3 swapped"),
+    ("fixed-slot", True, ".duramen/watermark cut", "00000000.log at byte 940"),
+]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_at_random(name: str) -> None:
+    for row in islice(hunt(name, 7), 25):
+        assert not broken(row), (str(row), broken(row))
+
+
+@pytest.mark.parametrize(("name", "sidecar", "first", "second"), FOUND)
+def test_that_once_broke_a_promise(name: str, sidecar: bool, first: str, second: str) -> None:
+    base = base_log(name, sidecar)
+    damages = list(all_damages(base))
+
+    def named(label: str) -> Damage:
+        found = [damage for damage in damages if damage.label.endswith(label)]
+        return found[-1]
+
+    row = run(base, combined(named(first), named(second)))
+    assert not row.problems, row.problems
