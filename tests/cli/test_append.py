@@ -38,6 +38,32 @@ def test_create_append_seal(tmp_path: Path) -> None:
     assert duramen.verify(root).findings == []
 
 
+def test_seal_makes_no_log(tmp_path: Path) -> None:
+    """A path that is mistyped is no new log; and of an empty one there is nothing to seal."""
+    for words in (("seal",), ("seal", "--dry-run")):
+        done = run(*words, tmp_path / "nope")
+        assert (done.returncode, done.stdout) == (3, b"")
+        assert b"no such file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert run("create", tmp_path / "log").returncode == 0
+    before = sorted(tmp_path.rglob("*.log"))
+    for words in (("seal",), ("seal", "--dry-run")):
+        done = run(*words, tmp_path / "log")
+        assert done.returncode == 0
+        assert done.stdout.decode() == f"{before[0]}: holds no record: there is nothing to seal\n"
+    assert sorted(tmp_path.rglob("*.log")) == before
+
+
+def test_input_that_cannot_be_read(tmp_path: Path) -> None:
+    done = run("append", tmp_path / "log", tmp_path)
+    assert (done.returncode, done.stderr.decode()) == (3, f"duramen: {tmp_path}: is a directory\n")
+    closed = f"exec {sys.executable} -m duramen append {tmp_path / 'log'} <&-"
+    done = subprocess.run(["sh", "-c", closed], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"duramen: standard input: it is closed")
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_what_cat_prints_append_takes(tmp_path: Path) -> None:
     lines = [
         {"value": "v", "key": "k", "headers": [{"key": "h", "value": "1"}], "timestamp": "2030-01-01T00:00:00.000Z"},

@@ -36,7 +36,9 @@ READ_BYTES = 1 << 20
 
 def create_command(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The directory of the new log.")],
-    format: FormatName = None,
+    format: Annotated[
+        str | None, typer.Option("--format", metavar="F", help=f"The log's format; {DEFAULT_FORMAT} if not given.")
+    ] = None,
     option: FormatOptions = None,
     dry_run: DryRun = False,
 ) -> Job:
@@ -119,16 +121,16 @@ def _append_to_topic(
     as_json: bool,
 ) -> int:
     make_batch = partial(topic_records.with_partitions, records=_records) if lines.jsonl else lines.record_batch
-    with _source(file) as descriptor:
-        batches = (make_batch(group, first) for first, group in _line_groups(descriptor))
+    with _source(file) as source:
+        batches = (make_batch(group, first) for first, group in _line_groups(source))
         return topic_records.append(
             address, batches, routing=routing, durability=durability, dry_run=dry_run, as_json=as_json
         )
 
 
 def _append(target: Target, file: str | None, lines: Lines, durability: str, dry_run: bool, as_json: bool) -> int:
-    with _source(file) as descriptor:
-        first, count = _count(target, descriptor, lines) if dry_run else _store(target, descriptor, lines, durability)
+    with _source(file) as source:
+        first, count = _count(target, source, lines) if dry_run else _store(target, source, lines, durability)
     if as_json:
         print(to_json({"path": target.path, "first_offset": first, "records": count, "dry_run": dry_run}))
         return 0
@@ -137,17 +139,17 @@ def _append(target: Target, file: str | None, lines: Lines, durability: str, dry
     return 0
 
 
-def _store(target: Target, descriptor: int, how: Lines, durability: str) -> tuple[int | None, int]:
+def _store(target: Target, source: Source, how: Lines, durability: str) -> tuple[int | None, int]:
     first, count = None, 0
     with duramen.open(target.path, "a", format=target.format, durability=durability, **target.options) as log:
-        for number_, lines in _line_groups(descriptor):
+        for number_, lines in _line_groups(source):
             appended = log.append_batch(how.batch(lines, number_))
             first = appended.base_offset if first is None else first
             count += appended.count
     return first, count
 
 
-def _count(target: Target, descriptor: int, how: Lines) -> tuple[int | None, int]:
+def _count(target: Target, source: Source, how: Lines) -> tuple[int | None, int]:
     """What appending would do: everything is read and checked, nothing is written."""
     codec, first = make(target.format or DEFAULT_FORMAT, **target.options), 0
     disk = PosixDisk()
@@ -155,36 +157,45 @@ def _count(target: Target, descriptor: int, how: Lines) -> tuple[int | None, int
         with duramen.open(target.path, format=target.format, **target.options) as log:
             codec, first = log.codec, log.next_offset
     count = 0
-    for number_, lines in _line_groups(descriptor):
+    for number_, lines in _line_groups(source):
         codec.accept(how.record_batch(lines, number_))
         count += len(lines)
     return first, count
 
 
+class Source(NamedTuple):
+    """Where lines come from, and what that is called."""
+
+    descriptor: int
+    name: str
+
+
 @contextmanager
-def _source(file: str | None) -> Iterator[int]:
+def _source(file: str | None) -> Iterator[Source]:
     if file is None or file == "-":
-        yield sys.stdin.fileno()
+        if sys.stdin is None:
+            raise StorageError("it is closed", path="standard input", hint="name a file, or pipe something in")
+        yield Source(sys.stdin.fileno(), "standard input")
         return
     try:
         descriptor = os.open(file, os.O_RDONLY)
     except OSError as error:
         raise StorageError((error.strerror or str(error)).lower(), path=file) from error
     try:
-        yield descriptor
+        yield Source(descriptor, file)
     finally:
         os.close(descriptor)
 
 
-def _line_groups(descriptor: int) -> Iterator[tuple[int, list[bytes]]]:
+def _line_groups(source: Source) -> Iterator[tuple[int, list[bytes]]]:
     """The whole lines of every read, so that what is typed or piped slowly is appended as it comes; with the number
     of the first."""
     rest, seen = b"", 1
     while True:
         try:
-            data = os.read(descriptor, READ_BYTES)
+            data = os.read(source.descriptor, READ_BYTES)
         except OSError as error:
-            raise StorageError((error.strerror or str(error)).lower(), path="standard input") from error
+            raise StorageError((error.strerror or str(error)).lower(), path=source.name) from error
         *lines, rest = (rest + data).split(b"\n") if data else ([rest] if rest else []) + [b""]
         if lines:
             yield seen, lines
@@ -242,10 +253,14 @@ def seal_command(
 
 
 def _seal(target: Target, dry_run: bool) -> int:
+    with target.open() as log:  # raises where there is none: a mistyped path is no new log
+        segments, next_offset = log.segments, log.next_offset
+    last = segments[-1] if segments else None
+    if last is None or last.base_offset == next_offset:
+        Output().line(f"{last.path if last is not None else target.path}: holds no record: there is nothing to seal")
+        return 0
     if dry_run:
-        with target.open() as log:
-            last = log.segments[-1]
-            Output().line(f"{last.path}: would be sealed; a new segment would begin at offset {log.next_offset}")
+        Output().line(f"{last.path}: would be sealed; a new segment would begin at offset {next_offset}")
         return 0
     with duramen.open(target.path, "a", format=target.format, **target.options) as log:
         before = log.segments[-1].path
