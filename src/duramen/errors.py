@@ -71,6 +71,10 @@ class UnsupportedFieldError(UsageError):
     """A record holds a field that the format has no place for."""
 
 
+class LateTimestampError(UsageError):
+    """A record's time is before that of the record that precedes it, in a format whose times never go back."""
+
+
 class DetectionError(DuramenError):
     """Which format a path holds cannot be told, or it holds none."""
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while Spark starts, which takes seconds: no JVM may be left behind."""
+"""Ctrl-C and SIGTERM: while Spark starts, which takes seconds, and for a group of processes. No JVM is left behind."""
 
 from __future__ import annotations
 
@@ -57,3 +57,24 @@ def test_a_signal_while_the_jvm_starts(tmp_path: Path, number: signal.Signals) -
                 pass
         process.wait()
     assert (tmp_path / "err").read_text() == ""
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pyspark import SparkContext
+from duramen.spark.session import session
+
+try:
+    with session("local[1]") as spark:
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGTERM)
+        SparkContext._gateway.proc.wait(30)
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_a_signal_that_ends_the_jvm_too() -> None:
+    """As `timeout` and service managers send it: to the JVM and to this process at once."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -217,10 +217,30 @@ def test_times_that_go_back_store_nothing(spark: SparkSession, tmp_path: Path) -
     save(df.where("id = 0"), path, logFormat="rustlog")
     text = refused(lambda: save(df.coalesce(1), path))
     assert "goes back" in text
+    assert "lateTimestamps=clamp" in text
     assert values(path) == [b"0"]
     assert no_staging(path)
     save(df.where("id = 0"), path)
     assert values(path) == [b"0", b"0"]
+
+
+def test_late_times_can_be_clamped(spark: SparkSession, tmp_path: Path) -> None:
+    """Behind what the log holds as well as within a batch; a format that takes such times keeps them."""
+    query = (
+        "binary(string(id)) as value, timestamp_millis(1700000000000 + (id * 7) % 10) as timestamp from range({}, {})"
+    )
+    for mode in ("append", "overwrite"):
+        for format, clamped in (("keratin", True), ("rustlog", True), ("osiris", False)):
+            path = tmp_path / mode / format
+            save(spark.sql(f"select {query.format(0, 1)}"), path, logFormat=format)
+            df = spark.sql(f"select {query.format(1, 30)}").coalesce(1)
+            save(df, path, mode, lateTimestamps="clamp", logFormat=format)
+            with duramen.open(path) as log:
+                found = [int(record.timestamp.timestamp() * 1000) % 100 for record in log if record.timestamp]
+                assert log.verify().ok
+            given = [(number * 7) % 10 for number in range(mode == "overwrite", 30)]
+            assert found == ([max(given[: n + 1]) for n in range(len(given))] if clamped else given), (mode, format)
+    assert "lateTimestamps" in refused(lambda: save(rows(spark, 1), tmp_path / "log", lateTimestamps="later"))
 
 
 def test_the_mode_has_to_be_said(spark: SparkSession, tmp_path: Path) -> None:

@@ -198,6 +198,9 @@ def ingest_command(
     value: Annotated[str | None, typer.Option("--value", metavar="SQL", help="What becomes the value.")] = None,
     timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="SQL", help="What becomes the time.")] = None,
     columns: Annotated[str | None, typer.Option("--columns", help="Columns to take over, with commas.")] = None,
+    order_by: Annotated[
+        str | None, typer.Option("--order-by", metavar="SQL", help="What rows are sorted by; not for streams.")
+    ] = None,
     format: FormatName = None,
     to_option: Annotated[
         list[str] | None, typer.Option("--to-option", metavar="K=V", help="An option of the log or the sink.")
@@ -223,8 +226,8 @@ def ingest_command(
         return pipeline_jobs.ingest(
             source, path, into, options=option or [], schema=schema,
             expressions={name: text for name, text in made.items() if text is not None}, columns=columns,
-            format=format, to_options=to_option or [], topic=topic, overwrite=overwrite, checkpoint=checkpoint,
-            every=every, dry_run=dry_run, json=json, spark=_spark(master, conf, verbose),
+            format=format, to_options=to_option or [], topic=topic, overwrite=overwrite, order_by=order_by,
+            checkpoint=checkpoint, every=every, dry_run=dry_run, json=json, spark=_spark(master, conf, verbose),
         )  # fmt: skip
 
     return run

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from duramen.cli import verify as in_process
 from duramen.cli.arguments import Target
 from duramen.cli.output import Column, Output, duration, number, rate, size, to_json
+from duramen.cli.pipeline_progress import progress, starting
 from duramen.disk import PosixDisk
 from duramen.errors import StorageError, UsageError
 from duramen.log.directory import list_log
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 @contextmanager
 def running(label: str, spark: Mapping[str, Any], total_bytes: int = 0) -> Iterator[SparkSession]:
     """A session, and a bar while it works."""
-    from duramen.spark.progress import is_watched, progress
-
-    conf = pairs(spark["conf"])
-    if is_watched():
-        print(f"{label}: starting Spark ({spark['master']}) …", end="\r", file=sys.stderr, flush=True)
-    with session(spark["master"], conf, verbose=spark["verbose"]) as started, progress(started, label, total_bytes):
-        yield started
+    with ExitStack() as stack:
+        with starting(label, spark["master"]):
+            started = stack.enter_context(session(spark["master"], pairs(spark["conf"]), verbose=spark["verbose"]))
+        with progress(started, label, total_bytes):
+            yield started
 
 
 def _size_of(target: Target) -> int:
@@ -221,8 +219,8 @@ def compact(
 def ingest(
     source: str, path: str | None, into: str, *, options: list[str], schema: str | None,
     expressions: Mapping[str, str], columns: str | None, format: str | None, to_options: list[str],
-    topic: str | None, overwrite: bool, checkpoint: str | None, every: str | None, dry_run: bool, json: bool,
-    spark: Mapping[str, Any],
+    topic: str | None, overwrite: bool, order_by: str | None, checkpoint: str | None, every: str | None,
+    dry_run: bool, json: bool, spark: Mapping[str, Any],
 ) -> int:  # fmt: skip
     from duramen.spark import jobs
 
@@ -230,7 +228,8 @@ def ingest(
     with running(f"ingest into {into}", spark) as started:
         done = jobs.ingest(
             started, source, path, target, options=pairs(options, "--option"), schema=schema,
-            expressions=expressions, columns=_names(columns), checkpoint=checkpoint, every=every, dry_run=dry_run,
+            expressions=expressions, columns=_names(columns), order_by=order_by, checkpoint=checkpoint, every=every,
+            dry_run=dry_run,
         )  # fmt: skip
     return _moved(done, json=json)
 

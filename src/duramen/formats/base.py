@@ -635,7 +635,10 @@ class Format(ABC):
                 )
         values = batch.column("value")
         if values.null_count:
-            raise UnsupportedFieldError(f"{self.name} has no place for a value that is null")
+            raise UnsupportedFieldError(
+                f"{self.name} has no place for a value that is null",
+                hint="leave such records out, or make their values empty, which in a compacted log deletes the key",
+            )
 
 
 def _remade(kind: type[Format], options: dict[str, Any]) -> Format:

@@ -18,7 +18,10 @@ from duramen.formats.base import schema_for
 from duramen.formats.values import Values
 from duramen.model import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us
 
-__all__ = ["Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "rows_within", "stamp"]
+__all__ = [
+    "Batch", "HeadersIn", "Values", "goes_back", "has_times", "many", "merge", "one", "raise_late", "rows_within",
+    "stamp",
+]  # fmt: skip
 
 Batch: TypeAlias = pa.RecordBatch | Values
 
@@ -208,6 +211,16 @@ def stamp(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]
     else:
         batch = batch.append_column("timestamp", stamped)
     return batch, max(last_us, int(times.max())) if len(times) else last_us
+
+
+def raise_late(batch: Batch, last_us: int) -> Batch:
+    """The batch with every time that is before the one that precedes it raised to that one."""
+    if not has_times(batch) or goes_back(batch, last_us) is None:
+        return batch
+    given = batch.column("timestamp").view(pa.int64()).to_numpy(zero_copy_only=False)
+    times = np.maximum.accumulate(np.maximum(given, last_us))
+    raised = pa.array(times, pa.int64()).view(TIMESTAMP.type)
+    return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", raised)
 
 
 def goes_back(batch: Batch, last_us: int) -> tuple[int, int] | None:

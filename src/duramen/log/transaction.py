@@ -58,6 +58,8 @@ class Part:
     """The format's name under ``format``, and its options: for a log that has to be made."""
     replaces: bool = False
     """Instead of what the log holds, from offset 0 on."""
+    raises_late_times: bool = False
+    """A time that goes back, in a format that has none such, becomes that of the record before it."""
 
 
 class Committed(NamedTuple):
@@ -171,13 +173,14 @@ def _opened(disk: Disk, root: str, part: Part, key: Key, deadline: float) -> Ite
     path = posixpath.join(root, part.path) if part.path else root
     file = posixpath.relpath(ledger.path_of(root, key.writer), path)
     if part.replaces:
-        replacing = _waiting(lambda: _Replacing(disk, path, part.options, key, file), deadline)
+        replacing = _waiting(lambda: _Replacing(disk, path, part, key, file), deadline)
         try:
             yield replacing
         finally:
             replacing.close()
     else:
         with _waiting(lambda: WritableLog(path, disk=disk, **part.options), deadline) as log:
+            log._raises_late_times = part.raises_late_times
             yield _Appending(log, key, file)
 
 
@@ -261,8 +264,8 @@ class _Replacing:
     """Rows instead of those of a log: a new log is built beside it. What the old one holds is not looked at, so one
     that is damaged can be replaced."""
 
-    def __init__(self, disk: Disk, path: str, options: dict[str, Any], key: Key, ledger_file: str) -> None:
-        self._disk, self._path, self._options = disk, path, options
+    def __init__(self, disk: Disk, path: str, part: Part, key: Key, ledger_file: str) -> None:
+        self._disk, self._path, self._part = disk, path, part
         self._pending = Pending(key, ledger_file, None)
         make_directory(disk, path)
         self._sidecar = Sidecar(disk, path)
@@ -282,7 +285,8 @@ class _Replacing:
         pending.write(disk, path, self._pending)
         place = posixpath.join(path, pending.NEXT)
         count = 0
-        with WritableLog(place, disk=disk, durability="write", **self._options) as log:
+        with WritableLog(place, disk=disk, durability="write", **self._part.options) as log:
+            log._raises_late_times = self._part.raises_late_times
             for data in batches:
                 count += log.append_batch(data).count
         after = read_watermark(disk, place)
@@ -358,7 +362,7 @@ def _end_leftover(disk: Disk, root: str, deadline: float) -> None:
 def _settler(disk: Disk, path: str, *, replaces: bool) -> Callable[[], _Replacing | WritableLog]:
     """Opening ends a transaction. One that replaces may be about a place where no log is yet, and none must be made."""
     if replaces:
-        return lambda: _Replacing(disk, path, {}, Key(ledger.JOBS, None, ""), "")
+        return lambda: _Replacing(disk, path, Part("", tuple), Key(ledger.JOBS, None, ""), "")
     return lambda: WritableLog(path, disk=disk)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import CorruptionError, DuramenError, PoisonedError, StorageError, UsageError
+from duramen.errors import CorruptionError, DuramenError, LateTimestampError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Encoded, Role, Segment, SegmentSummary
 from duramen.formats.values import Values
@@ -104,6 +104,7 @@ class WritableLog(Log):
         """How many wait for the log to grow."""
         self._held: Watermark | None = None
         """In a transaction: the watermark that readers will learn of when it is committed."""
+        self._raises_late_times = False
         self._sequences: Sequences | None = None
         self._maintaining = threading.Lock()
         self.counters = LogCounters(path)
@@ -426,12 +427,15 @@ class WritableLog(Log):
         taken, stamped, last_us = [], [], self._last_us
         for request, batch in zip(group, batches, strict=True):
             batch, latest_us = intake.stamp(batch, now_us, last_us if limits.ordered_timestamps else 0)
+            if limits.ordered_timestamps and self._raises_late_times:
+                batch = intake.raise_late(batch, last_us)
             back = intake.goes_back(batch, last_us) if limits.ordered_timestamps else None
             if back is not None:
                 given, before = (from_us(us) or f"{us} µs" for us in back)
-                request.error = UsageError(
-                    f"a timestamp goes back, from {before} to {given}, which {self.format} forbids", path=self.path
-                )
+                request.error = LateTimestampError(
+                    f"a timestamp goes back, from {before} to {given}, which {self.format} forbids", path=self.path,
+                    hint="append records in the order of their times, or without times",
+                )  # fmt: skip
                 continue
             last_us = latest_us
             taken.append(request)

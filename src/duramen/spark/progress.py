@@ -1,87 +1,111 @@
-"""How far Spark is, on a terminal: tasks, bytes, rate, time left. Nothing where nobody looks.
+"""How far Spark is, as numbers; how they are shown is the command line's business.
 
-Asks Spark's status tracker from a thread of its own a few times a second; it never touches the job. Bytes are the
-job's own total, spread evenly over the tasks of its largest stage: an estimate, and good enough for a bar.
+A job has steps, and says where one begins (`step`); Spark runs stages of tasks. `Watcher.look` asks Spark's status
+tracker, and never touches the job. Bytes are the step's own total, spread evenly over the tasks of its first stage,
+which is the one that reads the log: an estimate. Later stages of a step, behind a shuffle, count tasks alone.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-POLL_S = 0.2
+
+@dataclass
+class Tally:
+    """Rows and batches of a streaming query. Spark itself remembers its last hundred reports only."""
+
+    _rows: dict[int, int] = field(default_factory=dict)
+
+    def add(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        for report in reports:
+            batch = int(report["batchId"])
+            self._rows[batch] = max(self._rows.get(batch, 0), int(report["numInputRows"]))
+
+    @property
+    def rows(self) -> int:
+        return sum(self._rows.values())
+
+    @property
+    def batches(self) -> int:
+        """Those that had rows."""
+        return sum(rows > 0 for rows in self._rows.values())
 
 
 class Standing(NamedTuple):
-    """Tasks that are done, and all that are known."""
+    """Where a job is. ``stage`` changes with every stage and every step, and is None before the first."""
 
+    step: str
+    stage: tuple[int, int] | None
     done: int
     tasks: int
+    total_bytes: int
+    tally: Tally | None
+    is_over: bool
+    """The stage's tasks are done, and no other stage has begun: the driver is at work."""
 
 
 class Watcher:
-    """Follows the stages that Spark runs, one bar for all of them."""
+    """Follows the stages that Spark runs."""
 
-    def __init__(self, tracker: Any) -> None:
-        self._tracker = tracker
-        self._stages: dict[int, Standing] = {}
+    def __init__(self, spark: SparkSession, total_bytes: int = 0) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._steps = 0
+        self._tally: Tally | None = None
+        self.step("", total_bytes)
+        self._latest = -1
+
+    def step(self, name: str, total_bytes: int = 0) -> None:
+        self._steps += 1
+        self._name, self._total_bytes = name, total_bytes
+        self._first: int | None = None
+        self._stage: int | None = None
+        self._done = self._tasks = 0
+
+    def follow(self, tally: Tally) -> None:
+        self._tally = tally
 
     def look(self) -> Standing:
-        for job in self._tracker.getActiveJobsIds():
-            found = self._tracker.getJobInfo(job)
-            for stage in found.stageIds if found is not None else ():
-                info = self._tracker.getStageInfo(stage)
-                if info is not None and info.numTasks:
-                    self._stages[stage] = Standing(info.numCompletedTasks, info.numTasks)
-        active = set(self._tracker.getActiveStageIds())
-        for stage, standing in self._stages.items():
-            if stage not in active and standing.done:  # it ended between two looks
-                self._stages[stage] = Standing(standing.tasks, standing.tasks)
-        return Standing(sum(s.done for s in self._stages.values()), sum(s.tasks for s in self._stages.values()))
+        active = sorted(stage for stage in self._tracker.getActiveStageIds() if stage >= self._latest)
+        info = self._tracker.getStageInfo(active[-1]) if active else None
+        if info is not None and info.numTasks:
+            self._stage = self._latest = active[-1]
+            self._first = self._stage if self._first is None else self._first
+            self._done, self._tasks = info.numCompletedTasks, info.numTasks
+        elif self._done:
+            self._done = self._tasks  # it ended between two looks
+        is_over = info is None and self._done > 0
+        is_reading = self._stage is not None and self._stage == self._first
+        stage = None if self._stage is None else (self._steps, self._stage)
+        total_bytes = self._total_bytes if is_reading else 0
+        return Standing(self._name, stage, self._done, self._tasks, total_bytes, self._tally, is_over)
 
 
-def is_watched() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+_watchers: list[Watcher] = []
 
 
 @contextmanager
-def progress(spark: SparkSession, label: str, total_bytes: int = 0) -> Iterator[None]:
-    """A bar on standard error while the block runs."""
-    if not is_watched():
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Have the jobs of this block tell the watcher about their steps."""
+    _watchers.append(watcher)
+    try:
         yield
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    finally:
+        _watchers.remove(watcher)
 
-    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")), markup=False, highlight=False)
-    sized = (DownloadColumn(binary_units=True), TransferSpeedColumn()) if total_bytes else ()
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[tasks]}", markup=False),
-        *sized, TimeRemainingColumn(),
-    )  # fmt: skip
-    over = threading.Event()
-    with Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task(label, total=None, tasks="")
-        watcher = Watcher(spark.sparkContext.statusTracker())
 
-        def follow() -> None:
-            while not over.wait(POLL_S):
-                done, tasks = watcher.look()
-                if tasks:
-                    total = total_bytes or tasks
-                    bars.update(bar, total=total, completed=total * done / tasks, tasks=f"{done}/{tasks} tasks")
+def step(name: str, total_bytes: int = 0) -> None:
+    """A job begins another step, which reads so many bytes."""
+    for watcher in _watchers:
+        watcher.step(name, total_bytes)
 
-        thread = threading.Thread(target=follow, name="duramen-progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+
+def follow(tally: Tally) -> None:
+    """A job is a stream, and this is how it counts."""
+    for watcher in _watchers:
+        watcher.follow(tally)

@@ -48,6 +48,7 @@ class Target:
     partitions: int
     replaces: bool
     is_there: bool
+    clamps_times: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     """For logs that have to be made, and to be checked against those that are there."""
 
@@ -87,7 +88,8 @@ def plan_target(options: WriteOptions, columns: Sequence[str], *, overwrite: boo
             raise UsageError("topics lie here", path=options.path, hint="name one with the option topic")
         _format_for(disk, options.path, given, replaces=overwrite)
     return Target(
-        options.path, tuple(columns), is_store, options.topic, options.partitions, overwrite, there, given
+        options.path, tuple(columns), is_store, options.topic, options.partitions, overwrite, there,
+        options.clamps_times, given,
     )  # fmt: skip
 
 
@@ -151,7 +153,7 @@ def part_of(target: Target, place: Place, rows: Callable[[], Iterable[pa.RecordB
     full = posixpath.join(target.path, path) if path else target.path
     disk = PosixDisk()
     fmt = _format_for(disk, full, target.options, replaces=target.replaces)
-    return Part(path, rows, {"format": fmt.name, **fmt.options}, target.replaces)
+    return Part(path, rows, {"format": fmt.name, **fmt.options}, target.replaces, target.clamps_times)
 
 
 class Router:

@@ -7,6 +7,7 @@ already running, and it brings no jars: what the jobs need of the JVM is in pysp
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
@@ -70,15 +71,38 @@ def session(
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    with tempfile.TemporaryFile(prefix="duramen-spark-") as noise:
+    with tempfile.TemporaryFile(prefix="duramen-spark-") as noise, _quiet_logging(verbose):
         spark = _start(master, dict(conf or {}), noise, verbose=verbose)
         _own.append(spark)
         try:
             yield spark
         finally:
             _own.pop()
-            spark.stop()
+            _stop(spark)
             _end_gateway()
+
+
+@contextmanager
+def _quiet_logging(verbose: bool) -> Iterator[None]:
+    """Keep py4j from printing tracebacks: of an interrupt, it does so before it raises it. Where a program has set up
+    logging, that is left alone."""
+    if verbose or logging.root.handlers:
+        yield
+        return
+    nobody = logging.NullHandler()
+    logging.root.addHandler(nobody)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(nobody)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session whose JVM may be gone: a SIGTERM to all of a group of processes ends it before us."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(Py4JError, OSError):
+        spark.stop()
 
 
 def check_installed() -> None:
@@ -115,7 +139,7 @@ def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: b
     except KeyboardInterrupt:
         active = SparkSession.getActiveSession()
         if active is not None:
-            active.stop()
+            _stop(active)
         _end_gateway()
         raise
     except Exception as error:  # whatever the JVM's start-up throws
@@ -188,7 +212,8 @@ def _end_gateway() -> None:
     process = getattr(gateway, "proc", None)
     gateway.shutdown()
     if process is not None:
-        process.stdin.close()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         process.wait(timeout=30)
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from duramen.disk import PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import UsageError
+from duramen.errors import LateTimestampError, UsageError
 from duramen.log.ledger import JOBS, Key
 from duramen.log.transaction import Part, commit_batch, new_attempt
 from duramen.spark.failing import plain, plainly
@@ -93,7 +93,11 @@ def publish(options: WriteOptions, target: Target, staging: Staging, key: Key, m
         part_of(target, place, lambda files=tuple(files): rows_of(files))  # type: ignore[misc]
         for place, files in sorted(target.with_empty(places).items(), key=lambda item: (item[0][0] or "", item[0][1]))
     ]
-    commit_batch(target.path, key, parts, disk=disk, lock_timeout_s=options.lock_timeout_s)
+    try:
+        commit_batch(target.path, key, parts, disk=disk, lock_timeout_s=options.lock_timeout_s)
+    except LateTimestampError as error:
+        error.hint = "sort rows by timestamp, leave the column out, or say what becomes of them: lateTimestamps=clamp"
+        raise
     staging.sweep()
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from duramen.errors import UsageError
 from duramen.formats.registry import FORMATS
 
-NAMES = ("path", "logFormat", "topic", "numPartitions", "lockTimeoutMs", "txnAppId", "txnVersion")
+NAMES = ("path", "logFormat", "topic", "numPartitions", "lockTimeoutMs", "lateTimestamps", "txnAppId", "txnVersion")
 _SPARKS = ("checkpointlocation", "queryname", "outputmode")
 """What Spark adds by itself."""
 COLUMNS: Mapping[str, str] = {
@@ -49,6 +49,8 @@ class WriteOptions:
     partitions: int = 1
     """Of a topic that has to be made."""
     lock_timeout_s: float = 60.0
+    clamps_times: bool = False
+    """Whether a time that goes back, in a format that has none such, becomes that of the row before it."""
     app_id: str | None = None
     app_version: int = 0
 
@@ -72,6 +74,9 @@ def parse(given: Mapping[str, str]) -> WriteOptions:
     log_format = texts.get("logformat")
     if log_format is not None and log_format not in FORMATS:
         raise UsageError(f"option logFormat={log_format!r} is not valid", hint=f"it is one of {', '.join(FORMATS)}")
+    late = texts.get("latetimestamps", "fail")
+    if late not in ("fail", "clamp"):
+        raise UsageError(f"option lateTimestamps={late!r} is not valid", hint="it is fail or clamp")
     if ("txnappid" in texts) != ("txnversion" in texts):
         raise UsageError("options txnAppId and txnVersion go together")
     return WriteOptions(
@@ -81,6 +86,7 @@ def parse(given: Mapping[str, str]) -> WriteOptions:
         topic=texts.get("topic"),
         partitions=_number(texts, "numPartitions", 1, least=1),
         lock_timeout_s=_number(texts, "lockTimeoutMs", 60_000) / 1000,
+        clamps_times=late == "clamp",
         app_id=texts.get("txnappid"),
         app_version=_number(texts, "txnVersion", 0),
     )

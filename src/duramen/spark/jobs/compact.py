@@ -35,8 +35,9 @@ from duramen.log.ending import Ending, judge_rows
 from duramen.log.keys import siphash
 from duramen.log.source import Source
 from duramen.spark.failing import plainly
-from duramen.spark.jobs.tasks import attempt, distribute, has_pandas, no_pandas_warning, plain_errors
+from duramen.spark.jobs.tasks import attempt, cancelling, distribute, has_pandas, no_pandas_warning, plain_errors
 from duramen.spark.jobs.verify import verify
+from duramen.spark.progress import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,23 +166,12 @@ def _rewrite(spark: SparkSession, work: _Work, report: CompactionReport) -> list
     sealed = len(work.segments) - 1
     answers: dict[int, _Rewritten] = {}
     if sealed > 0:
+        step("keys", sum(segment.size_bytes for segment in work.segments[:-1]))
         with no_pandas_warning(), plain_errors():
             survivors = _survivors(spark, work, sealed).cache()
             try:
-                counts = survivors.selectExpr("count(*) as keys", "count_if(goes) as gone").collect()[0]
-                report.keys, report.tombstones_removed = int(counts.keys), int(counts.gone)
-                groups = (
-                    survivors.where("not goes")
-                    .select("segment", "offset")
-                    .repartition(sealed, "segment")
-                    .groupBy("segment")
-                )
-
-                def rewrite(table: pa.Table) -> pa.Table:
-                    return _rewrite_group(work, table)
-
-                for row in groups.applyInArrow(rewrite, _BUILT_DDL).collect():
-                    answers[int(row.segment)] = pickle.loads(bytes(row.answer))
+                with cancelling(spark):
+                    _rewrite_survivors(survivors, work, sealed, report, answers)
             finally:
                 survivors.unpersist()
     rest = [(work, number) for number in range(len(work.segments)) if number not in answers]
@@ -191,6 +181,21 @@ def _rewrite(spark: SparkSession, work: _Work, report: CompactionReport) -> list
     if isinstance(failed, DuramenError):
         raise failed
     return [answers[number] for number in range(len(work.segments))]
+
+
+def _rewrite_survivors(
+    survivors: DataFrame, work: _Work, sealed: int, report: CompactionReport, answers: dict[int, _Rewritten]
+) -> None:
+    counts = survivors.selectExpr("count(*) as keys", "count_if(goes) as gone").collect()[0]
+    report.keys, report.tombstones_removed = int(counts.keys), int(counts.gone)
+    step("writing")
+    groups = survivors.where("not goes").select("segment", "offset").repartition(sealed, "segment").groupBy("segment")
+
+    def rewrite(table: pa.Table) -> pa.Table:
+        return _rewrite_group(work, table)
+
+    for row in groups.applyInArrow(rewrite, _BUILT_DDL).collect():
+        answers[int(row.segment)] = pickle.loads(bytes(row.answer))
 
 
 def _survivors(spark: SparkSession, work: _Work, sealed: int) -> DataFrame:
@@ -309,6 +314,7 @@ def _sum_up(report: CompactionReport, rewritten: Sequence[_Rewritten]) -> None:
 
 def _check(spark: SparkSession, builder: LogBuilder, report: CompactionReport) -> None:
     """The new log must be sound and hold what was kept, or it is not published."""
+    step("checking", report.bytes_after)
     found = verify(spark, builder.root)
     if not found.ok or found.records != report.records_after:
         first = next((f for f in found.findings if f.severity == "damage"), None)

@@ -31,6 +31,7 @@ from duramen.log.source import Source
 from duramen.log.survey import Survey
 from duramen.spark.jobs.tasks import attempt, distribute
 from duramen.spark.jobs.verify import verify
+from duramen.spark.progress import step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,6 +219,7 @@ class SparkConversion(Conversion):
         if self.source.skips or len(self.source.parts) < 2:
             return super()._surveyed()
         log, parts = self._log(), self._parts()
+        step("looking", self.source.size_bytes)
         self._surveys = distribute(self._spark, _survey, [(log, part, _NO_TIME) for part in parts])
         self._survey_again(log, parts)
         if not self._in_order():
@@ -272,6 +274,7 @@ class SparkConversion(Conversion):
         return all(b.first_offset == (a.last_offset or 0) + 1 for a, b in pairwise(held))
 
     def _fill(self, builder: LogBuilder, progress: Progress) -> None:
+        step("writing", self.source.size_bytes)
         if not self._is_parallel():
             super()._fill(builder, progress)
             return
@@ -300,6 +303,7 @@ class SparkConversion(Conversion):
         return tasks
 
     def _check(self, builder: LogBuilder, records: int, progress: Progress | None) -> None:
+        step("checking", self.source.size_bytes)
         report = verify(self._spark, builder.root)
         if report.ok and report.records == records:
             return

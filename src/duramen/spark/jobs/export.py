@@ -20,6 +20,7 @@ from duramen.spark.jobs.parquet import UNITS_US, Writing, Written, file_schema, 
 from duramen.spark.jobs.scanning import Scan, has_times, plan_scan, read_options
 from duramen.spark.jobs.targets import Target, target
 from duramen.spark.jobs.tasks import distribute
+from duramen.spark.progress import step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +108,7 @@ def _run(
     except BaseException:
         place.abort()
         raise
+    step("committing")
     place.commit(files, begin, end)
     return files
 

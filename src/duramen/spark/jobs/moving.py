@@ -17,9 +17,10 @@ from duramen.disk.base import Kind
 from duramen.errors import DuramenError, UsageError
 from duramen.log.directory import format_at
 from duramen.spark.jobs.scanning import read_options
-from duramen.spark.jobs.tasks import no_pandas_warning, plain_errors
+from duramen.spark.jobs.tasks import cancelling, no_pandas_warning, plain_errors
 from duramen.spark.places import disk_of, find_places
 from duramen.spark.planning import open_log
+from duramen.spark.progress import Tally, follow
 from duramen.spark.scanning import scan
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 FIELDS = ("key", "value", "headers", "timestamp")
 NAMING = ("topic", "partition")
+OPTIONS: Mapping[str, Mapping[str, str]] = {"kafka": {"includeHeaders": "true"}}
+"""What a source would leave out by default."""
+COUNT_EVERY_S = 1
+"""How often a stream's reports are counted: Spark keeps a hundred of them, and none is made in less than 50 ms."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ def ingest(
     schema: str | None = None,
     expressions: Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
+    order_by: str | None = None,
     checkpoint: str | None = None,
     every: str | None = None,
     dry_run: bool = False,
@@ -84,15 +90,19 @@ def ingest(
     """Read ``source`` (a Spark format) and write it ``into`` a log.
 
     ``expressions`` are SQL for the columns of a record (``{"key": "id", "value": "to_json(struct(*))"}``); ``columns``
-    picks those that are taken over. With ``checkpoint`` it is a stream: what is there now, or, with ``every`` ("10
-    seconds"), for ever."""
+    picks those that are taken over; ``order_by`` is SQL for the order of rows. With ``checkpoint`` it is a stream: what
+    is there now, or, with ``every`` ("10 seconds"), for ever."""
     if every is not None and checkpoint is None:
         raise UsageError("a stream needs a checkpoint", hint="name a directory for it")
+    if order_by is not None and checkpoint is not None:
+        raise UsageError("a stream cannot be sorted", hint="rows come in the order of the source's partitions")
     reader: Any = spark.readStream if checkpoint is not None else spark.read
-    reader = reader.format(source).options(**dict(options or {}))
+    reader = reader.format(source).options(**{**OPTIONS.get(source, {}), **dict(options or {})})
     if schema is not None:
         reader = reader.schema(schema)
     frame = _read(reader, path)
+    if order_by is not None:
+        frame = _sorted(frame, order_by)
     shaped = shape(frame, expressions or {}, columns, naming=into.topic is None and "topic" in (columns or ()))
     if dry_run:
         return Moved(into.path, 0, None, dry_run=True, columns=tuple(shaped.columns))
@@ -106,6 +116,13 @@ def _read(reader: Any, path: str | None) -> DataFrame:
         frame = reader.load() if path is None else reader.load(absolute(path))
         frame.columns  # noqa: B018  a wrong source shows itself here, and not in a task
         return frame
+
+
+def _sorted(frame: DataFrame, order_by: str) -> DataFrame:
+    from pyspark.sql import functions as fn
+
+    with plain_errors():
+        return frame.orderBy(fn.expr(order_by))
 
 
 def shape(
@@ -141,7 +158,7 @@ def write(frame: DataFrame, into: Into) -> Moved:
     from pyspark.sql import functions as fn
 
     seen = Observation()
-    with plain_errors():
+    with plain_errors(), cancelling(frame.sparkSession):
         counted = frame.observe(seen, fn.count(fn.lit(1)).alias("rows"))
         counted.write.format("duramen").mode(into.mode).options(**into.texts()).save(into.path)
     return Moved(into.path, int(seen.get["rows"]))
@@ -158,16 +175,23 @@ def start(frame: DataFrame, into: Into, checkpoint: str, every: str | None) -> S
 
 def stream(frame: DataFrame, into: Into, checkpoint: str, every: str | None) -> Moved:
     """The same, and wait for its end; ctrl-C stops it between two batches."""
-    query = start(frame, into, checkpoint, every)
+    tally = wait(start(frame, into, checkpoint, every))
+    return Moved(into.path, tally.rows, tally.batches)
+
+
+def wait(query: StreamingQuery) -> Tally:
+    """Until the query ends, or ctrl-C ends it; how much it has read."""
+    tally = Tally()
+    follow(tally)
     with plain_errors():
         try:
-            query.awaitTermination()
+            while not query.awaitTermination(COUNT_EVERY_S):
+                tally.add(query.recentProgress)
         except KeyboardInterrupt:
             query.stop()
             query.awaitTermination()
-    reports = query.recentProgress
-    rows = sum(report["numInputRows"] for report in reports)
-    return Moved(into.path, int(rows), sum(report["numInputRows"] > 0 for report in reports))
+        tally.add(query.recentProgress)
+    return tally
 
 
 def replay(

@@ -41,7 +41,7 @@ from duramen.spark.jobs.compact import compact
 from duramen.spark.jobs.convert import convert
 from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import export
-from duramen.spark.jobs.moving import Into, absolute, stream, write
+from duramen.spark.jobs.moving import Into, absolute, stream, wait, write
 from duramen.spark.jobs.profile import profile
 from duramen.spark.jobs.profile_page import page
 from duramen.spark.jobs.tasks import plain_errors
@@ -293,11 +293,7 @@ def _stream_elsewhere(frame: DataFrame, plan: Pipeline) -> None:
         plan.sink.get("mode", "append")
     )
     writer = writer.trigger(processingTime=plan.every) if plan.every else writer.trigger(availableNow=True)
-    query = writer.start(absolute(plan.sink["path"]))
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
+    wait(writer.start(absolute(plan.sink["path"])))
 
 
 def _job(spark: SparkSession, step: Step, done: Done, number: int) -> None:

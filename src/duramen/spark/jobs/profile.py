@@ -19,7 +19,8 @@ from duramen.model import from_us
 from duramen.spark.jobs.moving import absolute
 from duramen.spark.jobs.scanning import Portion, Scan, plan_scan, read_options
 from duramen.spark.jobs.sketches import Distinct, Heavy, Order, Rates, Sizes
-from duramen.spark.jobs.tasks import distribute
+from duramen.spark.jobs.tasks import cancelling, distribute
+from duramen.spark.progress import step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,13 +125,17 @@ def profile(
     for sketch in sketches:
         total.merge(sketch)
         orders[sketch.log].join(sketch.order)
+    repeated = None
+    if duplicates:
+        step("duplicates", scan.size_bytes)
+        repeated = count_duplicates(spark, path, format, options)
     return Profile(
         path,
         tuple(sorted({piece.format for piece in scan.pieces})),
         _segments(scan),
         total,
         tuple(orders.items()),
-        count_duplicates(spark, path, format, options) if duplicates else None,
+        repeated,
     )
 
 
@@ -155,7 +160,8 @@ def count_duplicates(spark: SparkSession, path: str, format: str | None, options
     for name, value in options.items():
         reader = reader.option(_source_name(name), _source_text(value))
     hashes = reader.load(absolute(path)).select(fn.xxhash64("key", "value").alias("hash"))
-    repeated = hashes.groupBy("hash").count().where("count > 1").agg(fn.sum(fn.col("count") - 1)).collect()
+    with cancelling(spark):
+        repeated = hashes.groupBy("hash").count().where("count > 1").agg(fn.sum(fn.col("count") - 1)).collect()
     return int(repeated[0][0] or 0)
 
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -34,6 +35,8 @@ Work = Callable[[T], R]
 
 _ANSWER = pa.schema([("task", pa.int64()), ("answer", pa.binary())])
 _DDL = "task bigint, answer binary"
+CANCEL_S = 5.0
+"""How long to wait for cancelled tasks: Spark kills their workers after two seconds."""
 
 
 class _Failed(NamedTuple):
@@ -63,7 +66,8 @@ def distribute(spark: SparkSession, work: Work[T, R], tasks: Sequence[T]) -> lis
 
     attempts = _attempts(spark)
     try:
-        answers = _collect(spark, _Runner(work, list(tasks), attempts))
+        with cancelling(spark):
+            answers = _collect(spark, _Runner(work, list(tasks), attempts))
     except PySparkException as error:
         raise DuramenError(f"Spark could not run the tasks: {_first_line(error)}") from error
     results: list[R] = []
@@ -125,6 +129,22 @@ def no_pandas_warning() -> Iterator[None]:
 
 
 @contextmanager
+def cancelling(spark: SparkSession) -> Iterator[None]:
+    """End Spark's jobs before a ctrl-C of this block goes on: whoever cleans up then must neither wait for tasks nor
+    race them. pyspark's own handler means to do that, but calls the JVM from within another call, which fails."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(Exception):  # Spark Connect has no context; and a JVM that is gone has no jobs
+            context = spark.sparkContext
+            context.cancelAllJobs()
+            tracker, until = context.statusTracker(), time.monotonic() + CANCEL_S
+            while tracker.getActiveStageIds() and time.monotonic() < until:
+                time.sleep(0.05)
+        raise
+
+
+@contextmanager
 def plain_errors() -> Iterator[None]:
     """Raise what Spark raises as one of our own errors: the one that a task or the sink raised, if it was ours."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -146,7 +166,18 @@ def plain_error(error: Exception) -> DuramenError:
         kind = getattr(errors, found[1], None) if found else None
         if found and isinstance(kind, type) and issubclass(kind, DuramenError):
             return kind(found[2])
-    return DuramenError(f"Spark refused: {lines[0] if lines else type(error).__name__}")
+    first = lines[0] if lines else type(error).__name__
+    return DuramenError(f"Spark refused: {first}", hint=_hint(first))
+
+
+def _hint(told: str) -> str | None:
+    """What to do about a source that Spark knows and does not bring along."""
+    if "KAFKA_DATA_SOURCE_NOT_ENABLED" not in told:
+        return None
+    import pyspark
+
+    package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    return f"--conf spark.jars.packages={package} fetches it"
 
 
 _OURS = re.compile(r"(?:duramen\.\w+(?:\.\w+)*\.)?\b(\w+Error): (.+)")

@@ -1,0 +1,84 @@
+"""What is said while Spark works: stages and steps as Spark's own tracker tells them, and a stream's counts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql import SparkSession
+
+from duramen.cli.pipeline_progress import Clock
+from duramen.spark.jobs.tasks import distribute
+from duramen.spark.progress import Standing, Tally, Watcher, follow, step, watched
+
+
+def nap(number: int) -> int:
+    time.sleep(0.3)
+    return number
+
+
+def test_tasks_of_a_step_are_counted_from_its_beginning(spark: SparkSession) -> None:
+    distribute(spark, nap, [0])  # before anybody watches
+    watcher = Watcher(spark, total_bytes=800)
+    assert watcher.look().stage is None
+    seen: list[Standing] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            seen.append(watcher.look())
+
+    with watched(watcher), ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        distribute(spark, nap, list(range(8)))
+        step("again", 50)
+        assert watcher.look().done == 0, "the tasks of the step before do not count"
+        distribute(spark, nap, list(range(4)))
+        over.set()
+        looking.result()
+    first = [one for one in seen if not one.step and one.tasks]
+    second = [one for one in seen if one.step == "again" and one.tasks]
+    assert {one.tasks for one in first} == {8}
+    assert {one.total_bytes for one in first} == {800}
+    assert any(0 < one.done < 8 for one in first)
+    assert {one.tasks for one in second} == {4}
+    assert {one.total_bytes for one in second} == {50}
+    assert not {one.stage for one in first} & {one.stage for one in second}
+    done = [one.done for one in first]
+    assert done == sorted(done), "a bar never goes back"
+
+
+def standing(done: int, tasks: int = 8, total_bytes: int = 8 << 30, *, is_over: bool = False) -> Standing:
+    return Standing("", (1, 1), done, tasks, total_bytes, None, is_over)
+
+
+def test_rate_and_time_left_count_from_the_first_task_that_was_done() -> None:
+    clock = Clock()
+    assert clock.told(Standing("", None, 0, 0, 5, None, False), 0) == ""
+    assert clock.told(standing(0), 10) == "0/8 tasks  0.0/8.0 GiB"
+    assert clock.told(standing(1), 20) == "1/8 tasks  1.0/8.0 GiB"
+    assert clock.told(standing(3), 22) == "3/8 tasks  3.0/8.0 GiB  1.07 GB/s  0:05 left"
+    assert clock.told(standing(8), 27) == "8/8 tasks  8.0/8.0 GiB"
+    assert clock.told(standing(8, is_over=True), 28) == "finishing"
+    assert Clock().told(standing(1, 1, 0), 1) == "1/1 task"
+
+
+def test_a_stream_counts_more_batches_than_spark_remembers() -> None:
+    tally = Tally()
+    for batch in range(250):
+        tally.add([{"batchId": batch, "numInputRows": 0}])
+        tally.add({"batchId": number, "numInputRows": 2} for number in range(max(0, batch - 99), batch + 1))
+    assert (tally.rows, tally.batches) == (500, 250)
+    told = Clock().told(Standing("", None, 0, 0, 0, tally, False), 0)
+    assert told == "500 rows in 250 batches"
+    follow(tally)  # nobody watches, and nothing happens
+
+
+def test_steps_that_nobody_watches(spark: SparkSession) -> None:
+    watcher = Watcher(spark)
+    with pytest.raises(ValueError, match="mine"), watched(watcher):
+        raise ValueError("mine")
+    step("later")
+    assert watcher.look().step == ""
