@@ -113,8 +113,9 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 	$(BIN)/python -m tests.spark.kill --kills $(KILLS)
 	$(BIN)/python -m tests.spark.kill --speculation
 
-interop: build ## both directions with a real RabbitMQ (installs it from the distribution's packages)
+interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and from a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq
+	$(BIN)/python -m tests.interop.kafka
 
 docs: build ## the documentation as a site in build/site; a warning is an error
 	$(BIN)/python -m docs.generate

@@ -115,12 +115,11 @@ class Node:
             os.killpg(process.pid, signal.SIGKILL)  # the session that it leads, and nothing else
             process.wait(10)
 
-    def create_topic(self, name: str, **config: str) -> None:
-        """A topic of one partition."""
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         from confluent_kafka.admin import NewTopic
 
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        topic = NewTopic(name, num_partitions=1, replication_factor=1, config=settings)
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         for future in self._admin.create_topics([topic]).values():
             future.result(CALL_TIMEOUT_S)
 

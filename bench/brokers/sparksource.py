@@ -43,16 +43,16 @@ def spark_kafka(scratch: Path, quick: bool) -> Iterator[Table]:
         if find_spec("pyspark") is None:
             raise install.NotRun("pyspark is not installed")
         install.package("confluent-kafka")
-        connector = _connector()
+        found = connector()
         with ends_on_sigterm(), kafkanode.Node(scratch / "spark-kafka") as node:
             node.create_topic(TOPIC, max_message_bytes=str(kafka.BATCH_BYTES))
             kafka.publish(node, TOPIC, count, contest.WINDOW)
-            yield _table(scratch, node, connector, count, rounds)
+            yield _table(scratch, node, found, count, rounds)
     except install.NotRun as why:
         yield contest.not_run(TITLE, PEER, why)
 
 
-def _connector() -> Connector:
+def connector() -> Connector:
     """The jars that the installed Spark lacks for its Kafka source."""
     import pyspark
 

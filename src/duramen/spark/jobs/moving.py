@@ -119,10 +119,9 @@ def _read(reader: Any, path: str | None) -> DataFrame:
 
 
 def _sorted(frame: DataFrame, order_by: str) -> DataFrame:
-    from pyspark.sql import functions as fn
-
+    order = order_by.replace("{", "{{").replace("}", "}}")
     with plain_errors():
-        return frame.orderBy(fn.expr(order_by))
+        return frame.sparkSession.sql(f"SELECT * FROM {{rows}} ORDER BY {order}", rows=frame)
 
 
 def shape(
