@@ -19,7 +19,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,6 +122,15 @@ def scan_on_one_core(fmt: Format, report: Report, *, digests: bool = False) -> N
             while stop == Stop.LIMIT:
                 rows = segment.scan(cursor, max_records=STEP_RECORDS, max_bytes=STEP_BYTES, room=room, digests=sums)
                 cursor, stop = rows.cursor, rows.stop
+
+
+def scan_segments(fmt: Format, files: Iterable[tuple[str, int]]) -> None:
+    """Every record of the segments at these paths and base offsets, wherever this process runs."""
+    room: Columns | None = None
+    for path, base in files:
+        segment = fmt.open_segment(PosixDisk().map(path).data, base)
+        room = room or segment.room(STEP_RECORDS)
+        _scan_piece(segment, Piece(segment.start, TO_THE_END, True), room, None)
 
 
 def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
