@@ -198,8 +198,9 @@ def whole_files(base: Base) -> Iterator[Damage]:
         which = _which(base, path)
         lost = frozenset(o for place in _in(base, path) for o in range(place.first, place.last + 1))
         own = [other for other in derived if base.base_of(other) == base.base_of(path)]
-        if len(base.segments) > 1:
+        if len(base.segments) > 1 or base.sidecar:
             yield Damage("lost segment", which, f"{path} and its index", _without(path, *own), lost)
+        if len(base.segments) > 1:
             yield Damage("index without segment", which, path, _without(path), lost)
         yield Damage("empty file", which, path, _replace(path, lambda _raw: b""), lost)
         if base.codec.capabilities.segments:
@@ -212,6 +213,9 @@ def whole_files(base: Base) -> Iterator[Damage]:
                             (target if name == path else name): content for name, content in files.items()
                         },
                     )  # fmt: skip
+    if len(base.segments) > 1 and base.sidecar:
+        every = frozenset(base.records)
+        yield Damage("all segments lost", "log", "and their indexes", _without(*base.segments, *derived), every)
     yield Damage("stray file", "log", "notes.txt~", lambda files: {**files, "notes.txt~": b"mine"})
     for path in base.files:
         if base.role(path) == Role.MANIFEST:

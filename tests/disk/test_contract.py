@@ -285,10 +285,10 @@ def test_a_taken_name_is_refused(at: Place) -> None:
 def test_a_file_is_no_directory(at: Place) -> None:
     disk, path = at.disk, at("a/b")
     at.put("a")
+    assert disk.kind(path) == Kind.MISSING
     for act in (
         lambda: disk.create(path),
         lambda: disk.open(path),
-        lambda: disk.kind(path),
         lambda: disk.map(path),
         lambda: disk.size(path),
         lambda: disk.list(path),

@@ -20,7 +20,7 @@ from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError
 from duramen.formats.base import Capabilities, Role
 from duramen.log import sequences
-from duramen.log.directory import LogFile, SegmentFiles, list_log
+from duramen.log.directory import LogFile, SegmentFiles, list_log, refuse_foreign_sidecar
 from duramen.log.ending import Ending
 from duramen.log.reader import Log
 
@@ -137,6 +137,7 @@ class _Gathering:
         info.capabilities = _capabilities(self._codec.capabilities)
         self._files()
         if not directory.segments:
+            self._try(lambda: refuse_foreign_sidecar(PosixDisk(), info.path, self._codec, directory))
             self._note(CorruptionError("there is no segment", path=info.path))
             return info
         with self._target.open() as log:

@@ -103,7 +103,7 @@ class Disk(Protocol):
     # --- looking
 
     def kind(self, path: str) -> Kind:
-        """What lies at a path."""
+        """What lies at a path; nothing, also where what should be a directory of it is a file."""
 
     def list(self, path: str, within: Sequence[str] = ()) -> list[tuple[str, int]]:
         """The regular files of a directory, and of those of its subdirectories that ``within`` names: relative

@@ -477,6 +477,8 @@ class PosixDisk(Disk):
         try:
             mode = os.stat(self._at(path)).st_mode
         except FileNotFoundError:
+            return Kind.OTHER if os.path.islink(self._at(path)) else Kind.MISSING  # a link to nothing is something
+        except NotADirectoryError:
             return Kind.MISSING
         except OSError as error:
             raise refused(error, path) from error

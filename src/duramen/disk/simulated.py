@@ -294,7 +294,7 @@ class SimulatedDisk(Disk):
             try:
                 node = self._node(path)
             except StorageError as error:
-                if error.errno == errno.ENOENT:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
                     return Kind.MISSING
                 raise
             return Kind.FILE if isinstance(node, _FileNode) else Kind.DIRECTORY

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from duramen.disk import Disk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, StorageError, UsageError
+from duramen.errors import CorruptionError, DetectionError, StorageError, UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import FileName, Role
 from duramen.formats.detect import Detected, detect_directory, detect_file
-from duramen.log.sidecar import read_config
+from duramen.log.sidecar import DIRECTORY, read_config
 
 SUBDIRECTORIES = ("segments", "groups", "tmp")
 ATTEMPTS, ATTEMPTS_S = 20, 0.01
@@ -92,6 +92,8 @@ class Listing:
 def kind_of(disk: Disk, path: str) -> Kind:
     """Whether a path is a directory or a file; anything else cannot be a log."""
     kind = disk.kind(path)
+    if kind == Kind.MISSING and disk.kind(posixpath.dirname(path)) == Kind.FILE:
+        raise StorageError("not a directory", path=path, hint=f"{posixpath.dirname(path)} is a file")
     if kind == Kind.MISSING:
         raise StorageError("no such file or directory", path=path, hint="check the path")
     if kind == Kind.OTHER:
@@ -152,6 +154,23 @@ def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
         segment = LogFile(name, FileName(Role.SEGMENT, base), disk.size(path))
         return Directory(root, [SegmentFiles(base, segment)], [], [], [])
     return sort_files(path, fmt, [(name, name, size) for name, size in disk.list(path, SUBDIRECTORIES)])
+
+
+def refuse_foreign_sidecar(disk: Disk, path: str, fmt: Format, directory: Directory) -> None:
+    """Raise where the files are those of another format than the sidecar says: it is another log's. To be asked before
+    a log without a segment is taken for an empty one, or for one that has lost them all."""
+    if directory.segments or disk.kind(path) != Kind.DIRECTORY or read_config(disk, path) is None:
+        return
+    try:
+        found = detect_directory(path, Listing(disk, path))
+    except DetectionError:
+        return
+    if found.format != fmt.name:
+        raise CorruptionError(
+            f"the sidecar is that of a {fmt.name} log, and the files are {found.format}: {found.why}",
+            path=posixpath.join(path, DIRECTORY),
+            hint="move it away: the records can be read without it; bring back this log's own, if there is a copy",
+        )
 
 
 def sort_files(root: str, fmt: Format, found: Iterable[tuple[str, str, int]]) -> Directory:

@@ -59,6 +59,11 @@ class Evidence:
         known = [*self._sealed, *([self._watermark.base] if self._watermark is not None else [])]
         return min(known, default=0)
 
+    @property
+    def known_bases(self) -> set[int]:
+        """Where segments began that the sidecar knows of."""
+        return {*self._sealed, *([self._watermark.base] if self._watermark is not None else [])}
+
     def sealed_within(self, first: int, last: int) -> bool:
         """Whether some of these offsets were in a sealed segment."""
         listed = [(entry.base, entry.last_offset) for entry in self._sealed.values()]

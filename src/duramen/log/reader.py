@@ -28,7 +28,7 @@ from duramen.formats.base import SCAN_RECORDS, Cursor, Role, Rows, columns_for, 
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
-from duramen.log.directory import Directory, format_at, list_log
+from duramen.log.directory import Directory, format_at, list_log, refuse_foreign_sidecar
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.holds import Need
 from duramen.log.opened import OpenSegment
@@ -86,6 +86,7 @@ class Log:
 
     def _first_look(self) -> None:
         self.refresh()
+        refuse_foreign_sidecar(self._disk, self.path, self.codec, self._directory)
 
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone."""

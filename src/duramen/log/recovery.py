@@ -23,7 +23,7 @@ from duramen.formats import Format
 from duramen.formats.base import Cursor, IndexBuilder, Role, Rows, Segment
 from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
-from duramen.log.directory import SUBDIRECTORIES, Directory, LogFile, SegmentFiles, list_log
+from duramen.log.directory import SUBDIRECTORIES, Directory, LogFile, SegmentFiles, list_log, refuse_foreign_sidecar
 from duramen.log.ending import End, Ending, judge_rows, version_is_missing
 from duramen.log.journal import refuse_unfinished
 from duramen.log.pending import Pending
@@ -168,6 +168,7 @@ class Recovery:
             case = Case.UNCOMMITTED if settled.after is None else Case.COMMITTED
             self._steps.append(Step(case, root, f"batch {settled.key.batch} of {settled.key.writer}"))
         self._directory: Directory = list_log(disk, root, fmt)
+        refuse_foreign_sidecar(disk, root, fmt, self._directory)
         self._agreed = self._agreed_sealed()
         self._sealed = sidecar.sealed() if self._agreed is None else {self._agreed.base: self._agreed}
         self._watermark = sidecar.watermark()

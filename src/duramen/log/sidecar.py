@@ -180,6 +180,18 @@ def read_watermark(disk: Disk, root: str) -> Watermark | None:
     return None  # its writer was stopped before it stored anything
 
 
+def is_no_directory(disk: Disk, root: str) -> bool:
+    """Whether something else than a directory lies where the sidecar would be."""
+    return disk.kind(posixpath.join(root, DIRECTORY)) in (Kind.FILE, Kind.OTHER)
+
+
+def refuse_no_directory(disk: Disk, root: str) -> None:
+    """Raise where no sidecar can be made."""
+    if is_no_directory(disk, root):
+        path = posixpath.join(root, DIRECTORY)
+        raise StorageError("the sidecar is no directory", path=path, hint="move it away: no record is in it")
+
+
 def replace_file(disk: Disk, path: str, content: bytes, *, temporary: str | None = None) -> None:
     """Put ``content`` at ``path`` so that a crash leaves the old file or the new one, whole."""
     temporary = temporary or path + ".new"
@@ -243,6 +255,7 @@ class Sidecar:
 
     def lock(self) -> None:
         """Become the log's one writer. The lock ends with the process, so a crashed holder's is simply free."""
+        refuse_no_directory(self._disk, self.root)
         fresh = self._disk.kind(self._path) == Kind.MISSING
         self._disk.make_directory(self._path)
         if fresh:

@@ -29,7 +29,7 @@ from duramen.log.directory import SUBDIRECTORIES, kind_of, list_log
 from duramen.log.ending import Ending, judge_rows
 from duramen.log.losses import read_losses
 from duramen.log.reader import Log
-from duramen.log.sidecar import DIRECTORY, Config, Sidecar, read_config
+from duramen.log.sidecar import DIRECTORY, Config, Sidecar, read_config, read_watermark
 from duramen.model import MAX_OFFSET
 
 ATTEMPTS = 10
@@ -97,6 +97,7 @@ class Source:
             self.fmt: Format = log.codec
             self.format_state = self.files(*STATE_ROLES)
             self._sealed = Sidecar(self.disk, path).sealed() if self.is_directory else {}
+            self._mark = read_watermark(self.disk, path) if self.is_directory else None
             log.refresh()
             self.parts: list[Part] = self._map(log)
         self._last_offset = -1
@@ -217,9 +218,18 @@ class Source:
         there = {part.base for part in self.parts}
         oldest = min((base for base in there if base is not None), default=-1)
         for base in self._sealed:
+            path = posixpath.join(self.path, self.fmt.segment_path(base))
+            if base not in there and not self.skips and self.disk.kind(path) in (Kind.DIRECTORY, Kind.OTHER):
+                message = "in the place of a segment lies a directory, a link to nothing, or something else than a file"
+                raise CorruptionError(message, path=path, offset=base, hint="mount what it points to, or put it back")
             if base not in there and base > oldest and not self.skips:
-                path = posixpath.join(self.path, self.fmt.segment_path(base))
                 raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=self._hint)
+        mark = self._mark
+        if mark is None or self.skips or mark.base <= max((base for base in there if base is not None), default=-1):
+            return
+        if mark.durable_offset > mark.base:
+            path = posixpath.join(self.path, self.fmt.segment_path(mark.base))
+            raise CorruptionError("the active segment is missing", path=path, offset=mark.base, hint=self._hint)
 
     def steps(self, part: Part, *, verify: bool = True) -> Iterator[tuple[Segment, Rows]]:
         """The rows of a segment, a few MiB at a time; goes on behind damage where it is skipped."""

@@ -27,7 +27,15 @@ from duramen.formats.detect import detect_directory
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.compaction.state import read_state
-from duramen.log.directory import Directory, Listing, LogFile, SegmentFiles, format_at, list_log
+from duramen.log.directory import (
+    Directory,
+    Listing,
+    LogFile,
+    SegmentFiles,
+    format_at,
+    list_log,
+    refuse_foreign_sidecar,
+)
 from duramen.log.ending import End, Ending, judge_rows
 from duramen.log.evidence import Evidence
 from duramen.log.index_check import REINDEX, IndexChecker, Walked, found_gap, gaps, short_indexes
@@ -36,6 +44,7 @@ from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.overtaken import OvertakenError, until_it_holds
 from duramen.log.report import Finding, Report, SegmentReport, counted
 from duramen.log.running import Running
+from duramen.log.sidecar import DIRECTORY, is_no_directory
 from duramen.metrics import process as process_counters
 
 Progress = Callable[[int], None]
@@ -77,6 +86,11 @@ def check_log(
 def _check_listed(disk: Disk, path: str, fmt: Format, progress: Progress | None, findings: Sequence[Finding]) -> Report:
     evidence = Evidence(disk, path, fmt)  # first: what it knows of is then there, though a writer goes on
     directory = list_log(disk, path, fmt)
+    try:
+        refuse_foreign_sidecar(disk, path, fmt, directory)
+    except CorruptionError as error:  # whatever it says is of another log
+        finding = Finding("bad-sidecar", Severity.DAMAGE, error.path or path, error.message, error.hint or "")
+        return Report(path, fmt.name, fmt.capabilities.checksum, findings=[*findings, finding])
     if sum(files.segment.size_bytes for files in directory.segments) >= THREADS_FROM_BYTES:
         from duramen.log.parallel import check_in_threads  # which is made of what is here
 
@@ -197,7 +211,8 @@ class Verifier:
             self._other(file)
         self._check_against_log()
         self.report.findings += self._evidence.of_log(self.report.segments)
-        self._check_repair()
+        self._check_sidecar()
+        self._check_places()
         self._explain()
         process_counters.found_damage(sum(one.severity == Severity.DAMAGE for one in self.report.findings))
         return self.report
@@ -245,12 +260,29 @@ class Verifier:
             )  # fmt: skip
         return listed, removed
 
-    def _check_repair(self) -> None:
-        """A repair that was stopped half-way leaves a log in between."""
+    def _check_sidecar(self) -> None:
+        """What has no place in it, and a repair that was stopped half-way, which leaves a log in between."""
+        if is_no_directory(self._disk, self.report.path):
+            action = "move it away: no record is in it, and it is made anew on the next write"
+            path = posixpath.join(self.report.path, DIRECTORY)
+            self.find("bad-sidecar", Severity.DAMAGE, path, "the sidecar is no directory", action)
         try:
             refuse_unfinished(self._disk, self.report.path)
         except CorruptionError as error:
             self.find("unfinished-repair", Severity.DAMAGE, self.report.path, error.message, error.hint or "")
+
+    def _check_places(self) -> None:
+        """Segments in whose place something else lies than a file: a link to what is not mounted, above all."""
+        there = {segment.base_offset for segment in self.report.segments}
+        bases = {orphan.name.base for orphan in self._directory.orphans} | self._evidence.known_bases
+        for base in sorted(base for base in bases if base is not None and base not in there):
+            path = self._directory.full(self._fmt.segment_path(base))
+            if self._disk.kind(path) in (Kind.DIRECTORY, Kind.OTHER):
+                self.find(
+                    "not-a-file", Severity.DAMAGE, path,
+                    "in the place of the segment lies a directory, a link to nothing, or something else than a file",
+                    "mount what it points to, or put the segment back: nothing of it can be read", first_offset=base,
+                )  # fmt: skip
 
     def _explain(self) -> None:
         """Name the log in the commands, take what a repair gave up for known, and pass over gaps of our compaction."""

@@ -31,7 +31,7 @@ from duramen.log.repair.plan import Action, Loss, Plan, Removed, Step, Strategy
 from duramen.log.repair.planner import make_plan
 from duramen.log.repair.restore import put_back
 from duramen.log.repair.undo import Undone, last_repair, plan_undo, undo
-from duramen.log.sidecar import Sidecar
+from duramen.log.sidecar import Sidecar, refuse_no_directory
 from duramen.log.verify import Progress, check_log, format_for
 
 __all__ = ["Action", "Loss", "Plan", "Removed", "Step", "Strategy", "Undone", "repair", "undo_repair"]
@@ -65,6 +65,7 @@ def repair(
     chosen = _strategy(strategy)
     if kind_of(disk, path) != Kind.DIRECTORY:
         raise UsageError("a single file cannot be repaired", path=path, hint="name the log's directory")
+    refuse_no_directory(disk, path)
     if plan_only:
         journal = read_journal(disk, path)
         fmt, problem = format_for(disk, path, format, options)

@@ -22,7 +22,7 @@ from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersio
 from duramen.formats import Format
 from duramen.formats.base import Role, Segment, Severity
 from duramen.formats.fixed_slot import SlotSegment, parse_slots, print_slots
-from duramen.log.directory import Directory, SegmentFiles, list_log, while_files_go
+from duramen.log.directory import Directory, SegmentFiles, list_log, refuse_foreign_sidecar, while_files_go
 from duramen.log.ending import Ending
 from duramen.log.evidence import Evidence
 from duramen.log.index_check import short_indexes
@@ -105,6 +105,7 @@ class Planner:
         self._strategy = strategy
         self._strays = strays
         self._directory: Directory = list_log(disk, path, fmt)
+        refuse_foreign_sidecar(disk, path, fmt, self._directory)
         self._evidence = Evidence(disk, path, fmt)
         self._report = report
         checked = {segment.path: segment for segment in report.segments}
@@ -118,6 +119,10 @@ class Planner:
         self._held: list[_Held] = []
 
     def run(self) -> Plan:
+        elsewhere = [finding for finding in self._report.findings if finding.code == "not-a-file"]
+        if elsewhere:  # what is not there now may be there again in a moment: nothing is given up for that
+            self.plan.refused += [f"{finding.path}: {finding.message}: {finding.action}" for finding in elsewhere]
+            return self.plan
         self._fmt = self._dialect()
         self._look()
         if not self._fmt.capabilities.segments:
@@ -412,6 +417,8 @@ class Planner:
     # --- slots
 
     def _slots(self) -> None:
+        if not self._held and self._evidence.promised_offset:
+            self._all_slots_lost(self._evidence.promised_offset)
         for held in self._held:
             segment = self._fmt.open_segment(held.data, 0)
             assert isinstance(segment, SlotSegment)
@@ -438,6 +445,17 @@ class Planner:
                 why = "cut at the first bad slot, as the format's document says"
                 self._lose(bad[0], max(self._evidence.promised_offset or 0, held.last + 1) - 1, why)
             self._slot_step(held, pieces, removed, lost, promised * segment.slot_bytes, why, mended)
+
+    def _all_slots_lost(self, promised: int) -> None:
+        """The one file is gone: a new one of lost slots, so that no offset is given out twice."""
+        path, segment = self._fmt.segment_path(0), self._fmt.open_segment(b"", 0)
+        assert isinstance(segment, SlotSegment)
+        pieces, _ = filled(segment, path, range(promised), promised, {})
+        why = "the file is lost: the log goes on behind it, so that no offset is given out twice"
+        self.plan.steps.append(Step(Action.CREATE, path, why, base=0, pieces=tuple(pieces)))
+        self._lose(0, promised - 1, "stored once, and in no whole record now")
+        self.plan.lost_slots = print_slots(range(promised))
+        self.plan.next_offset = promised
 
     def _slot_step(
         self, held: _Held, pieces: list[Piece], removed: list[Removed], lost: list[int], size: int, why: str,

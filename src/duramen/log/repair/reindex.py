@@ -17,7 +17,15 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.formats.base import Cursor
 from duramen.kernel.layout import Stop
-from duramen.log.directory import Directory, SegmentFiles, format_at, kind_of, list_log, while_files_go
+from duramen.log.directory import (
+    Directory,
+    SegmentFiles,
+    format_at,
+    kind_of,
+    list_log,
+    refuse_foreign_sidecar,
+    while_files_go,
+)
 from duramen.log.evidence import Evidence
 from duramen.log.journal import refuse_unfinished
 from duramen.log.repair import Hold, not_held
@@ -84,6 +92,7 @@ class _Reindexing:
         self._fmt = Evidence(disk, path, fmt).described
         self._dry_run = dry_run
         self._directory: Directory = list_log(disk, path, fmt)
+        refuse_foreign_sidecar(disk, path, fmt, self._directory)
         self.result = Reindexed(path, fmt.name, applied=not dry_run)
 
     def run(self) -> Reindexed:
