@@ -63,6 +63,7 @@ def test_rate_and_time_left_count_from_the_first_task_that_was_done() -> None:
     assert clock.told(standing(8), 27) == "8/8 tasks  8.0/8.0 GiB"
     assert clock.told(standing(8, is_over=True), 28) == "finishing"
     assert Clock().told(standing(1, 1, 0), 1) == "1/1 task"
+    assert Clock().told(standing(0)._replace(is_waiting=True), 1) == "0/8 tasks, waiting for an executor"
 
 
 def test_a_stream_counts_more_batches_than_spark_remembers() -> None:

@@ -76,6 +76,8 @@ class Clock:
         if standing.is_over:
             return "finishing"
         parts = [f"{standing.done:,}/{number(standing.tasks, 'task')}"]
+        if standing.is_waiting:
+            return f"{parts[0]}, waiting for an executor"
         if standing.total_bytes:
             parts.append(_part(standing.total_bytes * standing.done // standing.tasks, standing.total_bytes))
         if self._began is not None and standing.done > self._began[1] and standing.done < standing.tasks:

@@ -48,6 +48,8 @@ class Standing(NamedTuple):
     tally: Tally | None
     is_over: bool
     """The stage's tasks are done, and no other stage has begun: the driver is at work."""
+    is_waiting: bool = False
+    """No task of the stage runs or has run: a cluster has no executor for it."""
 
 
 class Watcher:
@@ -66,6 +68,7 @@ class Watcher:
         self._first: int | None = None
         self._stage: int | None = None
         self._done = self._tasks = 0
+        self._is_waiting = False
 
     def follow(self, tally: Tally) -> None:
         self._tally = tally
@@ -77,13 +80,16 @@ class Watcher:
             self._stage = self._latest = active[-1]
             self._first = self._stage if self._first is None else self._first
             self._done, self._tasks = info.numCompletedTasks, info.numTasks
+            self._is_waiting = not (info.numActiveTasks or info.numCompletedTasks or info.numFailedTasks)
         elif self._done:
             self._done = self._tasks  # it ended between two looks
         is_over = info is None and self._done > 0
         is_reading = self._stage is not None and self._stage == self._first
         stage = None if self._stage is None else (self._steps, self._stage)
         total_bytes = self._total_bytes if is_reading else 0
-        return Standing(self._name, stage, self._done, self._tasks, total_bytes, self._tally, is_over)
+        return Standing(
+            self._name, stage, self._done, self._tasks, total_bytes, self._tally, is_over, self._is_waiting
+        )  # fmt: skip
 
 
 _watchers: list[Watcher] = []
