@@ -21,6 +21,7 @@ class Committer:
 
     def __init__(self) -> None:
         self.groups: list[list[Any]] = []
+        self.leaders: list[int] = []
         self.entered = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()
@@ -31,6 +32,7 @@ class Committer:
         assert self._busy.acquire(blocking=False), "two groups at once"
         try:
             self.groups.append([request.work for request in group])
+            self.leaders.append(threading.get_ident())
             self.entered.release()
             assert self.gate.wait(PATIENCE_S)
             self.act(group)
@@ -53,6 +55,11 @@ class Caller:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(commit, timeout_s), daemon=True)
         self._thread.start()
+
+    @property
+    def ident(self) -> int:
+        assert self._thread.ident is not None
+        return self._thread.ident
 
     def _run(self, commit: GroupCommit, timeout_s: float | None) -> None:
         try:
@@ -96,7 +103,7 @@ def start(committer: Committer, **limits: Any) -> GroupCommit:
 
 
 def idle(commit: GroupCommit) -> bool:
-    return not commit._leading and not commit._queue and commit._queued_bytes == commit._queued_records == 0
+    return commit._leader is None and not commit._queue and commit._queued_bytes == commit._queued_records == 0
 
 
 # --- leading and following
@@ -121,8 +128,7 @@ def test_those_who_wait_share_the_next_group_and_one_of_them_leads_it() -> None:
             queued(commit, n + 1)
     assert [caller.join().answer for caller in callers] == ["done first", *(f"done {n}" for n in range(5))]
     assert committer.groups == [["first"], [0, 1, 2, 3, 4]], "in the order in which they came"
-    assert callers[1].request.leads
-    assert not callers[2].request.leads
+    assert committer.leaders == [callers[0].ident, callers[1].ident]
     assert idle(commit)
 
 
@@ -437,7 +443,7 @@ def test_a_leader_that_is_interrupted_while_it_lingers_passes_the_lead_on() -> N
     committer = Committer()
     commit = start(committer, linger_ms=50)
     quitting = Caller(commit, LateQuitter("quitter", 10, 1))
-    wait_until(lambda: commit._leading)
+    wait_until(lambda: commit._leader is not None)
     following = Caller(commit, request("following"))
     assert isinstance(quitting.join().error, Interrupted)
     assert following.join().answer == "done following"
@@ -579,7 +585,7 @@ def test_whoever_completes_the_crowd_leads_it() -> None:
     queued(commit, 2)
     callers.append(Caller(commit, request("third")))
     assert [caller.join().answer for caller in callers] == ["done first", "done second", "done third"]
-    assert [caller.request.leads for caller in callers] == [False, False, True]
+    assert committer.leaders == [callers[2].ident]
     assert committer.groups == [["first", "second", "third"]]
     assert idle(commit)
 

@@ -114,5 +114,5 @@ def test_any_crowd_is_answered(patience: float, monkeypatch: pytest.MonkeyPatch)
         assert set(scene.answered) <= set(scene.committed), about
         assert not set(scene.late) & set(scene.committed), about
         commit = scene.commit
-        assert (commit._leading, len(commit._queue), commit._patient) == (False, 0, None), about
+        assert (commit._leader, len(commit._queue), commit._patient) == (None, 0, None), about
         assert commit._queued_bytes == commit._queued_records == commit._queued_alone == commit._waiting == 0, about

@@ -7,6 +7,10 @@ leader gives those whose requests were just committed a moment to come back: oth
 turns, and each would wait for the other's sync. Whoever completes the crowd leads it, rather than wake the one who
 waited. The queue is bounded: appenders wait for room, and a timeout says so.
 
+An exception may come from outside, between any two steps (ctrl-C, a signal's handler that raises). Whoever is hit
+leaves through `_leave`, which finishes what was begun: nobody waits for a leader who is gone. That is why one field
+says who leads, why to wake somebody twice does no harm, and why a leader's group hangs on its request.
+
 Knows nothing of records and files: what a group is committed by is a function.
 """
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +46,7 @@ class Request:
     """One append (or one control call) that waits to be committed; ``alone`` if it must not share a group."""
 
     __slots__ = (
-        "_turn", "alone", "done", "error", "following", "leads", "left", "records", "result", "size_bytes", "work",
+        "_turn", "alone", "done", "error", "following", "group", "left", "records", "result", "size_bytes", "work",
     )  # fmt: skip
 
     def __init__(self, work: Any, size_bytes: int, records: int, alone: bool = False) -> None:
@@ -53,7 +57,8 @@ class Request:
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
-        self.leads = False
+        self.group: Sequence[Request] = ()
+        """While it leads: whom it has to answer."""
         self.left = False
         """Its appender was interrupted and is gone."""
         self.following: Request | None = None
@@ -73,7 +78,10 @@ class Request:
 
     def wake(self) -> None:
         if self._turn is not None:  # otherwise it was interrupted on its way to sleep
-            self._turn.release()
+            try:
+                self._turn.release()
+            except RuntimeError:
+                pass  # it was woken already
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -94,7 +102,7 @@ class GroupCommit:
         self._queued_bytes = 0
         self._queued_records = 0
         self._queued_alone = 0
-        self._leading = False
+        self._leader: Request | None = None
         self._patient: Request | None = None
         """The leader who waits for more."""
         self._wanted = _NOBODY
@@ -113,16 +121,15 @@ class GroupCommit:
         try:
             self._enter(request, deadline)
             while not request.done:
-                if request.leads:
+                if self._leader is request:
                     self._lead(request)
                 else:
                     self._follow(request, deadline)
+            if request.following is not None:
+                request.following.wake()
         except BaseException:
             self._leave(request)
             raise
-        finally:
-            if request.following is not None:
-                request.following.wake()
         return request.answer()
 
     def _enter(self, request: Request, deadline: float | None) -> None:
@@ -133,8 +140,8 @@ class GroupCommit:
             self._queued_bytes += request.size_bytes
             self._queued_records += request.records
             self._queued_alone += request.alone
-            if not self._leading:
-                self._leading = request.leads = True
+            if self._leader is None:
+                self._leader = request
                 return
             patient = self._patient
             if patient is not None and self._is_enough():
@@ -142,7 +149,7 @@ class GroupCommit:
                 if self._queued_alone or self._is_full():  # it may not be in the first group itself
                     patient.wake()
                 else:
-                    patient.leads, request.leads = False, True
+                    self._leader = request
                     return
             request.prepare_to_sleep()
 
@@ -152,19 +159,32 @@ class GroupCommit:
             return
         if self._withdraw(request):
             raise QueueTimeoutError("not begun in time", hint="the disk is slower than the appends")
-        if not request.leads:
+        if self._leader is not request:
             request.sleep(None)
 
     def _leave(self, request: Request) -> None:
-        """An appender that is interrupted takes its request back where it still can, and leaves the lead here."""
+        """An appender that was interrupted, wherever that was, takes its request back where it still can, and leaves
+        the lead here. Whom it had to answer or to wake is told; again, if need be."""
         with self._lock:
             request.left = True
-            if request not in self._queue:
-                return
-            self._queue.remove(request)
-            self._forget(request)
-        if request.leads:
-            self._pass_on([])
+            gone = (request, *request.group)
+            self._queue = deque(each for each in self._queue if each not in gone)
+            self._queued_bytes = sum(each.size_bytes for each in self._queue)
+            self._queued_records = sum(each.records for each in self._queue)
+            self._queued_alone = sum(each.alone for each in self._queue)
+            self._room.notify_all()
+            _fail(request.group, _interrupted("an exception from outside"))
+            for each in request.group:
+                each.done = True
+            if self._leader is request:
+                self._hand_on()
+            elif self._leader is not None:
+                self._leader.wake()
+        for each in request.group:
+            each.wake()
+        if request.following is not None:
+            request.following.wake()
+        request.group = ()
 
     def _wait_for_room(self, request: Request, deadline: float | None) -> None:
         while self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
@@ -185,7 +205,7 @@ class GroupCommit:
     def _withdraw(self, request: Request) -> bool:
         """Take a request back that no leader has taken yet."""
         with self._lock:
-            if request.leads or request not in self._queue:
+            if self._leader is request or request not in self._queue:
                 return False
             self._queue.remove(request)
             self._forget(request)
@@ -204,6 +224,7 @@ class GroupCommit:
         """Commit one group, which holds the leader's own request, and pass the lead on; unless another took the lead in
         the meantime."""
         group: list[Request] = []
+        leader.group = group
         try:
             if not self._take(leader, group):
                 return
@@ -216,7 +237,8 @@ class GroupCommit:
                 raise
         finally:
             if group:
-                self._pass_on(group)
+                self._pass_on(leader, group)
+        leader.group = ()
 
     def _take(self, leader: Request, group: list[Request]) -> bool:
         """Wait for more, if that is wanted, and move a group out of the queue. False where another leads by then."""
@@ -226,7 +248,7 @@ class GroupCommit:
                 self._await(leader, _NOBODY, limits.linger_ms / 1000)
             elif len(self._queue) < self._crowd:
                 self._await(leader, self._crowd, self._patience_s)
-            if not leader.leads:
+            if self._leader is not leader:
                 return False
             size_bytes = records = 0
             while self._queue:
@@ -236,7 +258,8 @@ class GroupCommit:
                 full = size_bytes > limits.max_bytes or records > limits.max_records
                 if group and (full or request.alone or group[0].alone):
                     break
-                group.append(self._queue.popleft())
+                group.append(request)  # first: in between, it would be nowhere
+                self._queue.popleft()
                 self._forget(request)
         return True
 
@@ -247,8 +270,8 @@ class GroupCommit:
             return
         leader.prepare_to_sleep()
         self._patient = leader
-        self._lock.release()
         try:
+            self._lock.release()
             leader.sleep(time.monotonic() + seconds)
         finally:
             self._lock.acquire()
@@ -263,37 +286,44 @@ class GroupCommit:
     def _is_full(self) -> bool:
         return self._queued_bytes >= self._limits.max_bytes or self._queued_records >= self._limits.max_records
 
-    def _pass_on(self, group: list[Request]) -> None:
+    def _pass_on(self, leader: Request, group: list[Request]) -> None:
         """Answer the group, and have the next one in line lead."""
         with self._lock:
             self._crowd = len(group) + len(self._queue)
-            if self._queue:
-                leader = self._queue[0]
-                leader.leads = True
-                leader.wake()  # at once: who sees that it leads may sleep again, and must not be woken from that
-            else:
-                self._leading = False
-            first = _chain(group)
+            first = _chain(leader, group)
+            self._hand_on()
         if first is not None:
             first.wake()
 
+    def _hand_on(self) -> None:
+        """The next one in line leads."""
+        while self._queue and self._queue[0].done:
+            self._queue.popleft()  # an interrupted leader took it, and did not get to take it out
+        self._leader = following = self._queue[0] if self._queue else None
+        if following is not None:
+            following.wake()  # at once: who sees that it leads may sleep again, and is not to be woken from that
 
-def _chain(group: list[Request]) -> Request | None:
+
+def _chain(leader: Request, group: list[Request]) -> Request | None:
     """Whom to wake of those who wait for this group: each wakes the next. The interpreter runs one thread at a time,
     and whoever is awake too early only goes to sleep again."""
     following: Request | None = None
     for request in reversed(group):
-        if not request.leads and not request.left:
+        if request is not leader and not request.left:
             request.following, following = following, request
         request.done = True
     return following
 
 
-def _fail(group: list[Request], error: BaseException) -> None:
+def _fail(group: Sequence[Request], error: BaseException) -> None:
     """The error of every request that has no answer of its own. An interrupt is the leader's alone: nobody pressed
     a key in the other threads."""
     if not isinstance(error, Exception):
-        error = PoisonedError(f"the thread that wrote for this one was interrupted ({type(error).__name__})")
+        error = _interrupted(type(error).__name__)
     for request in group:
         if request.result is None and request.error is None:
             request.error = error
+
+
+def _interrupted(by: str) -> PoisonedError:
+    return PoisonedError(f"the thread that wrote for this one was interrupted ({by})")
