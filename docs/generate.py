@@ -154,6 +154,8 @@ WRITER: Mapping[str, str] = {
     "max_batch_records": "records of one commit group",
     "linger_ms": "how long the leader of a group waits for more",
     "queue_bytes": "what may wait: beyond it appenders do",
+    "preallocate_bytes": "zeros that are written ahead of the records, which makes syncs cheaper; 0: none. See "
+    "[Preallocation](../durability.md#preallocation)",
     "on_damage": "`raise`, or `truncate`: cut damage in the active segment, after a copy was made",
     "clock": "where times come from, as a function that answers microseconds",
     "retention": "rules that are applied while the log is open: see [Retention](../life.md)",

@@ -40,9 +40,10 @@ class LogMachine(RuleBasedStateMachine):
         self.durable = 0
         self.count = 0
 
-    @initialize(tiny=st.booleans())
-    def begin(self, tiny: bool) -> None:
+    @initialize(tiny=st.booleans(), ahead_bytes=st.sampled_from([None, 0, 300, 5000]))
+    def begin(self, tiny: bool, ahead_bytes: int | None) -> None:
         self.options: dict[str, Any] = self.setup.rolling() if tiny else dict(self.setup.options)
+        self.options["preallocate_bytes"] = ahead_bytes
         self.log = WritableLog(ROOT, format=self.setup.format, disk=self.disk, **self.options)
 
     def value(self, size: int) -> bytes:

@@ -20,9 +20,10 @@ from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError
 from duramen.formats.base import Capabilities, Role
 from duramen.log import sequences
-from duramen.log.directory import LogFile, SegmentFiles, list_log, refuse_foreign_sidecar
+from duramen.log.directory import LogFile, SegmentFiles, refuse_foreign_sidecar
 from duramen.log.ending import Ending
 from duramen.log.reader import Log
+from duramen.log.verify import list_settled
 
 COUNT_BYTES = 64 << 20
 """Logs up to this size are walked through, which counts their records and meets their damage; a larger one would
@@ -129,7 +130,7 @@ class _Gathering:
         """Whether a file went before its turn came."""
         self._target = target
         self._codec = target.codec
-        self._directory = list_log(PosixDisk(), target.path, self._codec)
+        self._directory = list_settled(PosixDisk(), target.path, self._codec)
         self.info = Info(target.path, self._codec.name, target.detected.why)
 
     def run(self) -> Info:
@@ -171,7 +172,7 @@ class _Gathering:
         )  # fmt: skip
         path = self._directory.full(files.segment.path)
         try:
-            segment = self._codec.open_segment(self._map(files.segment), files.base)
+            segment = self._codec.open_segment(files.settled(self._map(files.segment)), files.base)
         except IncompleteHeaderError as error:
             if not is_last:
                 self._note(error, path)
@@ -185,8 +186,10 @@ class _Gathering:
         """What the format's own files say, and those facts that lie in the last segment."""
         roles = (Role.MANIFEST, Role.CHECKPOINT, Role.GROUP_SNAPSHOT, Role.GROUP_DELTA)
         files = [file for file in self._directory.others if file.name.role in roles]
-        files += [files.segment for files in self._directory.segments[-1:]]
-        return self._codec.describe({file.path: self._map(file) for file in files})
+        described = {file.path: self._map(file) for file in files}
+        for last in self._directory.segments[-1:]:
+            described[last.segment.path] = last.settled(self._map(last.segment))
+        return self._codec.describe(described)
 
     def _map(self, file: LogFile) -> memoryview:
         return PosixDisk().map(self._directory.full(file.path)).data
@@ -294,7 +297,9 @@ def _end_in_words(info: Info) -> Cell:
         return Cell("cannot be told", "damage")
     place = f"{info.end.path}, byte {info.end.position}"
     if info.end.state == Ending.CLEAN:
-        return Cell(f"clean: {place}", "good")
+        ahead_bytes = info.segments[-1].size_bytes - info.end.position
+        zeros = f", then {size(ahead_bytes)} of zeros that were written ahead" if ahead_bytes > 0 else ""
+        return Cell(f"clean: {place}{zeros}", "good")
     if info.end.state == Ending.TORN:
         return Cell(f"torn tail: {place}: {info.end.reason}; the last write did not finish, nothing is lost", "note")
     return Cell(f"{info.end.state}: {place}: {info.end.reason}", "damage")

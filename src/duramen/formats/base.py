@@ -130,6 +130,8 @@ class Capabilities:
     """How far an offset may lie from the segment's base."""
     index_at_once: bool = False
     """The format's own program goes by the index: it must not lag behind the records."""
+    cuts_zeros: bool = False
+    """The format's own program, when it starts, cuts zeros behind the last record: a crash may leave them there."""
     rolls_when_full: bool = False
     """A segment is left once it has reached its size; otherwise before it would exceed it."""
     signed_timestamps: bool = False

@@ -91,6 +91,7 @@ class DurableLog(FrameFormat):
         checksum="CRC-32 over the payload",
         record_checksum=True,
         max_value_bytes=DIALECT.layout.max_payload_bytes,
+        cuts_zeros=True,
     )
     magics: ClassVar[Mapping[bytes, Role]] = {MAGIC.to_bytes(HEADER.width("magic"), "little"): Role.SEGMENT}
     default_segment_bytes = 64 << 20

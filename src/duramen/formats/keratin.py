@@ -273,6 +273,7 @@ class Keratin(FrameFormat):
         max_relative_offset=MAX_RELATIVE_OFFSET,
         ordered_timestamps=True,
         manifest=True,
+        cuts_zeros=True,
         extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
     )
     magics: ClassVar[Mapping[bytes, Role]] = {

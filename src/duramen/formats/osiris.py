@@ -144,6 +144,7 @@ class Osiris(Format):
         max_segment_bytes=2**31,  # a batch of as much again, and the index can still point to its last chunk
         max_segment_rows=SEGMENT_MAX_CHUNKS,
         index_at_once=True,
+        cuts_zeros=True,
         rolls_when_full=True,
         lost_segments_show=True,
         chunks=True,

@@ -6,20 +6,36 @@ sealed: it is made anew from the records if a crash leaves it short.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
 from duramen.disk.base import File, Kind, write_all
+from duramen.errors import StorageError
 from duramen.formats import Format
 from duramen.formats.base import Cursor, Encoded, IndexBuilder, Role, SegmentSummary
 from duramen.log.sidecar import Sealed
 
 RESERVE_FROM_BYTES = 1 << 20
 RESERVE_BYTES = 8 << 20
+FILL_BYTES = 1 << 20
+FILL_AFTER_COMMITS = 8
+"""A log that gets a few records and is closed again never needs zeros."""
 INDEX_FLUSH_BYTES = 4 << 20
 """How far the index may lag behind the records: a reader walks as much in well under a millisecond."""
+_ZEROS = memoryview(bytes(FILL_BYTES))
+
+
+class Filling(NamedTuple):
+    """How zeros are written ahead of the records: so many at once, up to that byte of the segment, and only after some
+    commits."""
+
+    step_bytes: int
+    until: int
+    after_commits: int = 0
 
 
 @dataclass
@@ -48,6 +64,9 @@ class ActiveSegment:
     start_position: int = 0
     ends_in_doubt: bool = False
     """Whether the last record could not be told from one that a crash tore, but for the watermark."""
+    filling: Filling | None = None
+    _filled_bytes: int = 0
+    _commits: int = 0
     _reserved_bytes: int = 0
     _index_pending_bytes: int = 0
     _derived: dict[Role, _DerivedFile] = field(default_factory=dict)
@@ -88,6 +107,7 @@ class ActiveSegment:
         write_all(self.file, position, encoded.data)
         if is_synced_next:
             self.file.begin_sync(position, size_bytes)
+            self._fill(position + size_bytes, size_bytes)
         if not self.fmt.capabilities.record_checksum:
             self.crc32c = kernel.crc32c(encoded.data, self.crc32c)
         self.cursor = encoded.rows.cursor
@@ -105,11 +125,30 @@ class ActiveSegment:
             self._reserved_bytes = end + RESERVE_BYTES
             self.file.reserve(self._reserved_bytes)
 
+    def _fill(self, end: int, size_bytes: int) -> None:
+        """Zeros behind what was written, for the commits that follow: where neither the size nor the blocks of the file
+        change, a sync has nothing but the bytes to bring to the disk. Large commits do without: half of what they
+        write would be zeros that the next one overwrites."""
+        if self.filling is None:
+            return
+        step_bytes, until, after_commits = self.filling
+        self._commits += 1
+        stop = min(end + step_bytes, until)
+        if end <= self._filled_bytes or stop <= end or 3 * size_bytes > step_bytes or self._commits < after_commits:
+            return
+        self._filled_bytes = stop
+        try:
+            for position in range(end, stop, FILL_BYTES):
+                write_all(self.file, position, _ZEROS[: stop - position])
+        except StorageError:  # a full disk, above all: the room is for records
+            self.filling = None
+            with contextlib.suppress(StorageError):
+                self.file.truncate(end)
+
     def release(self) -> None:
         """Give back the room that was not needed."""
-        if self._reserved_bytes:
-            self._reserved_bytes = 0
-            self.file.truncate(self.cursor.position)
+        if self._reserved_bytes or self._filled_bytes:
+            self.cut_back()
 
     def _in_doubt(self, encoded: Encoded) -> bool:
         """See `Segment.ends_in_doubt`, which an empty value alone can do."""
@@ -120,6 +159,7 @@ class ActiveSegment:
 
     def cut_back(self) -> None:
         """Take away what a failed write may have left behind the cursor."""
+        self._reserved_bytes = self._filled_bytes = 0
         self.file.truncate(self.cursor.position)
 
     def sync(self) -> None:

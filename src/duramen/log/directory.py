@@ -41,6 +41,12 @@ class SegmentFiles:
     base: int | None
     segment: LogFile
     derived: dict[Role, LogFile] = field(default_factory=dict)
+    is_growing: bool = False
+    """A writer goes on behind the bytes that are counted here."""
+
+    def settled(self, data: memoryview) -> memoryview:
+        """Of the segment's bytes those that will not change any more."""
+        return data[: self.segment.size_bytes] if self.is_growing else data
 
 
 @dataclass

@@ -47,7 +47,7 @@ class IndexChecker:
     MOST = 3
     """Wrong entries that are listed one by one; the rest are counted."""
 
-    def __init__(self, path: str, role: Role, index: Index) -> None:
+    def __init__(self, path: str, role: Role, index: Index, until: int | None = None) -> None:
         self.path = path
         self.role = role
         self.index = index
@@ -58,7 +58,9 @@ class IndexChecker:
         self._differs: list[tuple[int, str, int, int]] = []
         self._lacks: list[tuple[int, int]] = []
         """Records without an entry, though later ones have one: the entry behind, and the record's offset."""
-        self._damaged: list[tuple[int, int]] = []
+        self._until = until
+        """Where the records end that are looked at: a writer goes on behind, and so does its index."""
+        self._damaged: list[tuple[int, int]] = [] if until is None else [(until, 2**62)]
         self._end_offset = -1
         self._reached = -1
         """Where the last entry pointed that was right: the next one must lie behind it."""
@@ -68,7 +70,7 @@ class IndexChecker:
 
     def beginning_at(self, offset: int) -> IndexChecker:
         """A new one that leaves out the entries before ``offset``: another one has them."""
-        checker = IndexChecker(self.path, self.role, self.index)
+        checker = IndexChecker(self.path, self.role, self.index, self._until)
         if offset > 0:
             checker._row = bisect_left(self.index.offsets, offset)  # numpy's own search would copy the column
         return checker

@@ -157,7 +157,7 @@ class PieceVerifier(Verifier):
     def _open(self, files: SegmentFiles) -> _Opened:
         derived = self._map_derived(files)
         mapped = self._disk.map(self._directory.full(files.segment.path))
-        segment = self._fmt.open_segment(mapped.data, files.base)
+        segment = self._fmt.open_segment(files.settled(mapped.data), files.base)
         part = self._part()
         return _Opened(mapped, segment, part._open_indexes(files, derived, segment), not part.report.findings)
 

@@ -362,7 +362,7 @@ class Recovery:
     def _scan(self, files: SegmentFiles, base: int, segment: Segment, mark: Watermark | None) -> Recovered:
         path = self._directory.full(files.segment.path)
         fmt = self._fmt.continuing(segment)
-        size = len(segment.buf)
+        whole, size = segment.buf, len(segment.buf)
         proven = self._proven(segment, mark, path)
         if proven is not None and proven < size:
             segment = self._fmt.open_segment(segment.buf[:proven], base)
@@ -371,7 +371,7 @@ class Recovery:
         walk_s = time.perf_counter() - began
         case, cut = self._judge(walk.end, segment, mark, size, path)
         if proven is not None and proven < size and case in (Case.CLEAN, Case.ZEROS):
-            case, cut = Case.UNPROVEN, True
+            case, cut = (Case.ZEROS if kernel.is_zero(whole, proven, size) else Case.UNPROVEN), True
         doubtful = cut and walk.in_doubt and walk.end.position > _durable(mark)
         if doubtful and case == Case.ZEROS:
             case = Case.TORN

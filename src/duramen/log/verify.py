@@ -44,7 +44,7 @@ from duramen.log.losses import KnownLoss, covered, read_losses
 from duramen.log.overtaken import OvertakenError, until_it_holds
 from duramen.log.report import Finding, Report, SegmentReport, counted
 from duramen.log.running import Running
-from duramen.log.sidecar import DIRECTORY, is_no_directory
+from duramen.log.sidecar import DIRECTORY, is_no_directory, read_watermark
 from duramen.metrics import process as process_counters
 
 Progress = Callable[[int], None]
@@ -85,7 +85,7 @@ def check_log(
 
 def _check_listed(disk: Disk, path: str, fmt: Format, progress: Progress | None, findings: Sequence[Finding]) -> Report:
     evidence = Evidence(disk, path, fmt)  # first: what it knows of is then there, though a writer goes on
-    directory = list_log(disk, path, fmt)
+    directory = list_settled(disk, path, fmt)
     try:
         refuse_foreign_sidecar(disk, path, fmt, directory)
     except CorruptionError as error:  # whatever it says is of another log
@@ -98,6 +98,25 @@ def _check_listed(disk: Disk, path: str, fmt: Format, progress: Progress | None,
     verifier = Verifier(disk, path, fmt, progress or (lambda _bytes: None), directory, evidence)
     verifier.report.findings += findings
     return verifier.run()
+
+
+def list_settled(disk: Disk, path: str, fmt: Format) -> Directory:
+    """The files of a log; the last segment only up to what is acknowledged while a writer goes on with it: what lies
+    behind changes while it is read, or is gone a moment later."""
+    directory = list_log(disk, path, fmt)
+    for _ in range(_PATIENCE):
+        mark = read_watermark(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
+        if mark is None or not mark.is_open or not directory.segments:
+            return directory
+        if not disk.is_locked(posixpath.join(path, DIRECTORY, "lock")):
+            return directory
+        *others, last = directory.segments
+        if last.base == mark.base:
+            last = replace(last, segment=replace(last.segment, size_bytes=mark.position), is_growing=True)
+            return replace(directory, segments=[*others, last])
+        time.sleep(_PATIENCE_S)  # it is about to begin a new segment, or has done so since they were listed
+        directory = list_log(disk, path, fmt)
+    return directory
 
 
 def verify_segment(
@@ -310,9 +329,9 @@ class Verifier:
         if Role.INDEX in files.derived:
             report.index_bytes = files.derived[Role.INDEX].size_bytes
         derived = self._map_derived(files)
-        mapped = self._disk.map(path)
+        data = files.settled(self._disk.map(path).data)
         try:
-            segment = self._fmt.open_segment(mapped.data, files.base)
+            segment = self._fmt.open_segment(data, files.base)
         except UsageError as error:
             error.path = error.path or path
             raise
@@ -322,14 +341,14 @@ class Verifier:
             return report
         report.base_offset, report.dialect = segment.base_offset, segment.dialect
         indexes = self._open_indexes(files, derived, segment)
-        running = self._evidence.running(report.base_offset, mapped.data)
+        running = self._evidence.running(report.base_offset, data)
         self._records(report, segment, indexes, running, is_last=is_last)
         for checker in indexes:
             checker.finish(self)
         self._lacking_entries(files, report, segment, {c.role: [c.walked] for c in indexes}, is_last=is_last)
         self._missing_index(files, report)
         digest = None if running is None else running.finish()
-        self.report.findings += self._evidence.of_sealed(report, mapped.data, digest)
+        self.report.findings += self._evidence.of_sealed(report, data, digest)
         self.report.findings += self._evidence.of_watermark(report)
         return report
 
@@ -528,7 +547,7 @@ class Verifier:
                 self._problem(path, problem)
             index = self._fmt.open_index(role, data, segment.base_offset)
             if index is not None:
-                checkers.append(IndexChecker(path, role, index))
+                checkers.append(IndexChecker(path, role, index, files.segment.size_bytes if files.is_growing else None))
         return checkers
 
     def _lacking_entries(

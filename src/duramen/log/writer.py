@@ -25,7 +25,7 @@ from duramen.formats import Format
 from duramen.formats.base import Encoded, Role, Segment, SegmentSummary
 from duramen.formats.values import Values
 from duramen.log import change, intake, maintenance, pending
-from duramen.log.active import ActiveSegment
+from duramen.log.active import FILL_AFTER_COMMITS, FILL_BYTES, ActiveSegment, Filling
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.compaction.compact import Compaction, CompactionReport, Compactor, Progress
 from duramen.log.directory import Directory, SegmentFiles, list_log
@@ -43,6 +43,7 @@ from duramen.model import MAX_OFFSET, from_us
 
 DURABILITIES = ("write", "fsync")
 PUBLISH_EVERY_US = 1_000_000
+MOST_PREALLOCATED_BYTES = 1 << 30
 
 
 class Appended(NamedTuple):
@@ -83,6 +84,7 @@ class WritableLog(Log):
         max_batch_records: int = GroupLimits.max_records,
         linger_ms: float = GroupLimits.linger_ms,
         queue_bytes: int = GroupLimits.queue_bytes,
+        preallocate_bytes: int | None = None,
         on_damage: str = "raise",
         clock: Callable[[], int] | None = None,
         retention: Retention | None = None,
@@ -94,6 +96,7 @@ class WritableLog(Log):
         self._clock = clock
         self._pid = os.getpid()
         self._durability = _checked(durability)
+        self._preallocate_bytes = _checked_room(preallocate_bytes)
         self._limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._poison: BaseException | None = None
         self._is_midway = False
@@ -166,12 +169,12 @@ class WritableLog(Log):
             fmt.capabilities.max_segment_bytes,
         )
         if recovered.active is not None:
-            self._active = recovered.active
+            self._active = self._filling(recovered.active)
         else:
             self._active = self._begin(disk, path, fmt, recovered.next_offset, recovered.previous)
         self._durable = self._active.cursor
         self._durable_crc32c = self._active.crc32c
-        self._unsynced_bytes = 2 * self._limits.max_bytes
+        self._unsynced_bytes = 2 * max(self._limits.max_bytes, self._preallocate_bytes or FILL_BYTES)
         self._mark(durable=True)
         if not (recovered.is_as_closed and self._manifest_fits(disk, path, recovered)):
             self._write_manifest(disk, path)
@@ -202,7 +205,16 @@ class WritableLog(Log):
             raise UsageError("no offset is left", path=path)
         created_ms = self._now_us() // 1000
         begun = fmt.begin_segment(base, created_ms, previous, _first_segment(disk, path, fmt))
-        return ActiveSegment.create(disk, path, fmt, begun, base, created_ms)
+        return self._filling(ActiveSegment.create(disk, path, fmt, begun, base, created_ms))
+
+    def _filling(self, active: ActiveSegment) -> ActiveSegment:
+        """The segment, which gets zeros behind its records if that is wanted."""
+        wanted = self._preallocate_bytes
+        if wanted:
+            active.filling = Filling(wanted, self._segment_bytes)
+        elif wanted is None and active.fmt.capabilities.cuts_zeros:
+            active.filling = Filling(FILL_BYTES, self._segment_bytes, FILL_AFTER_COMMITS)
+        return active
 
     # --- appending
 
@@ -528,8 +540,9 @@ class WritableLog(Log):
         unsynced = self._active.cursor.position - self._durable.position
         if self._durable.position > self._active.cursor.position:
             unsynced = 0
-        if unsynced + size_bytes > self._unsynced_bytes:
-            self._unsynced_bytes = 2 * (unsynced + size_bytes)
+        unsynced += size_bytes + (self._preallocate_bytes or FILL_BYTES)
+        if unsynced > self._unsynced_bytes:
+            self._unsynced_bytes = 2 * unsynced
             self._mark(durable=True)
 
     def _undo(self, error: BaseException, *, is_written: bool) -> None:
@@ -731,6 +744,12 @@ def _limits(max_batch_bytes: int, max_batch_records: int, linger_ms: float, queu
     if linger_ms < 0:
         raise UsageError(f"linger_ms={linger_ms} is not 0 or more")
     return GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
+
+
+def _checked_room(preallocate_bytes: int | None) -> int | None:
+    if preallocate_bytes is not None and not 0 <= preallocate_bytes <= MOST_PREALLOCATED_BYTES:
+        raise UsageError(f"preallocate_bytes={preallocate_bytes} is not between 0 and {MOST_PREALLOCATED_BYTES}")
+    return preallocate_bytes
 
 
 def _checked(durability: str) -> str:

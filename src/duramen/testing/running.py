@@ -21,7 +21,7 @@ from duramen.log.reader import Log
 from duramen.log.sidecar import DIRECTORY
 from duramen.log.writer import WritableLog
 from duramen.model import to_us
-from duramen.testing.workloads import SETUPS, WORKLOADS, Setup, Step
+from duramen.testing.workloads import PREALLOCATED_BYTES, SETUPS, WORKLOADS, Setup, Step
 
 ROOT = "/log"
 
@@ -147,7 +147,9 @@ class Run:
         self._disk = disk
         disk.on_operation = lambda _number, operation: self._note(operation)
         first = self._log is None
-        options = self.options if first or not has_config(disk) else {}
+        options = dict(self.options) if first or not has_config(disk) else {}
+        if self._workload.fills:
+            options["preallocate_bytes"] = PREALLOCATED_BYTES
         self._log = WritableLog(ROOT, format=self.setup.format, disk=disk, clock=self._clock.time_ns, **options)
 
     def _note(self, operation: str) -> None:

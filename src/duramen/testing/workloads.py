@@ -16,6 +16,8 @@ Position = Callable[[], int]
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
+PREALLOCATED_BYTES = 1500
+"""Of a workload that fills: a few commits fit in, and some are too large for it."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Workload:
     blank: float = 0.2
     """The share of values that are empty or zeros."""
     rolls: bool = False
+    fills: bool = False
+    """Zeros are written ahead of the records."""
 
     def run(self, chance: random.Random, setup: Setup, position: Position) -> Iterator[Step]:
         kinds = [kind for kind in self.weights if setup.segments or kind != "seal"]
@@ -122,19 +126,20 @@ class Workload:
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
-        Workload("singles", 8, {"append": 1}, writes=0.0),
+        Workload("singles", 8, {"append": 1}, writes=0.0, fills=True),
         Workload("writes", 10, {"append": 6, "batch": 2, "sync": 1}, writes=0.85, blank=0.3),
         Workload("batches", 5, {"batch": 1}, most_bytes=200),
-        Workload("aligned", 9, {"append": 5, "batch": 1}, aims=1.0, blank=0.35),
+        Workload("aligned", 9, {"append": 5, "batch": 1}, aims=1.0, blank=0.35, fills=True),
         Workload("groups", 5, {"group": 5, "append": 1}, writes=0.5),
-        Workload("rolls", 6, {"append": 4, "batch": 4, "seal": 1}, rolls=True, most_bytes=500),
+        Workload("rolls", 6, {"append": 4, "batch": 4, "seal": 1}, rolls=True, fills=True, most_bytes=500),
         Workload("seals", 7, {"append": 5, "seal": 4, "reopen": 1}),
         Workload("reopens", 7, {"append": 6, "batch": 2, "reopen": 3, "seal": 1}, rolls=True),
-        Workload("kills", 7, {"append": 6, "batch": 2, "kill": 3}, writes=0.6),
+        Workload("kills", 7, {"append": 6, "batch": 2, "kill": 3}, writes=0.6, fills=True),
         Workload("crashes", 7, {"append": 6, "batch": 3, "crash": 3, "seal": 1}, writes=0.5),
         Workload(
             "mixed", 10,
             {"append": 8, "batch": 4, "group": 2, "sync": 1, "seal": 1, "reopen": 1, "kill": 1, "crash": 1}, rolls=True,
+            fills=True,
         ),
     )
 }  # fmt: skip

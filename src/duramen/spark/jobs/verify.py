@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from duramen.disk import PosixDisk
 from duramen.errors import StorageError
 from duramen.formats import make
-from duramen.log.directory import Directory, SegmentFiles, format_at, list_log
+from duramen.log.directory import Directory, SegmentFiles, format_at
 from duramen.log.overtaken import until_it_holds
 from duramen.log.pieces import Piece, PieceReport, PieceVerifier, cut
 from duramen.log.report import Report
-from duramen.log.verify import Checked, missing
+from duramen.log.verify import Checked, list_settled, missing
 from duramen.spark.jobs.tasks import cores, distribute
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _verify(
 ) -> Report:
     disk = PosixDisk()
     fmt = format_at(disk, path, format, options)
-    directory = list_log(disk, path, fmt)
+    directory = list_settled(disk, path, fmt)
     log = _Log(path, directory.root, fmt.name, dict(fmt.options))
     driver = PieceVerifier(disk, path, fmt, lambda _bytes: None, directory)
     total = sum(files.segment.size_bytes for files in directory.segments)
