@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 
 from bench.measure import Samples, take_turns
 from bench.report import Table, ms, us
@@ -17,6 +18,8 @@ from bench.report import Table, ms, us
 SYNCED_BYTES = (256, 4096, 256_000)
 WRITTEN_BYTES = 1_060_000
 WRITES_PER_FILE = 16
+AHEAD_BYTES = 1 << 20
+AHEAD_OF_BYTES = (256, 4096, 32_768, 128_000, 256_000, 512_000)
 FALLOC_FL_KEEP_SIZE = 1
 
 
@@ -31,6 +34,12 @@ def preallocation(scratch: Path, quick: bool) -> Iterator[Table]:
         ["file", "median", "best", "÷ growing (medians)", "prepared in"],
         _written(scratch, 2 if quick else 20),
         "Files are fresh every round; the zero-filled file's pages are in memory, so it shows the copy alone.",
+    )
+    yield Table(
+        f"os.pwrite and os.fdatasync, with {AHEAD_BYTES >> 10:,} KiB of zeros ahead whenever they are used up (ms)",
+        ["write", "file", "mean", "median", "p99", "÷ growing (means)", "(medians)"],
+        _ahead(scratch, 60 if quick else 600),
+        "The zeros are written and synced by the commit that finds none: all of their cost is in here.",
     )
 
 
@@ -57,6 +66,39 @@ def _written(scratch: Path, rounds: int) -> Iterator[list[str]]:
     for name, taken in samples.items():
         ratio = f"{taken.median / samples['grows'].median:.2f}"
         yield [name, us(taken.median), us(taken.best), ratio, f"{us(prepared[name].median)} µs"]
+
+
+def _ahead(scratch: Path, rounds: int) -> Iterator[list[str]]:
+    for size in AHEAD_OF_BYTES:
+        data = os.urandom(size)
+        with ExitStack() as stack:
+            writers = {}
+            for name, ahead_bytes in (("grows", 0), ("zeros ahead", AHEAD_BYTES)):
+                path = scratch / name
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                stack.callback(path.unlink)
+                stack.callback(os.close, descriptor)
+                writers[name] = _writer_ahead(descriptor, data, ahead_bytes)
+            samples = take_turns(writers, rounds)
+        grows = samples["grows"]
+        for name, taken in samples.items():
+            mean, growing = fmean(taken), fmean(grows)
+            ratios = f"{mean / growing:.2f}", f"{taken.median / grows.median:.2f}"
+            yield [f"{size:,} B", name, *map(ms, (mean, taken.median, taken.percentile(99))), *ratios]
+
+
+def _writer_ahead(descriptor: int, data: bytes, ahead_bytes: int) -> Callable[[], None]:
+    position = filled = 0
+    zeros = bytes(ahead_bytes)
+
+    def write() -> None:
+        nonlocal position, filled
+        position += os.pwrite(descriptor, data, position)
+        if zeros and position > filled:
+            filled = position + os.pwrite(descriptor, zeros, position)
+        os.fdatasync(descriptor)
+
+    return write
 
 
 def _files(
