@@ -93,9 +93,11 @@ class Evidence:
         mark = self._watermark
         return mark is not None and mark.is_open and mark.base <= report.base_offset
 
-    def is_being_written(self, report: SegmentReport) -> bool:
-        """Whether one has it open at this moment."""
-        return self.is_active(report) and self._disk.is_locked(posixpath.join(self._root, DIRECTORY, "lock"))
+    @property
+    def is_being_written(self) -> bool:
+        """Whether a writer has the log open at this moment."""
+        mark = self._watermark
+        return mark is not None and mark.is_open and self._disk.is_locked(posixpath.join(self._root, DIRECTORY, "lock"))
 
     def is_closed(self, report: SegmentReport) -> bool:
         """Whether this is the active segment as a writer left it that had nothing more to write."""
@@ -113,12 +115,15 @@ class Evidence:
         both = sealed is not None and sealed.size_bytes == len(data)
         return Running(data, start, until if stop is None else min(until, stop), both=both)
 
-    def of_sealed(self, report: SegmentReport, data: memoryview, digest: Digest | None = None) -> Iterator[Finding]:
+    def of_sealed(
+        self, report: SegmentReport, data: memoryview, digest: Digest | None = None, *, is_growing: bool = False
+    ) -> Iterator[Finding]:
         """Whether a segment still has the size and the digest that it was sealed with; or, where its records have no
-        checksum, the one that the watermark has. ``digest`` is what `running` took; what it lacks is made here."""
+        checksum, the one that the watermark has. ``digest`` is what `running` took; what it lacks is made here. One
+        that was growing when it was listed may be sealed by now, with more than was looked at."""
         yield from self._of_unproven(report, data, digest)
         sealed = self._sealed.get(report.base_offset)
-        if sealed is not None:
+        if sealed is not None and not is_growing:
             if len(data) > sealed.size_bytes and _crc32c(data, sealed.size_bytes, digest) == sealed.crc32c:
                 message = f"another program went on behind the {sealed.size_bytes} bytes that were sealed"
                 yield Finding("sealed-continued", Severity.NOTE, report.path, message, "nothing: all of it is there")

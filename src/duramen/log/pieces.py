@@ -272,12 +272,12 @@ class PieceVerifier(Verifier):
         part = self._part()
         part.report.findings += [finding for piece in pieces for finding in piece.findings]
         # Opened for its end and its length: its bytes are in the pieces' digests.
-        data = self._disk.map(self._directory.full(files.segment.path)).data
+        data = files.settled(self._disk.map(self._directory.full(files.segment.path)).data)
         segment = self._fmt.open_segment(data, files.base)
         walked = {role: [piece.walked[role] for piece in pieces] for role in pieces[0].walked}
         part._lacking_entries(files, report, segment, walked, is_last=is_last)
         part._missing_index(files, report)
-        part.report.findings += self._evidence.of_sealed(report, data, _joined(pieces))
+        part.report.findings += self._evidence.of_sealed(report, data, _joined(pieces), is_growing=files.is_growing)
         part.report.findings += self._evidence.of_watermark(report)
         return Checked(report, part.report.findings)
 

@@ -348,7 +348,7 @@ class Verifier:
         self._lacking_entries(files, report, segment, {c.role: [c.walked] for c in indexes}, is_last=is_last)
         self._missing_index(files, report)
         digest = None if running is None else running.finish()
-        self.report.findings += self._evidence.of_sealed(report, data, digest)
+        self.report.findings += self._evidence.of_sealed(report, data, digest, is_growing=files.is_growing)
         self.report.findings += self._evidence.of_watermark(report)
         return report
 
@@ -482,13 +482,6 @@ class Verifier:
                 )  # fmt: skip
         elif end.ending == Ending.TORN:
             rest = len(segment.buf) - end.position
-            if self._evidence.is_being_written(report):
-                self.find(
-                    "being-written", Severity.NOTE, report.path,
-                    f"{counted(rest, 'byte')} of a write that is under way follow the last record",
-                    "nothing: another process has the log open for writing", position=end.position, first_offset=first,
-                )  # fmt: skip
-                return
             self.find(
                 "torn-tail", Severity.NOTE, report.path,
                 f"{end.why}: the last write did not finish ({counted(rest, 'byte')})", _NOTHING,
@@ -600,13 +593,9 @@ class Verifier:
     def _other(self, file: LogFile) -> None:
         path = self._directory.full(file.path)
         if file.name.role == Role.LEFTOVER:
-            self.find(
-                "leftover",
-                Severity.NOTE,
-                path,
-                "left over from work that did not finish",
-                "it can be deleted",
-            )
+            if not self._evidence.is_being_written:  # otherwise it is work that goes on
+                message, action = "left over from work that did not finish", "it can be deleted"
+                self.find("leftover", Severity.NOTE, path, message, action)
             return
         if file.name.role == Role.LOCK:
             return
