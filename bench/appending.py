@@ -97,12 +97,13 @@ def open_log(root: Path, name: str, value_bytes: int, durability: str = "write",
 
 
 def batch_bytes(root: Path, append: Callable[[], object]) -> bytes:
-    """What one append adds to the active segment of the log at ``root``."""
+    """What one append adds to the records of the active segment of the log at ``root``."""
     with duramen.open(root) as log:
-        path = Path(log.segments[-1].path)
-    before = path.stat().st_size
-    append()
-    return path.read_bytes()[before:]
+        before = log.segments[-1].size_bytes
+        append()
+        log.refresh()
+        after = log.segments[-1]
+    return Path(after.path).read_bytes()[before : after.size_bytes]
 
 
 def raw_writer(stack: ExitStack, path: Path, data: bytes, *, sync: bool = False) -> Callable[[], None]:
