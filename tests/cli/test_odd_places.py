@@ -144,3 +144,22 @@ def test_a_log_by_a_name_of_any_bytes(tmp_path: Path, call: Run, name: str, logs
         done = call(verb[0], odd, *verb[1:])
         assert done.code in (0, 1)
         assert "\n".join(done.err.splitlines()).count("\n") == 0
+
+
+def test_a_copy_made_while_it_was_written(tmp_path: Path, call: Run) -> None:
+    """Without checksums, what lies behind the watermark counts for nothing, and verify says so before it is cut."""
+    root, copied = tmp_path / "log", tmp_path / "copy"
+    with duramen.open(root, "a", format="rustlog", durability="write") as log:
+        log.append_batch([b"acknowledged"] * 10)
+        shutil.copytree(root, copied)
+        log.append_batch([b"behind"] * 5)
+        shutil.copy(segments(root)[0], segments(copied)[0])  # by now it holds more than the watermark says
+    done = call("verify", copied)
+    assert done.code == 0
+    assert "unacknowledged" in done.text
+    assert "offsets 10 to 14" in done.text
+    assert len(call("cat", copied).text.splitlines()) == 10
+    assert call("verify", root).text.count("unacknowledged") == 0
+    with duramen.open(copied, "a") as log:
+        assert log.next_offset == 10
+    assert list((copied / ".duramen/quarantine").iterdir())

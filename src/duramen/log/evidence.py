@@ -19,7 +19,7 @@ from duramen.errors import UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Severity
 from duramen.log.ending import Ending
-from duramen.log.report import Finding, SegmentReport
+from duramen.log.report import Finding, SegmentReport, counted
 from duramen.log.running import Digest, Running
 from duramen.log.sidecar import DIRECTORY, Sealed, Sidecar, Watermark, read_watermark
 
@@ -154,6 +154,7 @@ class Evidence:
         if mark is None or mark.base != report.base_offset or report.ending not in (Ending.CLEAN, Ending.TORN):
             return
         yield from self._of_offsets(mark, report)
+        yield from self._of_unacknowledged(mark, report)
         following = report.base_offset if report.last_offset is None else report.last_offset + 1
         if report.valid_bytes < mark.durable_position and following < mark.durable_offset:  # not damage before the end
             yield Finding(
@@ -161,6 +162,18 @@ class Evidence:
                 f"records were durable up to byte {mark.durable_position}, and end at byte {report.valid_bytes}",
                 _RESTORE, report.valid_bytes, following, mark.durable_offset - 1,
             )  # fmt: skip
+
+    def _of_unacknowledged(self, mark: Watermark, report: SegmentReport) -> Iterator[Finding]:
+        """Records that nobody was told of, and that no checksum proves: the next writer sets them aside."""
+        behind = report.valid_bytes - mark.position
+        if not mark.is_open or behind <= 0 or self._fmt.capabilities.record_checksum or self.is_being_written(report):
+            return
+        yield Finding(
+            "unacknowledged", Severity.NOTE, report.path,
+            f"{counted(behind, 'byte')} behind byte {mark.position} were written and never acknowledged",
+            "nothing: no checksum proves them, so that they are set aside when the log is next opened for writing",
+            mark.position, mark.next_offset, report.last_offset,
+        )  # fmt: skip
 
     def _of_offsets(self, mark: Watermark, report: SegmentReport) -> Iterator[Finding]:
         """The watermark names the offset behind its last byte: a record that says otherwise has a wrong offset."""
