@@ -166,7 +166,7 @@ class Evidence:
     def _of_unacknowledged(self, mark: Watermark, report: SegmentReport) -> Iterator[Finding]:
         """Records that nobody was told of, and that no checksum proves: the next writer sets them aside."""
         behind = report.valid_bytes - mark.position
-        if not mark.is_open or behind <= 0 or self._fmt.capabilities.record_checksum or self.is_being_written(report):
+        if not mark.is_open or behind <= 0 or self._fmt.capabilities.record_checksum or self.is_being_written:
             return
         yield Finding(
             "unacknowledged", Severity.NOTE, report.path,
