@@ -26,6 +26,7 @@ from bench.brokers import install, kafkanode, sparksource
 from bench.brokers.ending import ends_on_sigterm
 
 TOPIC, PARTITIONS = "orders", 3
+GONE = "gone"
 RUN_TIMEOUT_S = 180
 
 
@@ -70,6 +71,18 @@ class Publisher:
             self._next += 1
         if self._producer.flush(kafkanode.CALL_TIMEOUT_S):
             raise RuntimeError("Kafka does not confirm what was sent")
+
+
+def publish_tombstone(node: kafkanode.Node) -> None:
+    """A topic with a value, and a value that is null."""
+    from confluent_kafka import Producer
+
+    node.create_topic(GONE)
+    producer = Producer({"bootstrap.servers": node.address, "acks": "all", **kafkanode.QUIET})
+    for value in (b"there", None):
+        producer.produce(GONE, value, key=b"k")
+    if producer.flush(kafkanode.CALL_TIMEOUT_S):
+        raise RuntimeError("Kafka does not confirm what was sent")
 
 
 class Ingest:
@@ -146,6 +159,10 @@ def apart(sent: Sent, found: list[Message], *, timed: bool = True) -> Sent:
 def checks(scratch: Path, node: kafkanode.Node, connector: sparksource.Connector, kills: int) -> Checks:
     publisher, ingest = Publisher(node, 1), Ingest(node, connector)
     columns = ("--columns", "topic,partition,key,value,headers,timestamp", "--to-option", f"numPartitions={PARTITIONS}")
+    publish_tombstone(node)
+    ingest.run(scratch / "gone", "--option", f"subscribe={GONE}", "--value", "coalesce(value, X'')")
+    values = [one.value for one in stored(scratch / "gone")]
+    yield "a tombstone as an empty value", "" if values == [b"there", b""] else f"found {values}"
     publisher.publish(3000)
     ingest.run(scratch / "log", "--order-by", "timestamp, partition, offset")
     found = stored(scratch / "log")
@@ -157,7 +174,7 @@ def checks(scratch: Path, node: kafkanode.Node, connector: sparksource.Connector
     stream = ("--checkpoint", str(scratch / "checkpoint-store"), *columns)
     killed = _kill(ingest, publisher, scratch / "streamed", stream, kills)
     ingest.run(scratch / "streamed", *stream)
-    what = f"a stream into a store, killed {killed} times"
+    what = f"a stream into a store, killed {killed} {'time' if killed == 1 else 'times'}"
     yield what, difference(publisher.sent, in_store(scratch / "streamed"))
     ingest.run(scratch / "streamed", *stream)
     yield "the same once more, with nothing new", difference(publisher.sent, in_store(scratch / "streamed"))

@@ -283,7 +283,7 @@ def _store(frame: DataFrame, plan: Pipeline, done: Done) -> None:
             done.lines.append(("sink", f"{sink['format']} {sink['path']}"))
             return
     done.rows = moved.rows
-    done.lines.append(("sink", f"{moved.rows:,} rows into {moved.target}"))
+    done.lines.append(("sink", f"{_count(moved.rows, 'row')} into {moved.target}"))
 
 
 def _stream_elsewhere(frame: DataFrame, plan: Pipeline) -> None:
@@ -305,25 +305,33 @@ def _job(spark: SparkSession, step: Step, done: Done, number: int) -> None:
             report = verify(spark, path, **options)
             done.ok = done.ok and report.ok
             verdict = "sound" if report.ok else "DAMAGED"
-            done.lines.append(("verify", f"{path}: {verdict}, {report.records:,} records"))
+            done.lines.append(("verify", f"{path}: {verdict}, {_count(report.records, 'record')}"))
         elif step.job == "profile":
             html = given.pop("html", None)
             found = profile(spark, path, **given, **options)
             if html is not None:
                 with open(html, "w", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(page(found))
-            done.lines.append(("profile", f"{path}: {found.records:,} records, {found.distinct_keys:,} keys"))
+            done.lines.append(
+                ("profile", f"{path}: {_count(found.records, 'record')}, {_count(found.distinct_keys, 'key')}")
+            )
         elif step.job == "export":
             exported = export(spark, path, given.pop("to"), decoder=_decoder(given), **given, **options)
-            done.lines.append(("export", f"{exported.target}: {exported.rows:,} rows in {exported.files:,} files"))
+            done.lines.append(
+                ("export", f"{exported.target}: {_count(exported.rows, 'row')} in {_count(exported.files, 'file')}")
+            )
         elif step.job == "compact":
             compacted = compact(spark, path, given.pop("to"), **given)
-            kept = f"{compacted.records_after:,} of {compacted.records_before:,} records"
+            kept = f"{compacted.records_after:,} of {_count(compacted.records_before, 'record')}"
             done.lines.append(("compact", f"{path}: {kept} kept"))
         else:
             given["to"], dst = given.pop("format", "keratin"), given.pop("to")
             converted = convert(spark, path, dst, **given, **options)
-            done.lines.append(("convert", f"{dst}: {converted.records:,} records as {converted.format}"))
+            done.lines.append(("convert", f"{dst}: {_count(converted.records, 'record')} as {converted.format}"))
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def _decoder(given: dict[str, Any]) -> Any:
