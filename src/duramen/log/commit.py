@@ -190,10 +190,10 @@ class GroupCommit:
         while self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
             timeout = None if deadline is None else deadline - time.monotonic()
             self._waiting += 1
-            if self._patient is not None:
-                self._patient.wake()
-                self._patient = None
             try:
+                if self._patient is not None:
+                    self._patient.wake()
+                    self._patient = None
                 is_late = (timeout is not None and timeout <= 0) or not self._room.wait(timeout)
             finally:
                 self._waiting -= 1
