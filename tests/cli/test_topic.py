@@ -15,7 +15,7 @@ import pytest
 
 import duramen
 from duramen.store.partitioner import partition_of
-from tests.cli.running import Result, Run
+from tests.cli.running import Logs, Result, Run
 
 Feed = Callable[..., Result]
 LINES = b"".join(b"k%d:value %d\n" % (n % 5, n) for n in range(20))
@@ -47,7 +47,6 @@ def values(result: Result) -> list[str]:
 
 def test_the_life_of_a_topic(call: Run, tmp_path: Path) -> None:
     root = tmp_path / "data"
-    assert call("topic", root).text == f"{root}: no topics\n"
     would = call("topic", root, "create", "orders", "--partitions", "4", "--dry-run")
     assert would.text == f"{root}#orders: would make a keratin topic with 4 partitions\n"
     assert not root.exists()
@@ -66,6 +65,23 @@ def test_the_life_of_a_topic(call: Run, tmp_path: Path) -> None:
     assert "would remove" in call("topic", root, "delete", "orders", "--dry-run").text
     assert call("topic", root, "delete", "orders", "--json").json["topic"] == "orders"
     assert call("topic", root, "list", "--json").json == []
+    assert call("topic", root).text == f"{root}: no topics\n"
+
+
+def test_a_path_that_is_no_store(call: Run, logs: Logs, tmp_path: Path) -> None:
+    """Somebody who mistypes a path must not read that all topics are gone."""
+    typo, empty, log = tmp_path / "dtaa", tmp_path / "empty", logs.copy("keratin")
+    empty.mkdir()
+    for words in ((), ("list",), ("list", "--json")):
+        assert call("topic", typo, *words).fails(3, f"{typo}: no such directory", "check the path")
+        assert call("topic", empty, *words).fails(3, f"{empty}: there are no topics here", "'topics'")
+        assert call("topic", log, *words).fails(3, f"{log}: there are no topics here", "'topics'")
+    for action in ("describe", "delete", "add-partitions"):
+        assert call("topic", typo, action, "orders", "-p", "3").fails(2, "'orders'", "no such directory")
+        assert call("topic", empty, action, "orders", "-p", "3").fails(2, "'orders'", "none at all")
+    assert call("cat", f"{typo}#orders").fails(2, "'orders'", "no such directory")
+    assert not typo.exists()
+    assert not list(empty.iterdir())
 
 
 def test_keyed_lines_land_where_kafka_puts_them(root: Path, call: Run, feed: Feed) -> None:

@@ -95,6 +95,14 @@ def test_create_list_describe_delete(store: Store) -> None:
     assert store.describe("b").records == 0
 
 
+def test_a_change_of_a_topic_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path / "typo") as store:
+        for change in (store.delete, lambda name: store.add_partitions(name, 3)):
+            with pytest.raises(UnknownTopicError, match="no such directory"):
+                change("orders")
+    assert not (tmp_path / "typo").exists()
+
+
 def test_partitions_are_added_and_never_removed(store: Store) -> None:
     topic = store.create("t", 2)
     topic.append_batch([b"v"] * 50, routing_key=[b"%d" % n for n in range(50)])

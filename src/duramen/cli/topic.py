@@ -10,9 +10,11 @@ import typer
 
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Cell, Column, Output, number, offsets, size, to_json
+from duramen.disk import PosixDisk
 from duramen.errors import UsageError
 from duramen.formats import make
 from duramen.log.place import DEFAULT_FORMAT
+from duramen.store import layout
 from duramen.store.names import check_topic
 from duramen.store.store import Store, TopicInfo
 
@@ -74,7 +76,7 @@ def run(target: Target, action: Action, name: str | None, partitions: int | None
 
 
 def _list(store: Store, json: bool) -> int:
-    names = store.topics()
+    names = layout.list_topics(PosixDisk(), store.root)  # `Store.topics` takes any path for a store to be
     infos = [store.describe(name) for name in names]
     if json:
         print(to_json([_tree(info) for info in infos], indent=2))

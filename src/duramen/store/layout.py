@@ -69,7 +69,9 @@ def list_topics(disk: Disk, root: str) -> list[str]:
     """The topics at ``root``, in the order of their names."""
     if not is_store(disk, root):
         if disk.kind(root) == Kind.MISSING:
-            raise StorageError("no such directory", path=root, hint="check the path")
+            raise StorageError(
+                "no such directory", path=root, hint="check the path; `duramen topic ROOT create NAME` makes a store"
+            )
         raise StorageError(
             "there are no topics here", path=root, hint=f"a store's root has a directory {TOPICS!r} in it"
         )
@@ -92,7 +94,9 @@ def check_there(disk: Disk, root: str, topic: str) -> None:
     if disk.kind(topic_path(root, topic)) == Kind.DIRECTORY:
         return
     known = list_topics(disk, root) if is_store(disk, root) else []
-    if not known:
+    if disk.kind(root) == Kind.MISSING:
+        hint = "there is no such directory: check the path"
+    elif not known:
         hint = "there is none at all: `duramen topic ROOT create NAME` makes one"
     else:
         hint = f"there are {', '.join(known[:8])}{' and others' if len(known) > 8 else ''}"

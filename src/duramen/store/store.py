@@ -168,6 +168,7 @@ class Store:
         """Give a topic ``partitions`` partitions in all; never fewer than it has. Keys may go to other partitions from
         then on than before, as in Kafka."""
         _check_count(partitions)
+        layout.check_there(self._disk, self.root, check_topic(name))
         with self._changing():
             shape = self._shape(name)
             if partitions < shape.partitions:
@@ -195,8 +196,9 @@ class Store:
 
     def delete(self, name: str) -> None:
         """Remove a topic with all its records. Refused while a partition is open for append, here or elsewhere."""
+        layout.check_there(self._disk, self.root, check_topic(name))
         with self._changing():
-            layout.check_there(self._disk, self.root, check_topic(name))
+            layout.check_there(self._disk, self.root, name)
             path = layout.topic_path(self.root, name)
             self._pool.forget(path)
             gone = f"{path}{layout.UNFINISHED}0"
