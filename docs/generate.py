@@ -55,8 +55,9 @@ def cli_page() -> str:
     lines = [
         NOTE,
         "# Command line\n",
-        "Every verb has `--help`. Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after",
-        "ctrl-C, 143 after SIGTERM. Wherever a verb takes a log it takes `ROOT#topic/partition`, too.\n",
+        "Every verb has `--help`. Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug",
+        "of duramen, with a traceback to report; 130 after ctrl-C, 143 after SIGTERM. Wherever a verb takes a log it",
+        "takes `ROOT#topic/partition`, too.\n",
         "| verb | does |",
         "|---|---|",
         *(f"| [`{verb.name}`](#{verb.name.replace(' ', '-')}) | {cell(about(verb)[0])} |" for verb in listed),
@@ -100,7 +101,7 @@ def parameters(function: Callable[..., Any]) -> tuple[list[tuple[str, str, str]]
         default = parameter.default
         text = info.help or ""
         if isinstance(info, typer.models.ArgumentInfo):
-            name = (info.metavar or parameter.name.upper()).strip("[]")
+            name = info.metavar or parameter.name.upper()
             required = default in (inspect.Parameter.empty, ...)
             arguments.append((name if required else f"[{name}]", shown(default), text))
         else:

@@ -61,7 +61,7 @@ def _create(target: Target, dry_run: bool) -> int:
 def append_command(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The log's directory; made if it is not there.")],
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Where the records come from; stdin if not given.")
+        str | None, typer.Argument(metavar="FILE", help="Where the records come from; stdin if not given.")
     ] = None,
     format: FormatName = None,
     option: FormatOptions = None,

@@ -28,9 +28,9 @@ class Action(StrEnum):
 
 def command(
     path: LogDirectory,
-    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.LIST,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The cursor; all but `list` need one.")] = None,
-    offset: Annotated[int | None, typer.Argument(metavar="[OFFSET]", help="What to store.", min=0)] = None,
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")] = Action.LIST,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The cursor; all but `list` need one.")] = None,
+    offset: Annotated[int | None, typer.Argument(metavar="OFFSET", help="What to store.", min=0)] = None,
     tracking: Annotated[
         bool, typer.Option("--tracking", help="Store it in the log itself, as RabbitMQ does (osiris).")
     ] = False,

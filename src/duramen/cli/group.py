@@ -38,9 +38,9 @@ class Action(StrEnum):
 def command(
     path: LogDirectory,
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="The group; or `list`, for all of them.")] = "list",
-    action: Annotated[Action | None, typer.Argument(help="What to do; `show` if not given.")] = None,
+    action: Annotated[Action | None, typer.Argument(metavar="ACTION", help="What to do; `show` if not given.")] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[TO|OFFSET…]", help="Where to, or which records.")
+        list[str] | None, typer.Argument(metavar="TO|OFFSET…", help="Where to, or which records.")
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="TO", help="For reset: where to; needed for -N, the last N.")

@@ -3,15 +3,17 @@
 Typer only parses; a command answers a job, and the job runs here, so that one place decides what an error looks like:
 one line on standard error and its exit code, never a traceback for bad input.
 
-Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 after ctrl-C, 143 after SIGTERM: see
-`signals`. When whoever reads the output goes away (``duramen cat … | head -1``), the program ends quietly, with 0 or
-with what it had found by then.
+Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug of duramen, the only case that
+prints a traceback; 130 after ctrl-C, 143 after SIGTERM: see `signals`. When whoever reads the output goes away
+(``duramen cat … | head -1``), the program ends quietly, with 0 or with what it had found by then.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
+import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated
@@ -41,10 +43,13 @@ from duramen.cli import (
 )
 from duramen.cli.output import safe
 from duramen.cli.signals import Signals
+from duramen.cli.usage import Command
 from duramen.errors import DuramenError
 
 USAGE = 2
 STORAGE = 3
+BUG = 70
+"""EX_SOFTWARE of sysexits.h: nothing is said about the log, because the program itself is at fault."""
 INTERRUPTED = 130
 
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
@@ -53,7 +58,8 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 app = typer.Typer(
     name="duramen",
     help="A durable log, in five on-disk formats: write one, look at one, read it, check it.",
-    epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 130 ctrl-C, 143 SIGTERM.",
+    epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug of duramen; "
+    "130 ctrl-C, 143 SIGTERM.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -81,7 +87,7 @@ for _name, _command in (
     ("serve", serve.command),
     ("demo", demo.command),
 ):
-    app.command(_name)(_command)
+    app.command(_name, cls=Command)(_command)
 app.add_typer(pipeline.app, name="pipeline")
 
 
@@ -135,6 +141,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(f"{place}: {error.strerror or error}", STORAGE)
     except _Misuse as error:
         return _fail(_misuse(error), USAGE)
+    except MemoryError:
+        return _fail("there is not enough memory for this", STORAGE)
+    except Exception as error:  # noqa: BLE001  Python would end with 1, which says that damage was found
+        return _bug(error)
     return code
 
 
@@ -161,6 +171,21 @@ def _fail(message: str, code: int) -> int:
     _flushed(code)
     print(f"duramen: {safe(message)}", file=sys.stderr)
     return code
+
+
+def _bug(error: Exception) -> int:
+    """What nobody expected: the traceback, and below it what that means and what to do."""
+    _flushed(BUG)
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        print(safe(line), file=sys.stderr)
+    what = safe(" ".join(traceback.format_exception_only(error)).strip())
+    print(
+        f"duramen: this is a bug of duramen {__version__}, and says nothing about the log: {what}\n"
+        f"duramen: please report it with all these lines, the command line and the output of `duramen info` "
+        f"(Python {platform.python_version()}, {platform.platform()})",
+        file=sys.stderr,
+    )
+    return BUG
 
 
 def _flushed(code: int) -> int:

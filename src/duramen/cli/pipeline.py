@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
+from duramen.cli.usage import Command
 from duramen.errors import UsageError
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def _checked(path: str, format: str | None, option: list[str] | None, subscribe:
     return target
 
 
-@app.command("verify")
+@app.command("verify", cls=Command)
 def verify_command(
     path: LogPath, format: FormatName = None, option: FormatOptions = None, json: Json = False, master: Master = LOCAL,
     conf: Conf = None, verbose: Verbose = False,
@@ -67,7 +68,7 @@ def verify_command(
     return run
 
 
-@app.command("profile")
+@app.command("profile", cls=Command)
 def profile_command(
     path: LogPath,
     format: FormatName = None, option: FormatOptions = None, subscribe: Subscribe = None,
@@ -89,7 +90,7 @@ def profile_command(
     return run
 
 
-@app.command("export")
+@app.command("export", cls=Command)
 def export_command(
     path: LogPath,
     into: Annotated[str, typer.Argument(metavar="TARGET", help="The directory of the files or the table.")],
@@ -128,7 +129,7 @@ def export_command(
     return run
 
 
-@app.command("convert")
+@app.command("convert", cls=Command)
 def convert_command(
     src: Annotated[str, typer.Argument(metavar="SRC")], dst: Annotated[str, typer.Argument(metavar="DST")],
     to: Annotated[str, typer.Option("--to", metavar="F", help="The format of the new log.")],
@@ -158,7 +159,7 @@ def convert_command(
     return run
 
 
-@app.command("compact")
+@app.command("compact", cls=Command)
 def compact_command(
     src: Annotated[str, typer.Argument(metavar="SRC")], dst: Annotated[str, typer.Argument(metavar="DST")],
     key: Annotated[str, typer.Option("--key", help="key, prefix:N, delimiter:TEXT or json:PATH.")] = "key",
@@ -185,10 +186,10 @@ def compact_command(
 _SOURCES = "A Spark source: parquet, csv, json, text, kafka, jdbc, duramen, …"
 
 
-@app.command("ingest")
+@app.command("ingest", cls=Command)
 def ingest_command(
     into: Annotated[str, typer.Argument(metavar="LOG", help="The log; it is made if there is none.")],
-    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="Where the source reads.")] = None,
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Where the source reads.")] = None,
     source: Annotated[str, typer.Option("--from", metavar="FORMAT", help=_SOURCES)] = "",
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="K=V", help="An option of the source; repeatable.")
@@ -233,7 +234,7 @@ def ingest_command(
     return run
 
 
-@app.command("replay")
+@app.command("replay", cls=Command)
 def replay_command(
     src: Annotated[str, typer.Argument(metavar="SRC")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="Another log, or with --topic a store.")],
@@ -262,7 +263,7 @@ def replay_command(
     return run
 
 
-@app.command("run")
+@app.command("run", cls=Command)
 def run_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A pipeline, as TOML.")],
     dry_run: DryRun = False, json: Json = False, master: Master = LOCAL, conf: Conf = None, verbose: Verbose = False,

@@ -31,8 +31,8 @@ class Action(StrEnum):
 
 def command(
     root: Annotated[str, typer.Argument(metavar="ROOT", help="The store: a directory with `topics` in it.")],
-    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.LIST,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The topic; all but `list` need one.")] = None,
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")] = Action.LIST,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The topic; all but `list` need one.")] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", metavar="N", help="How many there are to be, in all.")
     ] = None,
