@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -32,12 +33,15 @@ def test_tasks_of_a_step_are_counted_from_its_beginning(spark: SparkSession) -> 
 
     with watched(watcher), ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
-        distribute(spark, nap, list(range(8)))
-        step("again", 50)
-        assert watcher.look().done == 0, "the tasks of the step before do not count"
-        distribute(spark, nap, list(range(4)))
-        over.set()
+        try:
+            distribute(spark, nap, list(range(8)))
+            step("again", 50)
+            begun = watcher.look()
+            distribute(spark, nap, list(range(4)))
+        finally:
+            over.set()
         looking.result()
+    assert begun.done == 0, "the tasks of the step before do not count"
     first = [one for one in seen if not one.step and one.tasks]
     second = [one for one in seen if one.step == "again" and one.tasks]
     assert {one.tasks for one in first} == {8}
@@ -83,3 +87,28 @@ def test_steps_that_nobody_watches(spark: SparkSession) -> None:
         raise ValueError("mine")
     step("later")
     assert watcher.look().step == ""
+
+
+class LaggingTracker:
+    """Spark's tracker hears of everything a moment later than the driver."""
+
+    def __init__(self) -> None:
+        self.active: list[int] = []
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return self.active
+
+    def getStageInfo(self, stage: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(numTasks=8, numCompletedTasks=8, numActiveTasks=0, numFailedTasks=0, stage=stage)
+
+
+def test_a_stage_that_spark_still_lists_is_not_the_next_steps() -> None:
+    tracker = LaggingTracker()
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    watcher = Watcher(spark)  # type: ignore[arg-type]
+    tracker.active = [3]
+    assert watcher.look().stage == (1, 3)
+    watcher.step("again")
+    assert watcher.look().stage is None
+    tracker.active = [3, 4]
+    assert watcher.look().stage == (2, 4)

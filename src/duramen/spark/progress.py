@@ -59,14 +59,17 @@ class Watcher:
         self._tracker = spark.sparkContext.statusTracker()
         self._steps = 0
         self._tally: Tally | None = None
-        self.step("", total_bytes)
         self._latest = -1
+        self._stage: int | None = None
+        self.step("", total_bytes)
 
     def step(self, name: str, total_bytes: int = 0) -> None:
         self._steps += 1
         self._name, self._total_bytes = name, total_bytes
         self._first: int | None = None
-        self._stage: int | None = None
+        if self._stage is not None:
+            self._latest = self._stage + 1  # Spark may list a stage for a moment after its job has ended
+        self._stage = None
         self._done = self._tasks = 0
         self._is_waiting = False
 
