@@ -48,8 +48,9 @@ from duramen.log.reader import Log, SegmentInfo
 from duramen.log.repair import Plan
 from duramen.log.repair import repair as _repair
 from duramen.log.report import Finding, Report
+from duramen.log.requests import Appended
 from duramen.log.verify import verify as _verify
-from duramen.log.writer import Appended, WritableLog
+from duramen.log.writer import WritableLog
 from duramen.model import SCHEMA, Record
 from duramen.store.store import Store
 

@@ -39,10 +39,11 @@ from duramen.groups.producers import Confirmed, Producer, ProducerState
 from duramen.log.compaction.compact import Compaction, CompactionReport
 from duramen.log.reader import FOLLOW_WAIT_S, Log, SegmentInfo
 from duramen.log.report import Report
+from duramen.log.requests import Appended
 from duramen.log.retention import Retention, RetentionPlan
 from duramen.log.rows import records_of
 from duramen.log.window import Time
-from duramen.log.writer import Appended, WritableLog
+from duramen.log.writer import WritableLog
 from duramen.model import Record
 
 T = TypeVar("T")

@@ -388,7 +388,7 @@ def test_one_call_fails_and_the_producer_sends_again(format_name: str, operation
                     except PoisonedError:
                         raise
                     except StorageError:
-                        log.append(b"plain".ljust(16, b".")) if log._poison is None else None
+                        log.append(b"plain".ljust(16, b".")) if not log.is_poisoned else None
         finally:
             try:
                 log.close()
@@ -457,8 +457,9 @@ def test_an_osiris_chunk_carries_the_last_sequences(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_producers_of_one_group_share_a_trailer_in_rabbitmqs_order(tmp_path: Path, compression: str) -> None:
-    from duramen.log import intake, writer
+    from duramen.log import intake
     from duramen.log.commit import Request
+    from duramen.log.requests import Work
     from duramen.log.sequences import Claim
 
     with open_log(tmp_path / "log", "osiris", compression=compression) as log:
@@ -467,8 +468,8 @@ def test_producers_of_one_group_share_a_trailer_in_rabbitmqs_order(tmp_path: Pat
         for name, count in ((b"a", 2), (None, 1), (b"c", 1), (b"b", 3), (b"a", 1)):
             batch = intake.many(log.codec, [b"v"] * count)
             claim = None if name is None else Claim(name, None)
-            group.append(Request(writer._Work(batch, True, claim), batch.nbytes, count))
-        log._commit_group(group)
+            group.append(Request(Work(batch, True, claim), batch.nbytes, count))
+        log.commit_group(group)
         assert values(log) == [b"v"] * 8
     (chunk,) = chunks_of(tmp_path / "log")
     assert [(block.id, block.value) for block in chunk.trailer] == [(b"c", 1), (b"b", 3), (b"a", 3)]

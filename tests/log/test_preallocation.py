@@ -110,7 +110,7 @@ def test_a_full_disk_takes_the_zeros_not_the_records(name: str) -> None:
     disk = FaultyDisk(SimulatedDisk())
     options = {**options_of(name), "disk": disk, "preallocate_bytes": 5000}
     log = duramen.WritableLog("/log", **options)
-    path = log._active.path
+    path = log.tail.active.path
     disk.faults = (Fault("write", path=path, call=2, short=True), Fault("write", path=path, call=3, error=errno.ENOSPC))
     disk._matched = [0, 0]
     assert [log.append(VALUE) for _ in range(5)] == list(range(5))

@@ -11,7 +11,7 @@ import duramen
 from duramen.errors import UsageError
 from duramen.log import intake
 from duramen.log.commit import Request
-from duramen.log.writer import _Work
+from duramen.log.requests import Work
 
 FUTURE_MS = 4_000_000_000_000
 
@@ -72,8 +72,8 @@ def test_a_first_record_of_zeros_is_refused_alone(tmp_path: Path) -> None:
     with duramen.open(tmp_path, "a", format="rustlog") as log:
         empty = intake.one(log.codec, b"", timestamp=0)
         values = [empty, empty, intake.one(log.codec, b"two", timestamp=0), empty, intake.one(log.codec, b"")]
-        group = [Request(_Work(batch, True), batch.nbytes, batch.num_rows) for batch in values]
-        log._commit_group(group)
+        group = [Request(Work(batch, True), batch.nbytes, batch.num_rows) for batch in values]
+        log.commit_group(group)
         assert [isinstance(request.error, UsageError) for request in group] == [True, True, False, False, False]
         assert [request.result.base_offset for request in group[2:]] == [0, 1, 2]
         assert [record.value for record in log.scan()] == [b"two", b"", b""]

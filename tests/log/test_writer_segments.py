@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import duramen
+from duramen.log.tail import Tail
 from duramen.testing import SimulatedDisk
 from tests.log.conftest import value
 from tests.log.writing import SEGMENTED, Open, codes, content, sizes, snapshot, values
@@ -109,8 +110,8 @@ def test_a_batch_over_many_segments_is_encoded_about_once(
         encoded.append(batch.num_rows)
         return encode(self, batch, default_us)
 
-    encode = duramen.WritableLog._encode
-    monkeypatch.setattr(duramen.WritableLog, "_encode", counted)
+    encode = Tail._encode
+    monkeypatch.setattr(Tail, "_encode", counted)
     with duramen.open("batch", "a", disk=SimulatedDisk(), format=name, segment_max_bytes=3000) as log:
         assert log.append_batch(data, durability="write") == (0, 600)
         segments = [(segment.base_offset, segment.size_bytes) for segment in log.segments]

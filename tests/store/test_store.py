@@ -362,7 +362,7 @@ def test_a_poisoned_partition_is_opened_again(store: Store) -> None:
     topic = store.create("t")
     topic.append(b"a")
     with topic.log_for_append(0) as log:
-        log._poison = OSError("the disk is gone")
+        log.tail.poison(OSError("the disk is gone"))
     assert topic.append(b"b").offset == 1
 
 

@@ -80,7 +80,7 @@ def work(disk: FaultyDisk, setup: Setup, told: Told) -> None:
                 told.after_poison += poisoned and isinstance(error, PoisonedError)
                 told.unexpected += poisoned and not isinstance(error, PoisonedError)
                 failed_sync = any(" sync " in line for line in disk.fired[fired:])
-                poisoned = poisoned or failed_sync or log._poison is not None
+                poisoned = poisoned or failed_sync or log.is_poisoned
         try:
             log.close()
         except DuramenError as error:

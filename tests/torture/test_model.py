@@ -82,7 +82,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def seal(self) -> None:
         before = len(self.log.segments)
-        was_empty = self.log._active.is_empty
+        was_empty = self.log.tail.active.is_empty
         self.log.seal()
         self.durable = len(self.records)
         self.log.refresh()

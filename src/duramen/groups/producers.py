@@ -115,7 +115,7 @@ class Producer:
             if not 0 <= sequence <= MAX_SEQUENCE - batch.num_rows + 1:
                 raise UsageError(f"a sequence is a number from 0 to 2**64 - 1, not {sequence}", path=self._log.path)
         claim = Claim(self._raw, sequence)
-        answer = self._log._submit(batch, durability, timeout_s, claim)
+        answer = self._log.submit(batch, durability, timeout_s, claim)
         base = answer.base_offset if answer.count else None
         return Confirmed(claim.first + answer.count - 1, base, answer.count, claim.duplicates)
 

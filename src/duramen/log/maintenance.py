@@ -1,7 +1,8 @@
 """Retention and compaction of a log that is open for writing: what they do to its files, and to the writer itself.
 
-What is to be done is found out while appends go on; only the moment of the change takes its turn among them. One run
-at a time. Everything that a change touches (segments, indexes, the digests, the manifest) changes in one `change`.
+What is to be done is found out while appends go on; only the moment of the change takes its turn among them. The caller
+sees to it that one runs at a time. Everything that a change touches (segments, indexes, the digests, the manifest)
+changes in one `change`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from duramen.errors import DuramenError
-from duramen.formats.base import Role, SegmentSummary
+from duramen.formats.base import Role
 from duramen.log import change
 from duramen.log.build import BuiltSegment
 from duramen.log.change import Change
@@ -34,17 +35,16 @@ RETENTION_INTERVAL_S = 60.0
 def retain(log: WritableLog, rules: Retention) -> RetentionPlan:
     """Remove the oldest segments as far as the rules say and nobody needs them. Answers what was done and why not
     more."""
-    with log._maintaining:
-        now_us = time.time_ns() // 1000
-        _end_expired_segment(log, rules, now_us)
-        while True:
-            found = plan_retention(log, rules, now_us)
-            if not found.removed:
-                return found
-            done: list[bool] = []
-            log.exclusively(lambda found=found, done=done: done.append(_remove(log, found, rules, now_us)))  # type: ignore[misc]
-            if done[0]:
-                return found
+    now_us = time.time_ns() // 1000
+    _end_expired_segment(log, rules, now_us)
+    while True:
+        found = plan_retention(log, rules, now_us)
+        if not found.removed:
+            return found
+        done: list[bool] = []
+        log.exclusively(lambda found=found, done=done: done.append(_remove(log, found, rules, now_us)))  # type: ignore[misc]
+        if done[0]:
+            return found
 
 
 def plan_retention(log: Log, rules: Retention, now_us: int | None = None) -> RetentionPlan:
@@ -69,10 +69,10 @@ def committed_directory(log: Log) -> Directory:
 
 def _end_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> None:
     """A log to which nobody appends shrinks, too: an active segment all of whose records are too old is sealed."""
-    if rules.max_age_ms is None or not log.codec.capabilities.segments or log._active.is_empty:
+    if rules.max_age_ms is None or not log.codec.capabilities.segments or log.tail.active.is_empty:
         return
     directory = list_log(log._disk, log.path, log.codec)
-    active = [files for files in directory.segments if files.base == log._active.base]
+    active = [files for files in directory.segments if files.base == log.tail.active.base]
     oldest_us = now_us - rules.max_age_ms * 1000
     newest = newest_us(log._disk, log.codec, directory, active[-1], oldest_us) if active else None
     if newest is not None and newest < oldest_us:
@@ -84,15 +84,15 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     if any(need.offset < found.first_offset for need in everyone(log, now_us)):
         return False
     gone = {segment.base for segment in found.removed}
-    sealed = {base: entry for base, entry in log._sidecar.sealed().items() if base not in gone}
-    earlier = [summary for summary in log._earlier if summary.base_offset not in gone]
-    files = {SEALED_PATH: sealed_lines(sealed.values()), **_manifest(log, earlier)}
+    sealed = {base: entry for base, entry in log.tail.sidecar.sealed().items() if base not in gone}
+    earlier = [summary for summary in log.tail.earlier if summary.base_offset not in gone]
+    files = {SEALED_PATH: sealed_lines(sealed.values()), **log.tail.log_files(earlier)}
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     files |= log.codec.cleaned_files(_existing(log), found.first_offset, horizon_ms, now_us)
     state = read_state(log._disk, log.path)
     files[STATE_PATH] = state._replace(retained_until=found.first_offset).encode()
     _commit(log, found.change, files)
-    log._earlier = earlier
+    log.tail.earlier = earlier
     log.counters.retention_segments += len(found.removed)
     log.counters.retention_bytes += found.removed_bytes
     return True
@@ -103,11 +103,11 @@ def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | No
 
     def swap() -> None:
         base = files.base or 0
-        sealed = log._sidecar.sealed()
+        sealed = log.tail.sidecar.sealed()
         old = sealed.pop(base, None)
         kept_paths: set[str] = set()
         renames: list[tuple[str, str]] = []
-        earlier = [summary for summary in log._earlier if summary.base_offset != base]
+        earlier = [summary for summary in log.tail.earlier if summary.base_offset != base]
         if built is not None:
             last_offset = old.last_offset if old is not None else built.last_offset
             sealed[base] = built.sealed.__class__(base, last_offset, built.size_bytes, built.crc32, built.crc32c)
@@ -118,8 +118,8 @@ def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | No
         old_paths = [*(file.path for file in files.derived.values()), files.segment.path]
         removals = tuple(path for path in old_paths if path not in kept_paths)
         content = {SEALED_PATH: sealed_lines(entry for _, entry in sorted(sealed.items()))}
-        _commit(log, Change("compaction", tuple(renames), removals), content | _manifest(log, earlier))
-        log._earlier = earlier
+        _commit(log, Change("compaction", tuple(renames), removals), content | log.tail.log_files(earlier))
+        log.tail.earlier = earlier
 
     log.exclusively(swap)
 
@@ -134,17 +134,13 @@ def write_state(log: WritableLog, state: State) -> None:
 
 def _commit(log: WritableLog, wanted: Change, files: Mapping[str, bytes]) -> None:
     prepared = change.prepare(log._disk, log.path, wanted, files)
-    log._sidecar.forget_sealed()
+    log.tail.sidecar.forget_sealed()
     try:
         change.decide(log._disk, log.path, prepared)
     except BaseException as error:
-        log._poison = error  # half of it may be done: opening the log again does the rest
+        log.tail.poison(error)  # half of it may be done: opening the log again does the rest
         raise
-    log._shown = None
-
-
-def _manifest(log: WritableLog, earlier: list[SegmentSummary]) -> dict[str, bytes]:
-    return log.codec.log_files([*earlier, log._active.summary()], log._created_ms)
+    log.look_again()
 
 
 def _existing(log: WritableLog) -> bytes | None:

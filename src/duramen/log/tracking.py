@@ -43,22 +43,10 @@ def store_offsets(log: WritableLog, offsets: Mapping[bytes, int]) -> None:
 
 
 def _store(log: WritableLog, offsets: Mapping[bytes, int]) -> None:
-    codec = log.codec
-    most = int(codec.options.get("segment_max_bytes", codec.default_segment_bytes or 2**62))
-    active = log._active
-    if active.cursor.position >= most or active.rows >= codec.capabilities.max_segment_rows:
-        log._roll()
-    now_us = max(time.time_ns() // 1000, log._last_us)
-    cursor = log._active.cursor
-    encoded = codec.encode_consumer_offsets(offsets, cursor, now_us)
-    log._expect_unsynced(len(encoded.data))
-    try:
-        log._active.write(encoded)
-    except BaseException as error:
-        log._undo(error, is_written=log._active.cursor != cursor)
-        raise
-    if log._active.first_us is None:
-        log._active.first_us = now_us
-    log._sync()
-    log._last_us = max(log._last_us, now_us)
-    log._mark(durable=log._must_prove())
+    tail = log.tail
+    if tail.is_full:
+        tail.roll()
+    now_us = max(time.time_ns() // 1000, tail.last_us)
+    tail.put(log.codec.encode_consumer_offsets(offsets, tail.cursor, now_us))
+    tail.sync()
+    tail.acknowledge(now_us)

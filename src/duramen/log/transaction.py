@@ -31,13 +31,13 @@ from duramen.disk.base import Kind, Lock
 from duramen.errors import CorruptionError, DetectionError, DuramenError, LockedError, UsageError
 from duramen.formats import Format, make
 from duramen.log import change, intake, ledger, pending
-from duramen.log.commit import Request
 from duramen.log.directory import detect
 from duramen.log.ledger import Entry, Key
 from duramen.log.pending import Pending
 from duramen.log.place import make_directory
+from duramen.log.requests import Appended
 from duramen.log.sidecar import DIRECTORY, Sidecar, read_config, read_watermark, replace_file
-from duramen.log.writer import Appended, WritableLog, _Work
+from duramen.log.writer import WritableLog
 
 LOCK_TIMEOUT_S = 60.0
 STEP_BYTES = 1 << 20
@@ -180,7 +180,7 @@ def _opened(disk: Disk, root: str, part: Part, key: Key, deadline: float) -> Ite
             replacing.close()
     else:
         with _waiting(lambda: WritableLog(path, disk=disk, **part.options), deadline) as log:
-            log._raises_late_times = part.raises_late_times
+            log.raises_late_times = part.raises_late_times
             yield _Appending(log, key, file)
 
 
@@ -202,48 +202,37 @@ class _Appending:
 
     def __init__(self, log: WritableLog, key: Key, ledger_file: str) -> None:
         self._log = log
-        self._pending = Pending(key, ledger_file, log._visible)
+        self._pending = Pending(key, ledger_file, log.tail.visible)
         self._is_begun = False
 
     def store(self, batches: Iterable[Any]) -> Appended:
         """Begin, append and prepare."""
-        log = self._log
-        log._sync()
-        log._mark(durable=True)
-        unsynced_bytes = log._unsynced_bytes
-        self._pending = replace(self._pending, before=log._visible)
+        log, tail = self._log, self._log.tail
+        tail.sync()
+        tail.mark(durable=True)
+        self._pending = replace(self._pending, before=tail.visible)
         self._is_begun = True
         pending.write(log._disk, log.path, self._pending)
-        log._held = log._visible
+        tail.hold()
         base, count = None, 0
         for data in batches:
             batch = intake.many(log.codec, data) if not isinstance(data, intake.Values) else data
             for piece in _pieces(batch):
-                appended = self._append(piece)
+                appended = log.append_in_turn(piece)
                 base, count = appended.base_offset if base is None else base, count + appended.count
-        log._sync()
-        log._unsynced_bytes = unsynced_bytes
-        log._mark()
-        self._pending = replace(self._pending, after=log._held)
+        self._pending = replace(self._pending, after=tail.sync_held())
         pending.write(log._disk, log.path, self._pending)
-        return Appended(log._visible.next_offset if base is None else base, count)
-
-    def _append(self, batch: intake.Batch) -> Appended:
-        request = Request(_Work(batch, False), batch.nbytes, batch.num_rows)
-        self._log._append_group([request])
-        answer: Appended = request.answer()
-        return answer
+        return Appended(tail.visible.next_offset if base is None else base, count)
 
     def finish(self) -> None:
         log = self._log
-        log._held = None
-        log._mark(durable=True)
+        log.tail.show_held()
         pending.remove(log._disk, log.path)
 
     def abandon(self, error: BaseException) -> None:
         """The writer knows no more what the files hold: it answers nothing any more, and lets go."""
         if self._is_begun:
-            self._log._poison = self._log._poison or error
+            self._log.tail.poison(error)
 
     def take_back(self) -> None:
         """As recovery would."""
@@ -286,7 +275,7 @@ class _Replacing:
         place = posixpath.join(path, pending.NEXT)
         count = 0
         with WritableLog(place, disk=disk, durability="write", **self._part.options) as log:
-            log._raises_late_times = self._part.raises_late_times
+            log.raises_late_times = self._part.raises_late_times
             for data in batches:
                 count += log.append_batch(data).count
         after = read_watermark(disk, place)

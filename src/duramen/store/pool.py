@@ -90,7 +90,7 @@ class Pool:
 
     def _serves(self, entry: _Entry, for_append: bool) -> bool:
         log = entry.log
-        if isinstance(log, WritableLog) and (log._poison is not None or log.is_inherited):
+        if isinstance(log, WritableLog) and (log.is_poisoned or log.is_inherited):
             return False
         return not log._closed and (entry.is_writer or not for_append)
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.intake import HeadersIn
+from duramen.log.requests import Appended
 from duramen.log.rows import records_of
-from duramen.log.writer import Appended
 from duramen.model import Headers, Record
 from duramen.store.names import check_partition
 from duramen.store.partitioner import Numbers, Sticky, assign, partition_of

@@ -29,8 +29,9 @@ from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import DuramenError
 from duramen.formats.base import Severity
 from duramen.groups.log import ConsumableWritableLog
-from duramen.log import intake, sequences, writer
+from duramen.log import intake, sequences
 from duramen.log.commit import Request
+from duramen.log.requests import Work
 from duramen.log.sequences import Claim
 from duramen.log.verify import verify
 from duramen.testing.running import ROOT, BrokenPromiseError, clocked, has_config
@@ -151,8 +152,8 @@ class Sending:
                 messages += sent
                 values, claim = self._values(sent), Claim(who.encode(), sent[0].sequence)
             batch = intake.many(self._log.codec, values)
-            group.append(Request(writer._Work(batch, True, claim), batch.nbytes, batch.num_rows))
-        self._log._commit_group(group)
+            group.append(Request(Work(batch, True, claim), batch.nbytes, batch.num_rows))
+        self._log.commit_group(group)
         for request in group:
             request.answer()
         self._confirmed(messages, "fsync")

@@ -15,9 +15,10 @@ from duramen.disk.base import write_all
 from duramen.disk.crash import CrashPattern, patterns
 from duramen.disk.simulated import SimulatedDisk
 from duramen.formats import make
-from duramen.log import intake, writer
+from duramen.log import intake, tail, writer
 from duramen.log.commit import Request
 from duramen.log.reader import Log
+from duramen.log.requests import Work
 from duramen.log.sidecar import DIRECTORY
 from duramen.log.writer import WritableLog
 from duramen.model import to_us
@@ -76,7 +77,8 @@ class Clock:
 @contextlib.contextmanager
 def clocked() -> Iterator[None]:
     """Run with a clock that tells the same times in every run."""
-    with mock.patch.object(writer, "time", Clock()):
+    clock = Clock()
+    with mock.patch.object(writer, "time", clock), mock.patch.object(tail, "time", clock):
         yield
 
 
@@ -181,9 +183,9 @@ class Run:
         for number, value in enumerate(step.values):
             attempt = self._attempt(value)
             batch = intake.one(log.codec, value, attempt.key)
-            work = writer._Work(batch, step.durability == "fsync" and number == len(step.values) - 1)
+            work = Work(batch, step.durability == "fsync" and number == len(step.values) - 1)
             group.append(Request(work, batch.nbytes, 1))
-        log._commit_group(group)
+        log.commit_group(group)
         self._answered([request.answer().base_offset for request in group], step.durability)
 
     def _attempt(self, value: bytes) -> Attempt:
@@ -230,7 +232,7 @@ class _Writing:
 
     @property
     def cursor_position(self) -> int:
-        return self.log._active.cursor.position
+        return self.log.tail.cursor.position
 
     def close(self) -> None:
         self.log.close()
