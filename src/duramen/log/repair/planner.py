@@ -5,33 +5,31 @@
    if no other has it.
 3. Each segment keeps what belongs between its base and that of the next one.
 4. Offsets that were promised and are lost at the end are never given out again: the log goes on behind them.
-5. Whatever is derived (indexes, manifest, sidecar) is made anew where it does not fit.
+5. Whatever is derived (indexes, manifest, sidecar) is made anew where it does not fit: see `derived`.
 """
 
 from __future__ import annotations
 
 import copy
 import posixpath
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from duramen import kernel
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError
 from duramen.formats import Format
-from duramen.formats.base import Role, Segment, Severity
 from duramen.formats.fixed_slot import SlotSegment, parse_slots, print_slots
-from duramen.log.directory import Directory, SegmentFiles, list_log, refuse_foreign_sidecar, while_files_go
+from duramen.log.directory import Directory, list_log, refuse_foreign_sidecar, while_files_go
 from duramen.log.ending import Ending
 from duramen.log.evidence import Evidence
-from duramen.log.index_check import short_indexes
 from duramen.log.losses import covered, read_losses
 from duramen.log.repair.apply import in_order
+from duramen.log.repair.derived import DerivedFiles
+from duramen.log.repair.held import Held
 from duramen.log.repair.plan import Action, Loss, Piece, Plan, Removed, Step, Strategy
 from duramen.log.repair.salvage import Bad, Salvaged, put_in_order, walk
 from duramen.log.repair.slots import bad_slots, filled, mended_slots
-from duramen.log.report import Finding, Report, SegmentReport
+from duramen.log.report import Finding, Report
 from duramen.log.verify import Progress, check_log
 
 HARMLESS = frozenset({
@@ -39,41 +37,6 @@ HARMLESS = frozenset({
     "known-loss", "missing-segment",
 })  # fmt: skip
 """What is said about a segment's file without a byte of it being in question."""
-_INDEX_CODES = ("index", "wrong-index-entry")
-
-
-@dataclass
-class _Held:
-    """A segment as the planner sees it."""
-
-    files: SegmentFiles
-    report: SegmentReport
-    base: int
-    """What the file holds; the name may say otherwise."""
-    data: memoryview
-    segment: Segment | None = None
-    found: Salvaged | None = None
-    """None: nothing about it is in question."""
-    header: bytes | None = None
-    """What its first bytes should be."""
-    dropped: str | None = None
-    findings: list[Finding] = field(default_factory=list)
-    step: Step | None = None
-
-    @property
-    def path(self) -> str:
-        return self.files.segment.path
-
-    @property
-    def last(self) -> int:
-        """The last offset that it keeps; below its base where it keeps none."""
-        if self.found is not None:
-            return self.base - 1 if self.found.last is None else self.found.last
-        return self.base - 1 if self.report.last_offset is None else self.report.last_offset
-
-    @property
-    def records(self) -> int:
-        return self.report.records if self.found is None else self.found.records
 
 
 def make_plan(
@@ -116,7 +79,7 @@ class Planner:
         ]
         self._known = read_losses(disk, path)
         self.plan = Plan(path, fmt.name, strategy, findings=self._report.findings)
-        self._held: list[_Held] = []
+        self._held: list[Held] = []
 
     def run(self) -> Plan:
         elsewhere = [finding for finding in self._report.findings if finding.code == "not-a-file"]
@@ -131,8 +94,9 @@ class Planner:
             self._name()
             self._bound()
             self._change_segments()
-        self._other_files()
-        self._derive()
+        derived = DerivedFiles(self._disk, self._fmt, self._directory, self._evidence, self.plan)
+        derived.set_aside(strays=self._strays)
+        derived.make_anew(self._held)
         self.plan.segments = [(held.base, held.last) for held in self._kept()]
         self.plan.segments += [
             (step.base, step.base - 1)
@@ -168,16 +132,16 @@ class Planner:
             by_path.setdefault(finding.path, []).append(finding)
         for files, report in self._segments:
             data = self._disk.map(self._full(files.segment.path)).data
-            held = _Held(files, report, files.base or 0, data, findings=by_path.get(report.path, []))
+            held = Held(files, report, files.base or 0, data, findings=by_path.get(report.path, []))
             if self._fmt.capabilities.segments and self._in_question(held):
                 self._open(held)
             self._held.append(held)
 
-    def _in_question(self, held: _Held) -> bool:
+    def _in_question(self, held: Held) -> bool:
         codes = {finding.code for finding in held.findings} - HARMLESS
         return bool(codes) or held.report.ending not in (Ending.CLEAN, "")
 
-    def _open(self, held: _Held) -> None:
+    def _open(self, held: Held) -> None:
         """Walk the segment; where its header is bad, with a header put right."""
         name = held.files.base or 0
         if not len(held.data):
@@ -195,7 +159,7 @@ class Planner:
         low = min(held.base, int(probe.columns.first_offsets[0])) if len(probe.columns) else held.base
         held.found = walk(segment, low)
 
-    def _mend_header(self, held: _Held, name: int, error: CorruptionError) -> bool:
+    def _mend_header(self, held: Held, name: int, error: CorruptionError) -> bool:
         """Put the file header right: it may belong to another name, have one bit flipped, or be gone altogether."""
         try:
             held.segment = self._fmt.open_segment(held.data, None)
@@ -240,7 +204,7 @@ class Planner:
             if content is not None:
                 held.base = content
         self._held.sort(key=lambda held: (held.base, held.files.base != held.base, -held.records))
-        before: _Held | None = None
+        before: Held | None = None
         for held in self._held:
             if before is not None and held.base == before.base and held.dropped is None:
                 same = len(held.data) == len(before.data) and kernel.crc32c(held.data) == kernel.crc32c(before.data)
@@ -249,7 +213,7 @@ class Planner:
                 continue
             before = held
 
-    def _content_base(self, held: _Held) -> int | None:
+    def _content_base(self, held: Held) -> int | None:
         """The base that the records speak for, if it is another than the name's. Doubt leaves the name as it is."""
         segment, found = held.segment, held.found
         if found is None or segment is None or not found.runs:
@@ -272,7 +236,7 @@ class Planner:
             return first
         return None
 
-    def _overlaps_another(self, held: _Held, base: int) -> bool:
+    def _overlaps_another(self, held: Held, base: int) -> bool:
         return any(
             other is not held and other.report.first_offset is not None and other.report.last_offset is not None
             and other.report.base_offset <= base <= other.report.last_offset
@@ -281,7 +245,7 @@ class Planner:
 
     # --- what each segment keeps
 
-    def _kept(self) -> list[_Held]:
+    def _kept(self) -> list[Held]:
         return [held for held in self._held if held.dropped is None]
 
     def _bound(self) -> None:
@@ -295,10 +259,10 @@ class Planner:
             promised = self._evidence.promised_offset if following is None else None
             held.found = put_in_order(held.segment, held.found, held.base, following, promised)
             if self._strategy == Strategy.TRUNCATE:
-                _truncate(held)
+                held.truncate()
             self._refuse_version(held)
 
-    def _refuse_version(self, held: _Held) -> None:
+    def _refuse_version(self, held: Held) -> None:
         """A version that nothing proves to be damage is left alone, with everything behind it."""
         found = held.found
         if found is None or found.version_at is None or self._strategy == Strategy.TRUNCATE:
@@ -324,12 +288,12 @@ class Planner:
         self._lose_between(kept)
         self._go_on(kept)
 
-    def _aside(self, held: _Held, why: str) -> None:
+    def _aside(self, held: Held, why: str) -> None:
         held.dropped = why
         for file in (held.files.segment, *held.files.derived.values()):
             self.plan.steps.append(Step(Action.ASIDE, file.path, why, file.size_bytes))
 
-    def _change_segment(self, held: _Held, *, is_last: bool) -> None:
+    def _change_segment(self, held: Held, *, is_last: bool) -> None:
         found = held.found
         if found is None:
             return
@@ -340,15 +304,15 @@ class Planner:
             self._aside(held, "no whole record is left in it")
             return
         name = self._fmt.segment_path(held.base)
-        pieces, removed = _pieces(held)
+        pieces, removed = held.pieces()
         for hole in found.holes:
             if hole.first >= held.base:
-                self._lose(hole.first, hole.last, _why(found.bad))
-        why = _summary(held, removed)
+                self._lose(hole.first, hole.last, held.why_lost)
+        why = held.summary(removed)
         common = {"size_bytes": len(held.data), "removed": tuple(removed), "mended": tuple(found.mended)}
         if name != held.path:
             reason = f"it holds offsets from {held.base} on"
-            if _is_whole(pieces, held):
+            if held.is_whole(pieces):
                 held.step = Step(Action.RENAME, held.path, reason, len(held.data), target=name, records=held.records)
             else:
                 self.plan.steps.append(Step(Action.ASIDE, held.path, f"{reason}: see {name}", len(held.data)))
@@ -357,7 +321,7 @@ class Planner:
                 )  # fmt: skip
             for file in held.files.derived.values():
                 self.plan.steps.append(Step(Action.ASIDE, file.path, "its segment gets another name", file.size_bytes))
-        elif _is_whole(pieces, held):
+        elif held.is_whole(pieces):
             return
         elif len(pieces) == 1 and not pieces[0].data and pieces[0].start == 0:
             held.step = Step(
@@ -371,11 +335,11 @@ class Planner:
             )  # fmt: skip
         self.plan.steps.append(held.step)
 
-    def _may_be_empty(self, held: _Held, *, is_last: bool) -> bool:
+    def _may_be_empty(self, held: Held, *, is_last: bool) -> bool:
         """The last segment may hold nothing, if nothing in it was ever promised."""
         return is_last and (self._evidence.promised_offset or 0) <= held.base
 
-    def _lose_between(self, kept: list[_Held]) -> None:
+    def _lose_between(self, kept: list[Held]) -> None:
         """Offsets between one segment and the next."""
         for before, after in pairwise(kept):
             first, last = before.last + 1, after.base - 1
@@ -385,7 +349,7 @@ class Planner:
             if touched or self._fmt.capabilities.lost_segments_show or self._evidence.sealed_within(first, last):
                 self._lose(first, last, "no segment holds them")
 
-    def _go_on(self, kept: list[_Held]) -> None:
+    def _go_on(self, kept: list[Held]) -> None:
         """An offset that was promised is not given to another record: the log goes on behind it."""
         promised = self._evidence.promised_offset or 0
         following = kept[-1].last + 1 if kept else 0
@@ -458,7 +422,7 @@ class Planner:
         self.plan.next_offset = promised
 
     def _slot_step(
-        self, held: _Held, pieces: list[Piece], removed: list[Removed], lost: list[int], size: int, why: str,
+        self, held: Held, pieces: list[Piece], removed: list[Removed], lost: list[int], size: int, why: str,
         mended: dict[int, bytes],
     ) -> None:  # fmt: skip
         if not lost and not mended:
@@ -474,175 +438,3 @@ class Planner:
             known = parse_slots(self._fmt.options.get("lost_slots", ""))
             self.plan.lost_slots = print_slots({*known, *lost})
         self.plan.steps.append(step)
-
-    # --- the rest
-
-    def _other_files(self) -> None:
-        by_path: dict[str, list[Finding]] = {}
-        for finding in self._report.findings:
-            by_path.setdefault(finding.path, []).append(finding)
-        for orphan in self._directory.orphans:
-            self.plan.steps.append(
-                Step(Action.ASIDE, orphan.path, f"{orphan.name.role} without a segment", orphan.size_bytes)
-            )
-        for file in self._directory.others:
-            found = [f for f in by_path.get(self._full(file.path), []) if f.severity != Severity.NOTE]
-            if file.name.role == Role.GROUP_DELTA and found and found[0].position:
-                position = found[0].position
-                removed = Removed(position, file.size_bytes, found[0].message)
-                why = "the events before it stay: consumers may get again what was acknowledged behind it"
-                self.plan.steps.append(Step(Action.CUT, file.path, why, file.size_bytes, position, removed=(removed,)))
-            elif file.name.role in (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT) and found:
-                why = (
-                    f"{found[0].message}: consumers start from what is left"
-                    if "group" in file.name.role
-                    else found[0].message
-                )
-                self.plan.steps.append(Step(Action.ASIDE, file.path, why, file.size_bytes))
-        if self._strays:
-            for name in self._directory.strays:
-                self.plan.steps.append(
-                    Step(
-                        Action.ASIDE, name, "no file of this log, set aside as asked", self._disk.size(self._full(name))
-                    )
-                )
-
-    def _derive(self) -> None:
-        """Indexes, manifest and sidecar, where what they describe changes or they are wrong."""
-        for held in self._kept():
-            reasons = list(self._index_reasons(held))
-            if reasons and self._fmt.index_builder(held.base, 0).headers():
-                path = self._fmt.path_of(Role.INDEX, held.base)
-                self.plan.steps.append(Step(Action.INDEX, path, reasons[0], base=held.base))
-        for step in [step for step in self.plan.steps if step.action == Action.CREATE and step.base is not None]:
-            if step.base is not None and self._fmt.index_builder(step.base, 0).headers():
-                path = self._fmt.path_of(Role.INDEX, step.base)
-                self.plan.steps.append(Step(Action.INDEX, path, "a new segment", base=step.base))
-        self._close_last()
-        bad = [f for f in self._report.findings if "manifest" in f.code and f.severity != Severity.NOTE]
-        unknown = [f for f in bad if f.code == "unknown-manifest"]
-        moved = any(step.action not in (Action.INDEX, Action.ASIDE) for step in self.plan.steps)
-        for name in self._fmt.log_files([], 0):
-            if bad or moved or any(self._fmt.segment_path(h.base) != h.path or h.dropped for h in self._held):
-                why = bad[0].message if bad else "the segments change"
-                self.plan.steps.append(Step(Action.MANIFEST, name, why))
-                if unknown:
-                    self.plan.notes.append(f"{name}: {unknown[0].message}: it is made anew from the records")
-        stale = [f for f in self._report.findings if f.code in SIDECAR_CODES and f.severity == Severity.DAMAGE]
-        if self.plan.steps or stale or self.plan.losses:
-            why = stale[0].message if stale else "digests, watermark and known losses of the log as it will be"
-            self.plan.steps.append(Step(Action.SIDECAR, ".duramen", why))
-        if any(f.code == "digest-mismatch" for f in self._report.findings):
-            self.plan.notes.append(
-                "a segment is not what was written, and not all of it is covered by checksums: records that look whole "
-                "are kept as they are"
-            )
-
-    def _close_last(self) -> None:
-        """Behind a repair the log counts as closed, so that the end of its last index may not lag any more."""
-        kept = self._kept()
-        if not kept or not self.plan.steps or any(step.base == kept[-1].base for step in self.plan.steps):
-            return
-        held = kept[-1]
-        if self._evidence.is_closed(held.report) or held.report.ending != Ending.CLEAN:
-            return
-        segment = self._fmt.open_segment(held.data, held.files.base)
-        opened = {
-            role: self._fmt.open_index(role, self._disk.map(self._full(file.path)).data, segment.base_offset)
-            for role, file in held.files.derived.items()
-        }
-        indexes = {role: index for role, index in opened.items() if index is not None}
-        if len(indexes) < len(opened) or any(short_indexes(self._evidence.described, segment, indexes)):
-            path = self._fmt.path_of(Role.INDEX, held.base)
-            self.plan.steps.append(Step(Action.INDEX, path, "it lacks entries for the last records", base=held.base))
-
-    def _index_reasons(self, held: _Held) -> Iterator[str]:
-        if held.step is not None:
-            yield "its segment changes"
-        paths = {self._full(file.path) for file in held.files.derived.values()}
-        for finding in self._report.findings:
-            if finding.path in paths or (finding.code == "missing-index" and finding.path == held.report.path):
-                yield finding.message
-
-
-SIDECAR_CODES = frozenset({
-    "bad-sidecar", "sealed-size", "digest-mismatch", "missing-segment", "durable-records-missing",
-    "watermark-disagrees", "manifest-ahead",
-})  # fmt: skip
-
-
-def _truncate(held: _Held) -> None:
-    """Nothing behind the first bad place, as the formats' own documents say."""
-    found = held.found
-    if found is None or not found.bad:
-        return
-    first = min(bad.start for bad in found.bad)
-    kept = [run for run in found.runs if run.end <= first and not run.patches]
-    straight = []
-    position = held.segment.start.position if held.segment is not None else 0
-    for run in kept:
-        if run.start != position:
-            break
-        straight.append(run)
-        position = run.end
-    found.runs = straight
-    found.bad = [Bad(position, len(held.data), "everything from the first bad record on is cut, as asked")]
-    found.holes, found.mended, found.version_at, found.ended_badly = [], [], None, True
-
-
-def _pieces(held: _Held) -> tuple[list[Piece], list[Removed]]:
-    """The new file as pieces of the old one, and what goes."""
-    found, segment = held.found, held.segment
-    assert found is not None
-    start = segment.start.position if segment is not None else 0
-    pieces: list[Piece] = []
-    if segment is not None and start:
-        pieces.append(Piece(data=held.header) if held.header is not None else Piece(held.path, 0, start))
-    for run in found.runs:
-        at = run.start
-        for patch in sorted(run.patches):
-            if at < patch.position:
-                pieces.append(Piece(held.path, at, patch.position))
-            pieces.append(Piece(data=patch.data))
-            at = patch.position + len(patch.data)
-        if at < run.end:
-            pieces.append(Piece(held.path, at, run.end))
-    merged: list[Piece] = []
-    for piece in pieces:
-        if merged and not piece.data and not merged[-1].data and merged[-1].end == piece.start:
-            merged[-1] = merged[-1]._replace(end=piece.end)
-        else:
-            merged.append(piece)
-    return merged, [Removed(bad.start, bad.end, bad.why) for bad in found.bad]
-
-
-def _is_whole(pieces: list[Piece], held: _Held) -> bool:
-    """Whether nothing changes, but for zeros at the end, which may stay."""
-    if len(pieces) != 1 or pieces[0].data or pieces[0].start:
-        return False
-    return kernel.is_zero(held.data, pieces[0].end, len(held.data)) and not (held.found and held.found.bad)
-
-
-def _why(bad: list[Bad]) -> str:
-    return bad[0].why if bad else "no record holds them"
-
-
-def _summary(held: _Held, removed: list[Removed]) -> str:
-    """Why a segment changes, in a line."""
-    parts = []
-    if held.header is not None:
-        parts.append("its file header is put right")
-    if held.found is not None and held.found.mended:
-        count = len(held.found.mended)
-        parts.append("a record is put right" if count == 1 else f"{count} records are put right")
-    if removed and held.found is not None and held.found.ended_badly and len(removed) == 1:
-        parts.append(f"what is behind its last whole record goes{': the last write did not finish' * _torn(held)}")
-    elif removed:
-        parts.append("what is no record goes, everything else stays")
-    return "; ".join(parts) or "its records are put in order"
-
-
-def _torn(held: _Held) -> bool:
-    """Whether nothing speaks against a write that did not finish."""
-    damaged = any(finding.severity == Severity.DAMAGE for finding in held.findings)
-    return held.report.ending == Ending.TORN and not damaged
