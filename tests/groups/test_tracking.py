@@ -61,6 +61,20 @@ def test_a_new_segment_begins_with_all_positions(tmp_path: Path) -> None:
         assert [(c.name, c.offset) for c in log.cursors()] == [("a", 3), ("b", 2)]
 
 
+def test_an_empty_segment_is_not_left_for_another(tmp_path: Path) -> None:
+    """Not even where what it begins with is more than a segment may have: the next would have its name."""
+    with duramen.open(tmp_path / "log", "a", format="osiris", segment_max_bytes=5) as log:
+        log.cursor("a").store(0)
+        assert [segment.base_offset for segment in log.segments] == [0]
+        log.cursor("a").store(1)
+        log.seal()
+        before = len(log.segments)
+        log.cursor("a").store(2)
+        assert len(log.segments) == before
+        assert log.cursor("a").load() == 2
+    assert duramen.verify(tmp_path / "log").ok
+
+
 def test_the_newer_of_log_and_file_counts(tmp_path: Path) -> None:
     root = make_log(tmp_path / "log", "osiris", 3)
     with duramen.open(root) as reader:

@@ -180,7 +180,7 @@ class Tail:
         if not limits.segments or (fits and active.rows < limits.max_segment_rows):
             return encoded, batch.num_rows
         if limits.rolls_when_full:
-            return encoded, 0 if self.is_full and not active.is_empty else batch.num_rows
+            return encoded, 0 if self.is_full else batch.num_rows
         positions = encoded.rows.columns.position
         ends = np.append(positions[1:], encoded.rows.end.position)
         count = int(np.searchsorted(ends, most, side="right"))
@@ -195,9 +195,11 @@ class Tail:
 
     @property
     def is_full(self) -> bool:
-        """Whether the active segment has what a segment may have, for a format that then begins another."""
-        active = self.active
-        return active.cursor.position >= self._segment_bytes or active.rows >= self._fmt.capabilities.max_segment_rows
+        """Whether the active segment has what a segment may have, for a format that then begins another. One without a
+        record is not, whatever it begins with: the next would have its name."""
+        active, limits = self.active, self._fmt.capabilities
+        reached = active.cursor.position >= self._segment_bytes or active.rows >= limits.max_segment_rows
+        return reached and not active.is_empty
 
     def _expect_unsynced(self, size_bytes: int) -> None:
         """Recovery must know, whatever happens, how much one unfinished write can span."""
