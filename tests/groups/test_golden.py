@@ -57,7 +57,7 @@ def test_the_torn_delta(root: Path, golden: Path) -> None:
     put(root, golden, snap="orders-0_billing.min.snap", delta="negative/torn.delta")
     with duramen.open(root) as log:
         (place,) = places(log)
-        assert load(log._disk, place).end == 168
+        assert load(log.disk, place).end == 168
         group = log.group("billing", clock=lambda: CREATED_MS)
         assert group.acked_until == 1
         assert [delivery.offset for delivery in group.fetch(1)] == [1]

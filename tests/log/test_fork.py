@@ -66,7 +66,7 @@ def test_a_forked_child_that_closes_the_log_takes_nothing_from_its_parent(tmp_pa
     script = """
 log.append_batch([b"x" * size] * (3_000_000 // size))     # large enough to have room reserved behind it
 reading, writing = os.pipe()
-child = in_child(lambda: (os.read(reading, 1), log.close(), log._closed))
+child = in_child(lambda: (os.read(reading, 1), log.close(), log.is_closed))
 for n in range(3):
     log.append(b"%0*d" % (size, n))
 os.write(writing, b"x")

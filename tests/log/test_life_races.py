@@ -15,7 +15,7 @@ from duramen.log.compaction.compact import Compaction, Compactor
 from duramen.log.holds import put_hold
 from duramen.log.intake import many
 from duramen.log.ledger import Key
-from duramen.log.maintenance import committed_directory, plan_retention
+from duramen.log.maintenance import plan_retention
 from duramen.log.published import read_published
 from duramen.log.reader import Log
 from duramen.log.retention import Retention
@@ -64,13 +64,13 @@ def test_a_follower_in_a_segment_that_is_swapped_misses_nothing(tmp_path: Path, 
 def test_a_transaction_that_is_not_committed_replaces_nothing(tmp_path: Path, format: str) -> None:
     """Its segments may be sealed and still be taken back: compaction must not take them for newer records."""
     with filled(tmp_path / "log", 2, format=format, segment_max_bytes=400) as log:
-        known = [files.base for files in committed_directory(log).segments]
+        known = [files.base for files in log.committed_directory().segments]
         found: list[list[int | None]] = []
 
         def transaction() -> None:
             work = _Appending(log, Key("w", 1, "x"), "ledger")
             work.store([many(log.codec, [b"a=%d" % number * 20 for number in range(30)])])
-            found.append([files.base for files in committed_directory(log).segments])
+            found.append([files.base for files in log.committed_directory().segments])
             work.abandon(StorageError("taken back", path=log.path))
 
         log.exclusively(transaction)
@@ -87,7 +87,7 @@ def test_a_log_is_replaced_while_an_old_change_was_not_finished() -> None:
     for number in range(3):
         log.append_batch([b"%d" % number])
         log.seal()
-    gone = [path for files in committed_directory(log).segments[:1] for path in (
+    gone = [path for files in log.committed_directory().segments[:1] for path in (
         *(file.path for file in files.derived.values()), files.segment.path)]  # fmt: skip
     log.close()
     replace_file(disk, f"/log/{DIRECTORY}/{NAME}", Change("retention", removals=tuple(gone)).encode())
@@ -156,7 +156,7 @@ def test_who_comes_while_compaction_reads_is_heard(tmp_path: Path, comes: str) -
 
         def read(_bytes: int) -> None:
             if comes == "job":
-                put_hold(log._disk, log.path, "late", 4, 2**62)
+                put_hold(log.disk, log.path, "late", 4, 2**62)
             else:
                 log.cursor("late").store(4)
 
@@ -164,7 +164,7 @@ def test_who_comes_while_compaction_reads_is_heard(tmp_path: Path, comes: str) -
         assert [need.name for need in report.held_by] == ["late"]
         assert [record.offset for record in log.scan()] == [1, 3, 4, 5, 6, 7]
         assert (report.records_before, report.records_after) == (8, 6)
-        assert log._disk.kind(f"{log.path}/{DIRECTORY}/compacting") != "directory"
+        assert log.disk.kind(f"{log.path}/{DIRECTORY}/compacting") != "directory"
 
 
 def test_one_who_looked_before_the_removal_is_told(tmp_path: Path) -> None:

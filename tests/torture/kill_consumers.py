@@ -299,7 +299,7 @@ def _check_acks(model: Model, log: duramen.Log, offsets: list[int], dead: set[in
         if model.acked:
             raise Violation("the group is gone")
         return
-    machine = load(log._disk, place).machine
+    machine = load(log.disk, place).machine
     done = {offset for offset in offsets if offset < machine.acked_until or machine.acked.at(offset) is not None}
     lost = sorted(model.acked.keys() - done)
     if lost:

@@ -82,7 +82,7 @@ class Cursor:
     def __init__(self, log: Log, name: str) -> None:
         self.name = check_name("cursor", name)
         self._log = log
-        self._disk = log._disk
+        self._disk = log.disk
         self._directory = _directory(log)
         self.path = posixpath.join(self._directory, encode_name(name) + SUFFIX)
 
@@ -146,14 +146,14 @@ def cursors(log: Log) -> list[CursorState]:
     directory = _directory(log)
     tracked = {_text(name): offset for name, offset in stored_offsets(log).items()}
     found = {name: CursorState(name, offset, None, log.path) for name, offset in tracked.items()}
-    listed = log._disk.list(directory) if log._disk.kind(directory) == Kind.DIRECTORY else []
+    listed = log.disk.list(directory) if log.disk.kind(directory) == Kind.DIRECTORY else []
     for file, _ in listed:
         name = decode_name(file.removesuffix(SUFFIX)) if file.endswith(SUFFIX) else None
         if name is None:
             continue
         path = posixpath.join(directory, file)
         try:
-            line = _read(log._disk, path, name)
+            line = _read(log.disk, path, name)
         except CorruptionError as error:
             found[name] = CursorState(name, None, None, path, error.message)
             continue

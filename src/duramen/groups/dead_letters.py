@@ -49,7 +49,7 @@ class DeadLetters:
         self._target = target
         self._group = group
         self._source = source.path
-        self._disk = source._disk
+        self._disk = source.disk
         if isinstance(target, WritableLog):
             _check(target)
         elif not isinstance(target, str | os.PathLike):

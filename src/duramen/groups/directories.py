@@ -17,7 +17,7 @@ _synced: weakref.WeakKeyDictionary[Log, set[str]] = weakref.WeakKeyDictionary()
 
 def sidecar_of(log: Log) -> str:
     """The sidecar of a log, whether it is there or not."""
-    if not log._is_directory:
+    if not log.is_directory:
         raise UsageError("a single segment file has no cursors and no groups", path=log.path, hint="open its directory")
     return posixpath.join(log.path, DIRECTORY)
 
@@ -25,7 +25,7 @@ def sidecar_of(log: Log) -> str:
 def ensure_directory(log: Log, path: str) -> None:
     """Make a directory below the log's, if need be, with those above it; its name is on the disk afterwards."""
     synced = _synced.setdefault(log, set())
-    disk = log._disk
+    disk = log.disk
     if path in synced and disk.kind(path) == Kind.DIRECTORY:
         return
     above = posixpath.dirname(path)

@@ -188,7 +188,7 @@ class Journal:
         self.exists = False
         self.warnings: list[str] = []
         self._log = log
-        self._disk = log._disk
+        self._disk = log.disk
         self._root = log.path
         self._on_damage = on_damage
         self._compact_bytes = compact_bytes

@@ -58,7 +58,7 @@ class ConsumableLog(Log):
         self._check_open()
         return producers(self)
 
-    def _needs(self) -> list[Need]:
+    def needs(self) -> list[Need]:
         return needed_from(self)
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class ConsumableWritableLog(ConsumableLog, WritableLog):
     def _rewind_groups(self) -> None:
         for place in places(self):
             try:
-                ahead = load(self._disk, place).machine.top() > self.next_offset
+                ahead = load(self.disk, place).machine.top() > self.next_offset
                 if ahead and place.name.group not in (self._groups or {}):
                     Group(self, place.name.group).rewind()
             except (CorruptionError, UsageError):

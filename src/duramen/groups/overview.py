@@ -68,7 +68,7 @@ def _group(log: Log, place: Place, first_offset: int, next_offset: int, now_ms: 
 
 def _loaded(log: Log, place: Place) -> Loaded | str:
     try:
-        return load(log._disk, place)
+        return load(log.disk, place)
     except CorruptionError as error:  # a version that nobody here knows
         return str(error)
 

@@ -56,9 +56,9 @@ class Place(NamedTuple):
 def places(log: Log) -> list[Place]:
     """The groups of a log that have a file, in the order of their names."""
     directory, sidecar = _directories(log)
-    if log._disk.kind(directory) != Kind.DIRECTORY:
+    if log.disk.kind(directory) != Kind.DIRECTORY:
         return []
-    stems = {name.rpartition(".")[0] for name, _ in log._disk.list(directory) if name.endswith(_SUFFIXES)}
+    stems = {name.rpartition(".")[0] for name, _ in log.disk.list(directory) if name.endswith(_SUFFIXES)}
     found = (GroupName.parse(stem) for stem in stems)
     return sorted((Place(name, directory, sidecar) for name in found if name), key=lambda p: (p.name.group, p.name))
 

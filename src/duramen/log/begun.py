@@ -15,7 +15,7 @@ from duramen.log.reader import Log
 def last_begun(log: Log) -> Segment | None:
     """The last segment in which anything is whole, opened; None where there is none."""
     for found in reversed(log.segments):
-        data = log._disk.map(found.path).data[: found.size_bytes]
+        data = log.disk.map(found.path).data[: found.size_bytes]
         try:
             segment = log.codec.open_segment(data, found.base_offset)
         except IncompleteHeaderError:

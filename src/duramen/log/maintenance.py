@@ -20,7 +20,7 @@ from duramen.log.build import BuiltSegment
 from duramen.log.change import Change
 from duramen.log.compaction.state import PATH as STATE_PATH
 from duramen.log.compaction.state import State, read_state
-from duramen.log.directory import Directory, SegmentFiles, list_log
+from duramen.log.directory import SegmentFiles, list_log
 from duramen.log.holds import Need, read_holds
 from duramen.log.retention import Retention, RetentionPlan, Surroundings, newest_us, plan
 from duramen.log.sidecar import SEALED_PATH, sealed_lines
@@ -50,31 +50,24 @@ def retain(log: WritableLog, rules: Retention) -> RetentionPlan:
 def plan_retention(log: Log, rules: Retention, now_us: int | None = None) -> RetentionPlan:
     """What the rules would remove now, for a log that is open for reading or for writing. Changes nothing."""
     now_us = time.time_ns() // 1000 if now_us is None else now_us
-    total, free = log._disk.space(log.path) if rules.keep_free_percent is not None else (0, 0)
+    total, free = log.disk.space(log.path) if rules.keep_free_percent is not None else (0, 0)
     around = Surroundings(now_us, log.durable_offset, lambda: everyone(log, now_us), total, free)
-    return plan(log._disk, log.codec, committed_directory(log), rules, around)
+    return plan(log.disk, log.codec, log.committed_directory(), rules, around)
 
 
 def everyone(log: Log, now_us: int) -> list[Need]:
     """All who need records of the log: groups, cursors, jobs."""
-    return [*log._needs(), *read_holds(log._disk, log.path, now_us)]
-
-
-def committed_directory(log: Log) -> Directory:
-    """The log's files as far as they are acknowledged; the last segment is the active one. A transaction that is under
-    way may have sealed segments behind that, and may still take them back."""
-    with log._guard:
-        return log._list()
+    return [*log.needs(), *read_holds(log.disk, log.path, now_us)]
 
 
 def _end_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> None:
     """A log to which nobody appends shrinks, too: an active segment all of whose records are too old is sealed."""
     if rules.max_age_ms is None or not log.codec.capabilities.segments or log.tail.active.is_empty:
         return
-    directory = list_log(log._disk, log.path, log.codec)
+    directory = list_log(log.disk, log.path, log.codec)
     active = [files for files in directory.segments if files.base == log.tail.active.base]
     oldest_us = now_us - rules.max_age_ms * 1000
-    newest = newest_us(log._disk, log.codec, directory, active[-1], oldest_us) if active else None
+    newest = newest_us(log.disk, log.codec, directory, active[-1], oldest_us) if active else None
     if newest is not None and newest < oldest_us:
         log.seal()
 
@@ -89,7 +82,7 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     files = {SEALED_PATH: sealed_lines(sealed.values()), **log.tail.log_files(earlier)}
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     files |= log.codec.cleaned_files(_existing(log), found.first_offset, horizon_ms, now_us)
-    state = read_state(log._disk, log.path)
+    state = read_state(log.disk, log.path)
     files[STATE_PATH] = state._replace(retained_until=found.first_offset).encode()
     _commit(log, found.change, files)
     log.tail.earlier = earlier
@@ -133,10 +126,10 @@ def write_state(log: WritableLog, state: State) -> None:
 
 
 def _commit(log: WritableLog, wanted: Change, files: Mapping[str, bytes]) -> None:
-    prepared = change.prepare(log._disk, log.path, wanted, files)
+    prepared = change.prepare(log.disk, log.path, wanted, files)
     log.tail.sidecar.forget_sealed()
     try:
-        change.decide(log._disk, log.path, prepared)
+        change.decide(log.disk, log.path, prepared)
     except BaseException as error:
         log.tail.poison(error)  # half of it may be done: opening the log again does the rest
         raise
@@ -145,9 +138,9 @@ def _commit(log: WritableLog, wanted: Change, files: Mapping[str, bytes]) -> Non
 
 def _existing(log: WritableLog) -> bytes | None:
     """The format's own record of earlier cleaning."""
-    for file in list_log(log._disk, log.path, log.codec).others:
+    for file in list_log(log.disk, log.path, log.codec).others:
         if file.name.role == Role.CHECKPOINT:
-            return bytes(log._disk.map(posixpath.join(log.path, file.path)).data)
+            return bytes(log.disk.map(posixpath.join(log.path, file.path)).data)
     return None
 
 

@@ -23,7 +23,7 @@ class OpenSegment:
         self.is_last = is_last
         self.visible_bytes = files.segment.size_bytes
         self._mapped: list[Mapped] = []
-        data = self._map(log._disk, self.path)[: self.visible_bytes]
+        data = self._map(log.disk, self.path)[: self.visible_bytes]
         self.torn_header: IncompleteHeaderError | None = None
         try:
             self.segment: Segment = self._open_segment(log, data, files.base)
@@ -33,7 +33,7 @@ class OpenSegment:
         self.indexes: dict[Role, Index] = {}
         for role, file in files.derived.items():
             try:
-                data = self._map(log._disk, log._directory.full(file.path))
+                data = self._map(log.disk, log._directory.full(file.path))
             except StorageError as error:
                 if error.errno != errno.ENOENT:
                     raise

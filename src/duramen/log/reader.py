@@ -70,10 +70,10 @@ class Log:
     """A log opened for reading. Made by `duramen.open`."""
 
     def __init__(self, path: str, *, format: str | None = None, disk: Disk | None = None, **options: Any) -> None:
-        self._disk = disk if disk is not None else PosixDisk()
+        self.disk = disk if disk is not None else PosixDisk()
         self.path = path
-        self.codec = format_at(self._disk, path, format, options)
-        self._is_directory = self._disk.kind(path) == Kind.DIRECTORY
+        self.codec = format_at(self.disk, path, format, options)
+        self.is_directory = self.disk.kind(path) == Kind.DIRECTORY
         self._has_sidecar = False
         self._watermark: Watermark | None = None
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
@@ -86,7 +86,7 @@ class Log:
 
     def _first_look(self) -> None:
         self.refresh()
-        refuse_foreign_sidecar(self._disk, self.path, self.codec, self._directory)
+        refuse_foreign_sidecar(self.disk, self.path, self.codec, self._directory)
 
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone."""
@@ -101,11 +101,11 @@ class Log:
 
     def _list(self) -> Directory:
         """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
-        if self._is_directory and not self._has_sidecar:
-            self._has_sidecar = self._disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
+        if self.is_directory and not self._has_sidecar:
+            self._has_sidecar = self.disk.kind(posixpath.join(self.path, DIRECTORY)) == Kind.DIRECTORY
         for look in range(MOST_LOOKS):
-            self._watermark = watermark = read_watermark(self._disk, self.path) if self._has_sidecar else None
-            listed = list_log(self._disk, self.path, self.codec)
+            self._watermark = watermark = read_watermark(self.disk, self.path) if self._has_sidecar else None
+            listed = list_log(self.disk, self.path, self.codec)
             try:
                 directory = self._acknowledged(listed, watermark)
             except StorageError as error:
@@ -116,18 +116,24 @@ class Log:
                 break
         return directory
 
+    def committed_directory(self) -> Directory:
+        """The files as they are now, as far as they are acknowledged; the last segment is the active one. A transaction
+        that is under way may have sealed segments behind that, and may still take them back."""
+        with self._guard:
+            return self._list()
+
     def _fits(self, listed: Directory, watermark: Watermark) -> bool:
         """Whether the watermark is of the files that were listed after it was read. A writer may have come or gone on
         in between, and retention have followed it: then the segment that the watermark means is gone."""
         if watermark.is_open and any(files.base == watermark.base for files in listed.segments):
             return True
-        return read_watermark(self._disk, self.path) == watermark
+        return read_watermark(self.disk, self.path) == watermark
 
     def _acknowledged(self, directory: Directory, watermark: Watermark | None) -> Directory:
-        removed = change.pending_removals(self._disk, self.path) if self._has_sidecar else ()
+        removed = change.pending_removals(self.disk, self.path) if self._has_sidecar else ()
         if removed:
             directory = directory.without(removed)
-        uncommitted = pending.visible(self._disk, self.path, self.codec, directory) if self._has_sidecar else None
+        uncommitted = pending.visible(self.disk, self.path, self.codec, directory) if self._has_sidecar else None
         if uncommitted is not None:
             self._watermark, directory = uncommitted
             return directory
@@ -145,7 +151,7 @@ class Log:
         records that do not prove themselves still need it."""
         if not self.codec.capabilities.record_checksum:
             return True
-        return self._disk.is_locked(posixpath.join(self.path, DIRECTORY, "lock"))
+        return self.disk.is_locked(posixpath.join(self.path, DIRECTORY, "lock"))
 
     def _without_torn_tail(self, directory: Directory, watermark: Watermark) -> Directory:
         """A writer died: what is whole stays, and what is not will be cut, perhaps while this reader has the file
@@ -155,7 +161,7 @@ class Log:
         files = directory.segments[-1]
         path = directory.full(files.segment.path)
         try:
-            segment = self.codec.open_segment(self._disk.map(path).data, files.base)
+            segment = self.codec.open_segment(self.disk.map(path).data, files.base)
         except IncompleteHeaderError:
             return directory.up_to(files.base or 0, 0)
         cursor = segment.start
@@ -179,7 +185,7 @@ class Log:
         if not before:
             return directory.up_to(-1, 0)
         files = before[-1]
-        segment = self.codec.open_segment(self._disk.map(directory.full(files.segment.path)).data, files.base)
+        segment = self.codec.open_segment(self.disk.map(directory.full(files.segment.path)).data, files.base)
         cursor = segment.start
         while True:
             rows = segment.scan(cursor, verify=False)
@@ -398,7 +404,7 @@ class Log:
     def verify(self) -> Report:
         """Check every byte of the log, as `duramen.verify` does."""
         self._check_open()
-        return verify(self.path, format=self.format, disk=self._disk, **self.codec.options)
+        return verify(self.path, format=self.format, disk=self.disk, **self.codec.options)
 
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
@@ -425,7 +431,7 @@ class Log:
         with self._guard:
             if self._page is None:
                 path = posixpath.join(self.path, DIRECTORY, "watermark")
-                self._page = self._disk.page(path, PAGE_BYTES, writable=False)
+                self._page = self.disk.page(path, PAGE_BYTES, writable=False)
             page = self._page
         try:
             if isinstance(seen, bytes):
@@ -441,7 +447,7 @@ class Log:
         """Let go of all files."""
         with self._guard:
             self._closed = True
-            self._close_segments()
+            self.close_segments()
             if self._page is not None:
                 self._page.close()
                 self._page = None
@@ -456,6 +462,10 @@ class Log:
 
     def __repr__(self) -> str:
         return f"<duramen.Log {self.path!r} format={self.format}>"
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def _check_open(self) -> None:
         if self._closed:
@@ -510,13 +520,20 @@ class Log:
         if any(self._directory.full(files.segment.path) == gone for files in self._directory.segments):
             raise error
 
-    def _needs(self) -> list[Need]:
+    def needs(self) -> list[Need]:
         """Who still needs which records, besides the jobs that hold some."""
         return []
 
-    def _close_segments(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+    @property
+    def open_segments(self) -> int:
+        """How many segments are open for reading."""
+        return len(self._open)
+
+    def close_segments(self) -> None:
+        """Let go of them; those that are needed again are opened again."""
+        with self._guard:
+            while self._open:
+                self._open.popitem()[1].close()
 
     def _base_of(self, offset: int) -> int | None:
         """The base of the segment that would hold ``offset``."""

@@ -193,9 +193,9 @@ def is_damaged(disk: Disk, root: str) -> bool:
 def read(log: Log) -> dict[bytes, Last]:
     """Every producer's last record, for somebody who only reads."""
     known: dict[bytes, Last] = {}
-    if log._is_directory and is_there(log._disk, log.path):
+    if log.is_directory and is_there(log.disk, log.path):
         path = path_of(log.path)
-        content = _parse(bytes(log._disk.map(path).data), path)
+        content = _parse(bytes(log.disk.map(path).data), path)
         known = _counted(log, content, log.durable_offset)
     return _with_tracking(log, known)
 
@@ -263,7 +263,7 @@ class Sequences:
         self, log: Log, proven_offset: int, sync: Callable[[], None], poison: Callable[[BaseException], None]
     ) -> None:
         self._log = log
-        self._disk = log._disk
+        self._disk = log.disk
         self._sync = sync
         self._poison = poison
         self._path = path_of(log.path)

@@ -4,8 +4,8 @@ Takes batches, gives their records offsets, writes them over as many segments as
 watermark that readers and recovery go by. One thread at a time uses it.
 
 A failure leaves everything as it was, or it poisons: then nobody knows what is on the disk, nothing may be acknowledged
-any more, and opening the log again runs recovery. Who asks for that is up to the caller, as are all who append: nothing
-here knows of queues and requests, of producers, or of what becomes of sealed segments.
+any more, and opening the log again runs recovery. To hold to that is up to the caller. Nothing here knows of queues and
+requests, of producers, or of what becomes of sealed segments.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def append_once(log: WritableLog, data: Iterable[Any], writer: str, batch: int) 
 
 
 def _once(log: WritableLog, batches: Sequence[intake.Batch], key: Key) -> Appended | None:
-    disk, root = log._disk, log.path
+    disk, root = log.disk, log.path
     before = ledger.last(disk, root, key.writer)
     if before is not None and before.repeats(key):
         return None
@@ -212,7 +212,7 @@ class _Appending:
         tail.mark(durable=True)
         self._pending = replace(self._pending, before=tail.visible)
         self._is_begun = True
-        pending.write(log._disk, log.path, self._pending)
+        pending.write(log.disk, log.path, self._pending)
         tail.hold()
         base, count = None, 0
         for data in batches:
@@ -221,13 +221,13 @@ class _Appending:
                 appended = log.append_in_turn(piece)
                 base, count = appended.base_offset if base is None else base, count + appended.count
         self._pending = replace(self._pending, after=tail.sync_held())
-        pending.write(log._disk, log.path, self._pending)
+        pending.write(log.disk, log.path, self._pending)
         return Appended(tail.visible.next_offset if base is None else base, count)
 
     def finish(self) -> None:
         log = self._log
         log.tail.show_held()
-        pending.remove(log._disk, log.path)
+        pending.remove(log.disk, log.path)
 
     def abandon(self, error: BaseException) -> None:
         """The writer knows no more what the files hold: it answers nothing any more, and lets go."""
@@ -239,7 +239,7 @@ class _Appending:
         if self._is_begun:
             log = self._log
             log.close()
-            WritableLog(log.path, disk=log._disk).close()
+            WritableLog(log.path, disk=log.disk).close()
 
 
 def _pieces(batch: intake.Batch) -> Iterator[intake.Batch]:

@@ -143,7 +143,7 @@ class Window:
         if self._from_the_beginning:
             self._next = max(self._next, first)
             return
-        state = read_state(log._disk, log.path)
+        state = read_state(log.disk, log.path)
         if (state.retained_until if state.begun_until >= first else first) > self._next:
             raise OffsetError(
                 f"this record was removed before its turn to be read came; the log begins at {first} now",

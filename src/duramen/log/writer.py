@@ -211,7 +211,7 @@ class WritableLog(Log):
         """Leave for whoever watches what this writer has measured."""
         self._published_us = now_us
         self.counters.poisoned = int(self.is_poisoned)
-        publish(self._disk, self.path, Published.of(self.counters, self._opened_us, now_us))
+        publish(self.disk, self.path, Published.of(self.counters, self._opened_us, now_us))
 
     # --- its life
 
@@ -425,7 +425,7 @@ class WritableLog(Log):
         try:
             self._sequences = Sequences(self, proven_offset, self._do_sync, self.tail.poison)
         except CorruptionError:
-            if not is_damaged(self._disk, self.path):
+            if not is_damaged(self.disk, self.path):
                 raise
 
     # --- reading
@@ -436,7 +436,7 @@ class WritableLog(Log):
 
     def _list(self) -> Directory:
         visible = self.tail.visible
-        return list_log(self._disk, self.path, self.codec).up_to(visible.base, visible.position)
+        return list_log(self.disk, self.path, self.codec).up_to(visible.base, visible.position)
 
     def _before_read(self) -> None:
         if self._shown is self.tail.visible:

@@ -32,7 +32,7 @@ class _Entry:
 
     @property
     def segments(self) -> int:
-        return len(self.log._open) + self.is_writer
+        return self.log.open_segments + self.is_writer
 
 
 class Pool:
@@ -92,7 +92,7 @@ class Pool:
         log = entry.log
         if isinstance(log, WritableLog) and (log.is_poisoned or log.is_inherited):
             return False
-        return not log._closed and (entry.is_writer or not for_append)
+        return not log.is_closed and (entry.is_writer or not for_append)
 
     def _give_back(self, entry: _Entry) -> None:
         with self._guard:
@@ -109,8 +109,7 @@ class Pool:
             int(entry.log.codec.options.get("max_open_segments", self.max_open_segments)), self.max_open_segments
         )
         if entry.segments > most:
-            with entry.log._guard:
-                entry.log._close_segments()
+            entry.log.close_segments()
 
     def _shrink(self) -> None:
         for path, entry in list(self._entries.items()):

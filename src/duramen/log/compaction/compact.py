@@ -36,7 +36,7 @@ from duramen.log.compaction.survivors import Keyed, Survivors, find_survivors
 from duramen.log.directory import Directory, SegmentFiles
 from duramen.log.ending import judge_rows
 from duramen.log.holds import Need
-from duramen.log.maintenance import committed_directory, everyone, swap_segment, write_state
+from duramen.log.maintenance import everyone, swap_segment, write_state
 from duramen.log.retention import newest_us
 from duramen.log.sidecar import DIRECTORY
 
@@ -147,7 +147,7 @@ class Compactor:
 
     def run(self, *, dry_run: bool = False) -> CompactionReport:
         writer = None if dry_run else _writer(self._log)
-        directory = committed_directory(self._log)
+        directory = self._log.committed_directory()
         found = self._cleanable(directory)
         report = self._report
         report.segments = len(found)
@@ -162,7 +162,7 @@ class Compactor:
             return report
         until = found[-1].next_base
         if writer is not None:  # the gaps that it leaves have a reason before there is one
-            before = read_state(writer._disk, writer.path)
+            before = read_state(writer.disk, writer.path)
             write_state(writer, before._replace(begun_until=until, at_us=self._now_us))
         try:
             with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
@@ -170,13 +170,13 @@ class Compactor:
         finally:
             if writer is not None:
                 with contextlib.suppress(DuramenError):  # the next one removes it
-                    remove_tree(writer._disk, posixpath.join(writer.path, STAGING))
+                    remove_tree(writer.disk, posixpath.join(writer.path, STAGING))
         if not report.changed:
             held = f", as far as it may be: {report.held_by[0]}" if report.held_by else ""
             report.note = f"every key is there once: nothing to remove{held}"
         if writer is not None:
             writer.counters.compaction_records += report.records_before - report.records_after
-            state = read_state(writer._disk, writer.path)
+            state = read_state(writer.disk, writer.path)
             write_state(writer, state._replace(cleaned_until=until, begun_until=until, at_us=self._now_us))
         return report
 
@@ -193,14 +193,14 @@ class Compactor:
                 break
             if self._how.min_lag_ms and self._fmt.capabilities.timestamps is not None:
                 youngest_us = self._now_us - self._how.min_lag_ms * 1000
-                newest = newest_us(self._log._disk, self._fmt, directory, files, youngest_us)
+                newest = newest_us(self._log.disk, self._fmt, directory, files, youngest_us)
                 if newest is not None and newest > youngest_us:
                     break
             found.append(_Found(files, next_base))
         return found
 
     def _dirty_ratio(self, found: list[_Found]) -> float:
-        cleaned_until = read_state(self._log._disk, self._log.path).cleaned_until
+        cleaned_until = read_state(self._log.disk, self._log.path).cleaned_until
         total = sum(each.files.segment.size_bytes for each in found)
         dirty = sum(each.files.segment.size_bytes for each in found if each.next_base > cleaned_until)
         return dirty / total if total else 0.0
@@ -256,7 +256,7 @@ class Compactor:
 
     def _scan(self, directory: Directory, files: SegmentFiles) -> Iterator[tuple[Segment, Rows]]:
         path = directory.full(files.segment.path)
-        segment = self._fmt.open_segment(self._log._disk.map(path).data, files.base)
+        segment = self._fmt.open_segment(self._log.disk.map(path).data, files.base)
         cursor = segment.start
         while True:
             rows = segment.scan(cursor)
@@ -289,7 +289,7 @@ class Compactor:
             report.rewritten += 1
 
     def _rewrite(self, directory: Directory, each: _Found, survivors: Survivors) -> BuiltSegment:
-        disk, staging = self._log._disk, posixpath.join(self._log.path, STAGING)
+        disk, staging = self._log.disk, posixpath.join(self._log.path, STAGING)
         remove_tree(disk, staging)  # what an earlier attempt left
         disk.make_directory(staging)
         base = each.files.base or 0
