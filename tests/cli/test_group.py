@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -160,3 +163,32 @@ def test_watch_goes_on(root: Path) -> None:
         first, second = json.loads(watching.stdout.readline()), json.loads(watching.stdout.readline())
         watching.kill()
     assert first[0]["lag"] == second[0]["lag"] == 16
+
+
+def test_watch_sees_topics_come_and_go(tmp_path: Path) -> None:
+    """What a root stands for is looked up every time, and a path that is gone does not end it."""
+    root, alone = tmp_path / "data", tmp_path / "alone"
+    duramen.open(alone, "a").close()
+    with duramen.Store(root) as store, store.create("old").log(0) as log:
+        log.cursor("c").store(0)
+    command = [sys.executable, "-m", "duramen", "lag", str(root), str(alone), "--watch", "0.1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+
+        def seen_until(*wanted: str) -> bool:
+            for line in islice(watching.stdout or (), 100):
+                if [row["log"].rpartition("/data")[2] or row["log"] for row in json.loads(line)] == list(wanted):
+                    return True
+            return False
+
+        assert seen_until("#old/0")
+        with duramen.Store(root) as store:
+            with store.create("new").log(0) as log:
+                log.cursor("c").store(0)
+            assert seen_until("#new/0", "#old/0")
+            store.delete("old")
+        assert seen_until("#new/0")
+        shutil.rmtree(alone)
+        assert seen_until("#new/0", str(alone))
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -42,17 +42,27 @@ def command(
     return partial(run, paths, watch, json)
 
 
+class Look(NamedTuple):
+    """What stands, and which logs cannot be read: one that cannot does not hide the others."""
+
+    rows: list[tuple[Place, Standing]]
+    failed: list[tuple[Place, DuramenError]]
+
+
 def run(paths: list[str], watch_s: float | None, json: bool) -> int:
-    found = places(paths)
+    found = places(paths)  # a path that is wrong from the start is refused, watched or not
     if watch_s is None:
-        return _print(found, json)
+        look = _look_at(found)
+        if len(found) == 1 and look.failed:
+            raise look.failed[0][1]
+        return _print(look, json)
     try:
         if json or not sys.stdout.isatty():
             while True:
-                _print(found, json)
+                _print(_look_again(paths), json, title=_title())
                 sys.stdout.flush()
                 time.sleep(watch_s)
-        _live(found, watch_s)
+        _live(paths, watch_s)
     except KeyboardInterrupt:
         pass
     return 0
@@ -74,27 +84,36 @@ def places(paths: list[str]) -> list[Place]:
     return found
 
 
-def _look(place: Place) -> list[Standing]:
-    with ConsumableLog(place.path) as log:
-        return standings(log)
-
-
-def _rows(found: list[Place]) -> tuple[list[tuple[Place, Standing]], list[tuple[Place, DuramenError]]]:
-    """What stands, and which logs cannot be read: one that cannot does not hide the others."""
-    rows: list[tuple[Place, Standing]] = []
-    failed: list[tuple[Place, DuramenError]] = []
+def _look_at(found: list[Place]) -> Look:
+    look = Look([], [])
     for place in found:
         try:
-            rows += [(place, one) for one in _look(place)]
+            with ConsumableLog(place.path) as log:
+                look.rows.extend((place, one) for one in standings(log))
         except DuramenError as error:
-            failed.append((place, error))
-    return rows, failed
+            look.failed.append((place, error))
+    return look
 
 
-def _print(found: list[Place], json: bool) -> int:
-    rows, failed = _rows(found)
-    if len(found) == 1 and failed:
-        raise failed[0][1]
+def _look_again(paths: list[str]) -> Look:
+    """What the paths stand for now: topics come and go, and a log that is gone may come again."""
+    found: list[Place] = []
+    gone: list[tuple[Place, DuramenError]] = []
+    for path in paths:
+        try:
+            found += places([path])
+        except DuramenError as error:
+            gone.append((Place(path, path), error))
+    look = _look_at(found)
+    return Look(look.rows, [*look.failed, *gone])
+
+
+def _title() -> str:
+    return f"duramen lag  {time.strftime('%H:%M:%S')}  (ctrl-C ends it)"
+
+
+def _print(look: Look, json: bool, title: str | None = None) -> int:
+    rows, failed = look
     code = max((error.exit_code for _, error in failed), default=0)
     code = code or int(any(one.offset is None for _, one in rows))
     if json:
@@ -103,6 +122,8 @@ def _print(found: list[Place], json: bool) -> int:
         print(to_json(trees))
         return code
     out = Output()
+    if title is not None:
+        out.heading(title)
     if rows:
         columns, cells = _table(rows)
         out.table(columns, cells, indent=0)
@@ -117,23 +138,22 @@ def _table(rows: list[tuple[Place, Standing]]) -> tuple[list[Column], list[list[
     return [Column("log"), *COLUMNS], [[place.name, *row(one)] for place, one in rows]
 
 
-def _live(found: list[Place], watch_s: float) -> None:
+def _live(paths: list[str], watch_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(markup=False, highlight=False), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(found), refresh=True)
+            live.update(_screen(_look_again(paths)), refresh=True)
             time.sleep(watch_s)
 
 
-def _screen(found: list[Place]) -> Table:
+def _screen(look: Look) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows, failed = _rows(found)
-    title = f"duramen lag  {time.strftime('%H:%M:%S')}  (ctrl-C ends it)"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=Text(title), title_justify="left")
+    rows, failed = look
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=Text(_title()), title_justify="left")
     columns, cells = _table(rows)
     for column in columns:
         table.add_column(Text(column.title, STYLES["label"]), justify="right" if column.right else "left")
@@ -141,5 +161,6 @@ def _screen(found: list[Place]) -> Table:
         shown = [cell if isinstance(cell, Cell) else Cell(cell) for cell in line]
         table.add_row(*(Text(safe(cell.text), style=STYLES.get(cell.style, "")) for cell in shown))
     for place, error in failed:
-        table.add_row(Text(safe(place.name)), Text(safe(str(error)), style=STYLES["damage"]))
+        between = [Text()] * (len(columns) - 2)
+        table.add_row(Text(safe(place.name)), *between, Text(safe(error.message), style=STYLES["damage"]))
     return table
