@@ -12,6 +12,35 @@ from duramen.errors import UsageError
 from duramen.kernel import reference
 from duramen.store.partitioner import STICKY_BYTES, Sticky, assign, key_partitions, partition_of
 
+HASHES = {
+    b"": 275646681,
+    b"21": -973932308,
+    b"34": -2026295078,
+    b"234": -406844982,
+    b"abc": 479470107,
+    b"1234": -1614185708,
+    b"kafka": -798503068,
+    b"foobar": -790332482,
+    b"giberish123456789": -1890243828,
+    b"string-f-24-chars-length": 124730809,
+    b"string-fo-25-chars-length": 1269511650,
+    b"string-foo-26-chars-length": 119165628,
+    b"string-last-27-chars-length": 1089971754,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+}
+OF_THOUSAND = {b"": 681, b"a": 524, b"ab": 434, b"abc": 107, b"123456789": 566, b"\x00 ": 742}
+OF_TWELVE = {
+    "1039-36302-36840-2-9f138052": 4,
+    "1388-20023-36900-2-c9985f66": 0,
+    "1175-03505-36600-2-126dd9ca": 1,
+    "1011-98208-36480-2-9eef750a": 8,
+    "1182-07205-22440-2-0ad4507d": 9,
+    "1010-98110-23700-2-295bfb4c": 10,
+    "599999": 3,
+}
+
 KEYS = st.lists(st.none() | st.binary(max_size=24), max_size=40)
 
 
@@ -22,11 +51,14 @@ def model(key: bytes, partitions: int) -> int:
 
 
 def test_keys_land_where_kafka_puts_them() -> None:
-    # Utils.toPositive(hash) % partitions of the hashes that Kafka's own tests list.
-    hashes = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107, b"": 275646681}
+    """Utils.toPositive(hash) % partitions, of hashes and partitions that the tests of Kafka's clients list."""
     for partitions in (1, 2, 3, 7, 12, 100):
-        for key, hashed in hashes.items():
+        for key, hashed in HASHES.items():
             assert partition_of(key, partitions) == (hashed & 0x7FFFFFFF) % partitions
+    for key, partition in OF_THOUSAND.items():
+        assert partition_of(key, 1000) == partition
+    for text, partition in OF_TWELVE.items():
+        assert partition_of(text.encode(), 12) == partition
 
 
 @given(KEYS, st.integers(1, 20), st.sampled_from([pa.binary(), pa.large_binary()]))

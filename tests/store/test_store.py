@@ -375,9 +375,27 @@ def test_a_topic_in_use_is_not_deleted(store: Store) -> None:
         store.delete("t")
     reading.close()
     store._pool.forget(layout.topic_path(store.root, "t"))
-    with duramen.open(layout.partition_path(store.root, "t", 0), "a"), pytest.raises(LockedError):
+    with (
+        duramen.open(layout.partition_path(store.root, "t", 0), "a"),
+        pytest.raises(
+            LockedError, match=r"partition 0 of the topic 't' is open for append \(pid \d+\).*close it there"
+        ),
+    ):
         store.delete("t")
     store.delete("t")
+
+
+def test_a_topic_that_another_process_deletes_is_unknown_and_not_damaged(store: Store) -> None:
+    topic = store.create("t", 2)
+    topic.append(b"a", partition=0)
+    with Store(store.root) as reading, Store(store.root) as deleting:
+        there = reading.topic("t")
+        assert [record.value for record in there] == [b"a"]
+        store.close()
+        deleting.delete("t")
+        for use in (lambda: list(there), lambda: there.append(b"b", partition=0), there.offsets):
+            with pytest.raises(UnknownTopicError, match="no topic is called 't'"):
+                use()
 
 
 def _append_elsewhere(root: str, partition: int, pipe: Any) -> None:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Self
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, DuramenError, UsageError
+from duramen.errors import DetectionError, DuramenError, LockedError, UsageError
 from duramen.formats import make
-from duramen.groups.locking import held
+from duramen.groups.locking import held, take
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.directory import detect
 from duramen.log.place import DEFAULT_FORMAT
@@ -206,10 +206,26 @@ class Store:
                 for partition in layout.list_partitions(self._disk, self.root, name):
                     sidecar = posixpath.join(partition.path, DIRECTORY)
                     if self._disk.kind(sidecar) == Kind.DIRECTORY:
-                        locks.enter_context(held(self._disk, posixpath.join(sidecar, "lock"), 0.0))
+                        locks.enter_context(self._unused(partition, posixpath.join(sidecar, "lock")))
                 self._rename(path, gone)
             self._remove_tree(gone)
             self._disk.sync_directory(layout.topics_path(self.root))
+
+    @contextmanager
+    def _unused(self, partition: layout.Partition, lock: str) -> Iterator[None]:
+        """Hold the lock of a partition's writer; raises at once where somebody else does."""
+        try:
+            holding = take(self._disk, lock, 0.0)
+        except LockedError as error:
+            holder = error.note.decode("ascii", "replace").strip() or "another process"
+            raise LockedError(
+                f"partition {partition.number} of the topic {partition.topic!r} is open for append ({holder})",
+                note=error.note, path=self.root, hint="close it there first; nothing was removed",
+            ) from None  # fmt: skip
+        try:
+            yield
+        finally:
+            holding.release()
 
     # --- changing the tree
 
@@ -275,6 +291,7 @@ class Store:
         if self._disk.kind(path) == Kind.DIRECTORY:
             return True
         if shape.is_ours:
+            layout.check_there(self._disk, self.root, name)  # somebody may have deleted the whole topic meanwhile
             raise missing_partition(path, number)
         return False
 
