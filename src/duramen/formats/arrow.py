@@ -25,9 +25,8 @@ def gather(buf: Any, positions: Int64s, lengths: UInt32s) -> pa.BinaryArray:
     """The bytes at ``positions`` as an Arrow binary array."""
     total = int(lengths.sum(dtype=np.int64))
     if total > MAX_BATCH_BYTES:
-        raise LimitError(
-            f"{total} bytes of values do not fit into one Arrow batch", hint="ask for fewer bytes at a time"
-        )
+        hint = "ask for fewer bytes at a time" if len(lengths) > 1 else "`read` of its offset reads such a record alone"
+        raise LimitError(f"{total} bytes of values do not fit into one Arrow batch", hint=hint)
     offsets = np.empty(len(positions) + 1, np.int32)
     data = allocate(total)
     kernel.gather(buf, positions, lengths, offsets, data)

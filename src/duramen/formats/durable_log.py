@@ -28,6 +28,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from duramen.formats.arrow import MAX_BATCH_BYTES
 from duramen.formats.base import (
     SEGMENT_OPTIONS,
     Block,
@@ -90,7 +91,7 @@ class DurableLog(FrameFormat):
         index=True,
         checksum="CRC-32 over the payload",
         record_checksum=True,
-        max_value_bytes=DIALECT.layout.max_payload_bytes,
+        max_value_bytes=min(DIALECT.layout.max_payload_bytes, MAX_BATCH_BYTES),
         cuts_zeros=True,
     )
     magics: ClassVar[Mapping[bytes, Role]] = {MAGIC.to_bytes(HEADER.width("magic"), "little"): Role.SEGMENT}

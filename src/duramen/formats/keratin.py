@@ -58,6 +58,7 @@ import pyarrow.compute as pc
 from duramen import kernel
 from duramen.errors import CorruptionError, UnknownVersionError, UsageError
 from duramen.formats import stroma
+from duramen.formats.arrow import MAX_BATCH_BYTES
 from duramen.formats.base import (
     SEGMENT_OPTIONS,
     Block,
@@ -269,7 +270,7 @@ class Keratin(FrameFormat):
         index=True,
         checksum="CRC-32C over the record from its version through the payload, and over every file header",
         record_checksum=True,
-        max_value_bytes=DIALECT.layout.max_payload_bytes,
+        max_value_bytes=min(DIALECT.layout.max_payload_bytes, MAX_BATCH_BYTES),
         max_relative_offset=MAX_RELATIVE_OFFSET,
         ordered_timestamps=True,
         manifest=True,

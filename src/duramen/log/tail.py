@@ -27,6 +27,7 @@ from duramen.log.active import FILL_AFTER_COMMITS, FILL_BYTES, ActiveSegment, Fi
 from duramen.log.directory import SegmentFiles, list_log
 from duramen.log.intake import Batch, rows_within
 from duramen.log.recovery import Recovered
+from duramen.log.report import counted
 from duramen.log.sidecar import Sidecar, Watermark, replace_file
 from duramen.metrics import LogCounters
 from duramen.model import MAX_OFFSET
@@ -115,6 +116,12 @@ class Tail:
         """Write the batch, over as many segments as it takes; ``default_us`` is the time of rows that have none.
         Answers the first row that went into each segment, with its offset (those of the rows behind it follow one
         another), and how many bytes were written. Nobody sees them before `acknowledge`."""
+        left = MAX_OFFSET - 1 - self.cursor.previous_offset
+        if batch.num_rows > left:  # the offset that comes next has to be a number of 63 bits, too
+            raise UsageError(
+                f"no offset is left for {counted(batch.num_rows, 'record')}: the log can take {left} more",
+                path=self._path, hint="begin a new log",
+            )  # fmt: skip
         pieces: list[tuple[int, int]] = []
         size_bytes = done = 0
         try:
@@ -308,8 +315,8 @@ class Tail:
         self._unread, self._summaries = None, summaries
 
     def _begin(self, base: int, previous: Segment | None) -> ActiveSegment:
-        if base > MAX_OFFSET:
-            raise UsageError("no offset is left", path=self._path)
+        if base >= MAX_OFFSET:
+            raise UsageError("no offset is left", path=self._path, hint="begin a new log")
         created_ms = self._now_us() // 1000
         begun = self._fmt.begin_segment(base, created_ms, previous, _first_segment(self._disk, self._path, self._fmt))
         return self._filling(ActiveSegment.create(self._disk, self._path, self._fmt, begun, base, created_ms))

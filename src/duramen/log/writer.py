@@ -146,7 +146,7 @@ class WritableLog(Log):
             self._timer.wake()
 
     def _now_us(self) -> int:
-        return (self._clock or time.time_ns)() // 1000
+        return max((self._clock or time.time_ns)() // 1000, 0)  # no format has a place for a time before 1970
 
     # --- appending
 
