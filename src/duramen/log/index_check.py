@@ -179,13 +179,13 @@ class IndexChecker:
                 for row in np.flatnonzero(differs).tolist():
                     self._differs.append((self._row + row, name, int(held[row]), int(stored[here][row])))
         if not self.index.dense:
-            self._keep_places(np.arange(len(offsets))[rows], step)
+            self._keep_places(np.arange(len(offsets)) if isinstance(rows, slice) else rows, step)
 
     def _keep_places(self, rows: npt.NDArray[np.intp], step: Rows) -> None:
-        starts = step.columns.position
-        ends = np.append(starts[1:], step.end.position)
-        befores = np.append(self._before, starts[:-1])
-        self._places.append(Places(self._seen + rows, starts[rows], ends[rows], befores[rows]))
+        starts, last = step.columns.position, len(step.columns) - 1
+        ends = np.where(rows < last, starts[np.minimum(rows + 1, last)], step.end.position)
+        befores = np.where(rows > 0, starts[rows - 1], self._before)
+        self._places.append(Places(self._seen + rows, starts[rows], ends, befores))
 
     def forgive(self, end: End) -> None:
         """Entries that point into a damaged range are not to blame for it."""
