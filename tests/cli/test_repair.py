@@ -127,3 +127,28 @@ def test_reindex_says_what_changes(call: Run, logs: Logs, format: str) -> None:
     assert {path: after[path] for path in before if path != "manifest.bin"} == {
         path: content for path, content in before.items() if path != "manifest.bin"
     }
+
+
+def test_a_log_whose_files_are_all_gone(call: Run, tmp_path: Path) -> None:
+    """What is left says what can be done: a plan, a refusal in words, or what to name."""
+    log, lines = tmp_path / "log", tmp_path / "lines"
+    lines.write_bytes(b"abcd\nefgh\n")
+    assert call("create", log, "--format", "fixed-slot", "--option", "record_size=4").code == 0
+    (log / "00000000.log").unlink()
+    fresh = call("repair", log)
+    assert (fresh.code, "the first append makes it anew" in fresh.text) == (1, True)
+    assert call("append", log, lines).code == 0
+    (log / "00000000.log").unlink()
+    assert "offsets 0 to 1: stored once" in call("repair", log).text
+    watermark, config = log / ".duramen" / "watermark", log / ".duramen" / "log.json"
+    held = watermark.read_bytes()
+    watermark.unlink()
+    hopeless = call("repair", log)
+    assert (hopeless.code, "bring the files back from a copy" in hopeless.text) == (1, True)
+    assert "nothing is lost" not in hopeless.text
+    watermark.write_bytes(held)
+    config.unlink()
+    assert call("repair", log).fails(2, "only a log's sidecar is here", "`--format F`")
+    named = ("--format", "fixed-slot", "--option", "record_size=4")
+    assert call("repair", log, "--apply", *named).code == 0
+    assert call("append", log, lines).text.endswith("offsets 2 to 3\n")

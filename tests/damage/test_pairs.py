@@ -8,7 +8,7 @@ import pytest
 
 from tests.damage.damages import Damage, all_damages
 from tests.damage.logs import FORMATS, base_log
-from tests.damage.matrix import run
+from tests.damage.matrix import Row, run
 from tests.damage.pairs import broken, combined, hunt
 
 FOUND = [
@@ -17,6 +17,8 @@ FOUND = [
     ("rustlog", False, "00013.index cut to 32", "00000.index with entries 1 and 2 swapped"),
     ("keratin", False, "segments/00000000000000000013.idx", "00000.idx with entries 2 and 3 swapped"),
     ("fixed-slot", True, ".duramen/watermark cut", "00000000.log at byte 940"),
+    ("fixed-slot", True, ".duramen/log.json flipped", "00000000.log and its index"),
+    ("fixed-slot", True, ".duramen/log.json cut", "00000000.log and its index"),
 ]
 
 
@@ -26,8 +28,13 @@ def test_at_random(name: str) -> None:
         assert not broken(row), (str(row), broken(row))
 
 
-@pytest.mark.parametrize(("name", "sidecar", "first", "second"), FOUND)
-def test_that_once_broke_a_promise(name: str, sidecar: bool, first: str, second: str) -> None:
+HOPELESS = [
+    ("fixed-slot", True, ".duramen/watermark", "00000000.log and its index"),
+    ("fixed-slot", True, "all of it", "00000000.log and its index"),
+]
+
+
+def both(name: str, sidecar: bool, first: str, second: str) -> Row:
     base = base_log(name, sidecar)
     damages = list(all_damages(base))
 
@@ -35,5 +42,18 @@ def test_that_once_broke_a_promise(name: str, sidecar: bool, first: str, second:
         found = [damage for damage in damages if damage.label.endswith(label)]
         return found[-1]
 
-    row = run(base, combined(named(first), named(second)))
+    return run(base, combined(named(first), named(second)))
+
+
+@pytest.mark.parametrize(("name", "sidecar", "first", "second"), FOUND)
+def test_that_once_broke_a_promise(name: str, sidecar: bool, first: str, second: str) -> None:
+    row = both(name, sidecar, first, second)
     assert not row.problems, row.problems
+
+
+@pytest.mark.parametrize(("name", "sidecar", "first", "second"), HOPELESS)
+def test_where_nothing_is_left_repair_says_what_to_do(name: str, sidecar: bool, first: str, second: str) -> None:
+    row = both(name, sidecar, first, second)
+    assert (row.actions, row.exit_code) == ((), 1)
+    assert "nothing says how many there were: bring the files back from a copy" in row.refused[0]
+    assert not broken(row)

@@ -168,6 +168,8 @@ def _show_step(step: Step, out: Output) -> None:
 
 
 def _show_losses(plan: Plan, out: Output) -> None:
+    if plan.refused and not plan.steps and not plan.kept_records:
+        return  # what is refused says more
     if not plan.losses:
         out.line(Cell(f"  nothing is lost: {number(plan.kept_records, 'record')} stay", "good"))
         return

@@ -113,12 +113,23 @@ def detect(disk: Disk, path: str) -> Detected:
         config = read_config(disk, path)
         if config is not None:
             return Detected(config.format, "the sidecar .duramen/log.json says so")
-        return detect_directory(path, Listing(disk, path))
+        return told_by_files(disk, path)
     try:
         return detect_file(posixpath.basename(path), disk.map(path).data)
     except DetectionError as error:
         error.path = path
         raise
+
+
+def told_by_files(disk: Disk, path: str) -> Detected:
+    """Which format the files of a directory are, whatever a sidecar says."""
+    listing = Listing(disk, path)
+    if not listing.names() and disk.kind(posixpath.join(path, DIRECTORY)) == Kind.DIRECTORY:
+        raise DetectionError(
+            "only a log's sidecar is here: its files are gone, or were never made", path=path,
+            hint="bring them back from a copy; for what is left to do without, name the format: `--format F`",
+        )  # fmt: skip
+    return detect_directory(path, listing)
 
 
 def format_at(disk: Disk, path: str, name: str | None, options: dict[str, Any]) -> Format:
@@ -165,8 +176,13 @@ def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
 def refuse_foreign_sidecar(disk: Disk, path: str, fmt: Format, directory: Directory) -> None:
     """Raise where the files are those of another format than the sidecar says: it is another log's. To be asked before
     a log without a segment is taken for an empty one, or for one that has lost them all."""
-    if directory.segments or disk.kind(path) != Kind.DIRECTORY or read_config(disk, path) is None:
+    if directory.segments or disk.kind(path) != Kind.DIRECTORY:
         return
+    try:
+        if read_config(disk, path) is None:
+            return
+    except CorruptionError:
+        return  # it does not say of which format it is; whoever needs to know is told that it cannot be read
     try:
         found = detect_directory(path, Listing(disk, path))
     except DetectionError:

@@ -21,16 +21,15 @@ from duramen.disk.base import Kind, map_if_there
 from duramen.errors import CorruptionError, StorageError
 from duramen.formats import Format, make
 from duramen.formats.base import Role, Severity
-from duramen.formats.detect import detect_directory
 from duramen.log.compaction.state import read_state
 from duramen.log.directory import (
     Directory,
-    Listing,
     LogFile,
     SegmentFiles,
     format_at,
     list_log,
     refuse_foreign_sidecar,
+    told_by_files,
 )
 from duramen.log.ending import Ending
 from duramen.log.evidence import Evidence
@@ -131,7 +130,7 @@ def format_for(disk: Disk, path: str, name: str | None, options: dict[str, Any])
             raise
         action = "`duramen repair` makes it anew; no record is lost"
         problem = Finding("bad-sidecar", Severity.DAMAGE, error.path, error.message, action)
-        return make(name or detect_directory(path, Listing(disk, path)).format, **options), problem
+        return make(name or told_by_files(disk, path).format, **options), problem
 
 
 def missing(error: StorageError) -> StorageError:

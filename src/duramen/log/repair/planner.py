@@ -38,6 +38,12 @@ HARMLESS = frozenset({
 })  # fmt: skip
 """What is said about a segment's file without a byte of it being in question."""
 
+NOTHING_LEFT = (
+    "no file holds a record, and nothing says how many there were: bring the files back from a copy. To begin anew at "
+    "offset 0, move the directory away and `duramen create` the log again"
+)
+NOTHING_PROMISED = "its file is gone, which held no record that counts: the first append makes it anew"
+
 
 def make_plan(
     disk: Disk,
@@ -94,6 +100,9 @@ class Planner:
             self._name()
             self._bound()
             self._change_segments()
+        if not self._held and not self.plan.steps:
+            self.plan.refused.append(NOTHING_PROMISED if self._evidence.promised_offset == 0 else NOTHING_LEFT)
+            return self.plan
         derived = DerivedFiles(self._disk, self._fmt, self._directory, self._evidence, self.plan)
         derived.set_aside(strays=self._strays)
         derived.make_anew(self._held)
