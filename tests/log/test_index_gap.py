@@ -58,9 +58,18 @@ def change(root: Path, fmt: Format, role: Role, base: int, how: Callable[[Entrie
     return path
 
 
+def is_noticed(fmt: Format, how: str) -> bool:
+    """Next to an end of RustLog's index a wide interval may be one that was chosen, and nothing tells."""
+    return fmt.name != "rustlog" or how not in ("the second", "the last but one")
+
+
 @pytest.mark.parametrize("base", [0, 200, 400])
 @pytest.mark.parametrize("how", LACKING)
 def test_an_entry_that_is_missing_is_noticed(root: Path, fmt: Format, base: int, how: str) -> None:
+    if not is_noticed(fmt, how):
+        change(root, fmt, Role.INDEX, base, LACKING[how])
+        assert codes(root, fmt.name) == []
+        return
     for role in fmt.index_builder(0, 0).headers():
         whole = (root / fmt.path_of(role, base)).read_bytes()
         path = change(root, fmt, role, base, LACKING[how])
@@ -86,7 +95,7 @@ def test_an_entry_that_is_astray_is_noticed(root: Path, fmt: Format, how: str) -
 def test_is_told_the_same_way_in_pieces(root: Path, fmt: Format, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change(root, fmt, Role.INDEX, 200, (LACKING | ASTRAY)[how])
     alone = duramen.verify(root, format=fmt.name)
-    assert alone.findings
+    assert bool(alone.findings) == is_noticed(fmt, how)
     monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1)
     for piece_bytes in (700, 1500, 1 << 20):
         monkeypatch.setattr(parallel, "PIECE_BYTES", piece_bytes)
@@ -150,8 +159,19 @@ def test_strides_of_records_of_any_length_are_complete(
     assert [found for found in duramen.verify(tmp_path).findings if found.code != "stale-manifest"] == []
 
 
-def test_an_interval_that_was_changed_is_no_gap(tmp_path: Path) -> None:
-    for interval, count in ((10, 95), (25, 160), (7, 50), (100, 450)):
+@pytest.mark.parametrize(
+    "written",
+    [
+        [(10, 95), (25, 160), (7, 50), (100, 450)],
+        [(100, 150), (50, 200)],
+        [(200, 150), (100, 400)],
+        [(100, 450), (50, 300)],
+        [(50, 220), (100, 100)],
+        [(10, 15), (30, 35), (5, 40)],
+    ],
+)
+def test_an_interval_that_was_changed_is_no_gap(tmp_path: Path, written: list[tuple[int, int]]) -> None:
+    for interval, count in written:
         with duramen.open(tmp_path, "a", format="rustlog", index_interval_records=interval) as log:
             log.append_batch([b"x"] * count)
     with duramen.open(tmp_path, "a", format="rustlog") as log:

@@ -250,16 +250,17 @@ class RustLog(FrameFormat):
         return rows is not None and rows.count > interval
 
     def skips_entries(self, places: Places, start: int) -> int | None:
-        """An entry is missing where as many records lie between two as otherwise between three or more. The interval
-        may change, as it is an option of whoever writes."""
+        """An entry is missing where as many records lie between two as between three or more before and behind. The
+        interval may change, as it is an option of whoever writes: so a wide one at either end says nothing, nor does
+        one between two that differ."""
         if len(places.numbers) and int(places.numbers[0]):
             return 0
         apart = np.diff(places.numbers)
-        if len(apart) < 2:
+        if len(apart) < 3:
             return None
-        near = np.maximum(np.append(0, apart[:-1]), np.append(apart[1:], 0))
-        wide = np.flatnonzero((apart > near) & (apart % np.maximum(near, 1) == 0))
-        return int(wide[0]) + 1 if len(wide) else None
+        before, here, behind = apart[:-2], apart[1:-1], apart[2:]
+        wide = np.flatnonzero((before == behind) & (here > before) & (here % np.maximum(before, 1) == 0))
+        return int(wide[0]) + 2 if len(wide) else None
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
         if role == Role.CHECKPOINT:
