@@ -224,6 +224,24 @@ def test_times_that_go_back_store_nothing(spark: SparkSession, tmp_path: Path) -
     assert values(path) == [b"0", b"0"]
 
 
+def test_times_that_go_back_leave_nothing_where_nothing_was(spark: SparkSession, tmp_path: Path) -> None:
+    query = "select binary(string(id)) as value, timestamp_millis(1700000000000 - 5 * id) as timestamp from range(9)"
+    df, path = spark.sql(query).coalesce(1), tmp_path / "log"
+    for mode in ("append", "overwrite"):
+        for more in ({}, {"topic": "orders", "numPartitions": "1"}):
+            text = refused(lambda mode=mode, more=more: save(df, path, mode, logFormat="rustlog", **more))
+            assert "goes back" in text
+            assert "lateTimestamps=clamp" in text
+            assert not path.exists(), (mode, more)
+    given = tmp_path / "given"
+    df.write.parquet(str(given))
+    stream = spark.readStream.schema(df.schema).parquet(str(given)).writeStream.format("duramen")
+    stream = stream.option("logFormat", "rustlog").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    text = refused(lambda: stream.trigger(availableNow=True).start(str(path)).awaitTermination())
+    assert "goes back" in text
+    assert not path.exists()
+
+
 def test_late_times_can_be_clamped(spark: SparkSession, tmp_path: Path) -> None:
     """Behind what the log holds as well as within a batch; a format that takes such times keeps them."""
     query = (

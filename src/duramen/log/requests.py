@@ -6,7 +6,10 @@ by itself. Writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from duramen.errors import LateTimestampError
 from duramen.formats import Format
@@ -49,17 +52,34 @@ def one_batch(
             batch = intake.raise_late(batch, last_us)
         back = intake.goes_back(batch, last_us) if ordered else None
         if back is not None:
-            given, before = (from_us(us) or f"{us} µs" for us in back)
-            request.error = LateTimestampError(
-                f"a timestamp goes back, from {before} to {given}, which {fmt.name} forbids", path=path,
-                hint="append records in the order of their times, or without times",
-            )  # fmt: skip
+            request.error = _late(fmt, path, back)
             continue
         last_us = latest_us
         taken.append(request)
         stamped.append(batch)
     merged = intake.merge(stamped) if stamped else batches[0]
     return taken, merged, now_us, last_us
+
+
+def check_times(batches: Iterable[pa.RecordBatch], fmt: Format, path: str, now_us: int) -> None:
+    """Raise what appending these batches to a new log would raise because of their times."""
+    last_us = 0
+    if not fmt.capabilities.ordered_timestamps:
+        return
+    for batch in batches:
+        times, latest_us = intake.stamp(batch.select(["timestamp"]), now_us, last_us)
+        back = intake.goes_back(times, last_us)
+        if back is not None:
+            raise _late(fmt, path, back)
+        last_us = latest_us
+
+
+def _late(fmt: Format, path: str, back: tuple[int, int]) -> LateTimestampError:
+    given, before = (from_us(us) or f"{us} µs" for us in back)
+    return LateTimestampError(
+        f"a timestamp goes back, from {before} to {given}, which {fmt.name} forbids", path=path,
+        hint="append records in the order of their times, or without times",
+    )  # fmt: skip
 
 
 def answered(group: list[Request], pieces: list[tuple[int, int]]) -> list[Appended]:

@@ -8,6 +8,7 @@ keyless rows are spread. Everything is decided on whole columns.
 from __future__ import annotations
 
 import posixpath
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from duramen.errors import DetectionError, StorageError, UnsupportedFieldError, 
 from duramen.formats import Format, make
 from duramen.log.directory import format_at
 from duramen.log.place import DEFAULT_FORMAT
+from duramen.log.requests import check_times
 from duramen.log.transaction import Part
 from duramen.model import COLUMNS as NEUTRAL
 from duramen.model import schema_of
@@ -145,6 +147,18 @@ def make_topics(disk: Disk, target: Target, files: Iterable[StagedFile]) -> None
                 f"the number of partitions of topic {file.topic!r} has changed meanwhile", path=target.path,
                 hint="run it again",
             )  # fmt: skip
+
+
+def check_new(disk: Disk, target: Target, place: Place, rows: Iterable[pa.RecordBatch]) -> None:
+    """Refuse rows for a log that is not there yet, as it would refuse them, while there still is nothing to take back.
+    A log that is there takes back what it has got."""
+    topic = place[0]
+    is_there = target.is_there if topic is None else disk.kind(topic_path(target.path, topic)) != Kind.MISSING
+    if is_there or target.clamps_times or "timestamp" not in target.columns:
+        return
+    path = target.path if topic is None else posixpath.join(target.path, log_path(place))
+    fmt = _format_for(PosixDisk(), path, target.options, replaces=target.replaces)
+    check_times(rows, fmt, path, time.time_ns() // 1000)
 
 
 def part_of(target: Target, place: Place, rows: Callable[[], Iterable[pa.RecordBatch]]) -> Part:

@@ -26,7 +26,7 @@ from duramen.errors import LateTimestampError, UsageError
 from duramen.log.ledger import JOBS, Key
 from duramen.log.transaction import Part, commit_batch, new_attempt
 from duramen.spark.failing import plain, plainly
-from duramen.spark.routing import Router, Target, make_topics, part_of, plan_target
+from duramen.spark.routing import Router, Target, check_new, make_topics, part_of, plan_target
 from duramen.spark.staging import StagedFile, Staging
 from duramen.spark.worker import settle
 from duramen.spark.write_options import WriteOptions, check_columns, parse
@@ -82,18 +82,19 @@ def publish(options: WriteOptions, target: Target, staging: Staging, key: Key, m
     if disk.kind(target.path) == Kind.DIRECTORY:
         disk.sync_directory(target.path)  # tasks made directories in it, whose names nobody has synced
 
-    if target.is_store:
-        make_topics(disk, target, [file for files in places.values() for file in files])
-
     def rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
         for file in files:
             yield from staging.map(file)
 
-    parts: list[Part] = [
-        part_of(target, place, lambda files=tuple(files): rows_of(files))  # type: ignore[misc]
-        for place, files in sorted(target.with_empty(places).items(), key=lambda item: (item[0][0] or "", item[0][1]))
-    ]
     try:
+        for place, files in places.items():
+            check_new(disk, target, place, rows_of(files))
+        if target.is_store:
+            make_topics(disk, target, [file for files in places.values() for file in files])
+        parts: list[Part] = [
+            part_of(target, place, lambda files=tuple(files): rows_of(files))  # type: ignore[misc]
+            for place, files in sorted(target.with_empty(places).items(), key=lambda one: (one[0][0] or "", one[0][1]))
+        ]
         commit_batch(target.path, key, parts, disk=disk, lock_timeout_s=options.lock_timeout_s)
     except LateTimestampError as error:
         error.hint = "sort rows by timestamp, leave the column out, or say what becomes of them: lateTimestamps=clamp"
@@ -157,7 +158,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for message in messages:
             if isinstance(message, Stored):
-                Staging(self._target.path, message.writer, batchId).remove()
+                staging = Staging(self._target.path, message.writer, batchId)
+                staging.remove()
+                staging.remove_empty_target()
                 return
 
 
