@@ -28,6 +28,13 @@ def test_at_random(name: str) -> None:
         assert not broken(row), (str(row), broken(row))
 
 
+NEWER = [
+    (
+        "keratin", True,
+        "00013.log file header version byte 8 bit 6",
+        "00013.log file header base_offset byte 23 bit 0",
+    ),
+]  # fmt: skip
 HOPELESS = [
     ("fixed-slot", True, ".duramen/watermark", "00000000.log and its index"),
     ("fixed-slot", True, "all of it", "00000000.log and its index"),
@@ -57,3 +64,12 @@ def test_where_nothing_is_left_repair_says_what_to_do(name: str, sidecar: bool, 
     assert (row.actions, row.exit_code) == ((), 1)
     assert "nothing says how many there were: bring the files back from a copy" in row.refused[0]
     assert not broken(row)
+
+
+@pytest.mark.parametrize(("name", "sidecar", "first", "second"), NEWER)
+def test_a_file_of_an_unknown_version_is_left_alone(name: str, sidecar: bool, first: str, second: str) -> None:
+    """Whatever else is wrong with it: it may hold records, so none is given up."""
+    row = both(name, sidecar, first, second)
+    assert "nothing of this file is changed" in row.refused[0]
+    assert not broken(row)
+    assert row.actions == (), "where the log ends is not known, so nothing else is changed either"

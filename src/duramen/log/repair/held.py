@@ -31,6 +31,8 @@ class Held:
     header: bytes | None = None
     """What its first bytes should be."""
     dropped: str | None = None
+    is_left_alone: bool = False
+    """A newer program may have written it: nobody knows what it holds."""
     findings: list[Finding] = field(default_factory=list)
     step: Step | None = None
 

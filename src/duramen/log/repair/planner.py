@@ -97,6 +97,8 @@ class Planner:
         if not self._fmt.capabilities.segments:
             self._slots()
         else:
+            if self._held and self._held[-1].is_left_alone:  # where the log ends is not known, nor what it promised
+                return self.plan
             self._name()
             self._bound()
             self._change_segments()
@@ -184,6 +186,7 @@ class Planner:
             self.plan.refused.append(
                 f"{held.path}: {error.message}: use the program that wrote it; nothing of this file is changed"
             )
+            held.is_left_alone = True
             return False
         held.header = header or self._fmt.segment_header(name, 0)
         opened = copy.copy(self._fmt.open_segment(held.header, name))
@@ -352,7 +355,7 @@ class Planner:
         """Offsets between one segment and the next."""
         for before, after in pairwise(kept):
             first, last = before.last + 1, after.base - 1
-            if first > last:
+            if first > last or before.is_left_alone:
                 continue
             touched = before.found is not None or after.found is not None
             if touched or self._fmt.capabilities.lost_segments_show or self._evidence.sealed_within(first, last):
