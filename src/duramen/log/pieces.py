@@ -35,6 +35,8 @@ TO_THE_END = -1
 STEP_BYTES = 32 << 20
 STEP_RECORDS = 64 << 10
 """The step of a scan here: longer than elsewhere, because between two of them Python has something to do."""
+HELD_BYTES = 32 << 20
+"""How much of a file stays mapped behind a scan. To let go of memory interrupts the other processors, too."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ class PieceVerifier(Verifier):
         previous: int | None = None
         stop = len(segment.buf) if piece.is_last else piece.stop
         room = self._room(segment)
+        held = cursor.position
         while piece.is_last or cursor.position < stop:
             left_bytes = max(stop - cursor.position, 1)
             step_bytes = STEP_BYTES if left_bytes > STEP_BYTES * 3 // 2 else left_bytes
@@ -228,8 +231,10 @@ class PieceVerifier(Verifier):
                 answer.last_time = int(times[-1])
             self._rows(report, segment, rows, cursor, previous, indexes, running)
             previous = rows.end.last_offset if len(rows.columns) else previous
-            opened.mapped.let_go(cursor.position, rows.end.position)  # here, where many do it at once
             cursor = answer.end = rows.cursor
+            if cursor.position - held >= HELD_BYTES or cursor.position >= stop:
+                opened.mapped.let_go(held, cursor.position)  # here, where many do it at once
+                held = cursor.position
             if self.report.findings:
                 return  # what is said about it may depend on the steps, which `check` makes otherwise
             if rows.stop == Stop.LIMIT:
