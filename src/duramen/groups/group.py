@@ -141,7 +141,7 @@ class Group:
         self._ahead = ReadAhead(log)
         self._mutex = threading.Lock()
         """Held by whoever holds the lock for this process."""
-        self._turns = GroupCommit(self._take_turn, GroupLimits())
+        self._turns = GroupCommit(self._take_turn, GroupLimits(), patience=0.0)  # no sync to share
         self._acks = GroupCommit(self._ack_together, GroupLimits())
         self._has_begun = False
         self._poison: BaseException | None = None

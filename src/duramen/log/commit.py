@@ -27,7 +27,8 @@ from duramen.errors import PoisonedError, QueueTimeoutError
 
 PATIENCE = 1.0
 """How long a leader waits for those who were there a moment ago, as a part of what the last group took. They come back
-within microseconds if they come back at all, and a group with all of them takes hardly longer than one with half."""
+within microseconds if they come back at all, and a group with all of them takes hardly longer than one with half: where
+it ends in a sync."""
 MOST_PATIENCE_S = 0.002
 _NOBODY = 1 << 62
 
@@ -93,9 +94,12 @@ class GroupCommit:
     """The queue. ``commit`` is called with the requests of one group, by one thread at a time; it fills in each
     request's ``result``, or raises, which is every request's error."""
 
-    def __init__(self, commit: Callable[[list[Request]], None], limits: GroupLimits) -> None:
+    def __init__(
+        self, commit: Callable[[list[Request]], None], limits: GroupLimits, *, patience: float = PATIENCE
+    ) -> None:
         self._commit = commit
         self._limits = limits
+        self._patience = patience
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._queue: deque[Request] = deque()
@@ -230,7 +234,7 @@ class GroupCommit:
                 return
             began = time.monotonic()
             self._commit(group)
-            self._patience_s = min((time.monotonic() - began) * PATIENCE, MOST_PATIENCE_S)
+            self._patience_s = min((time.monotonic() - began) * self._patience, MOST_PATIENCE_S)
         except BaseException as error:
             _fail(group, error)
             if not group or not isinstance(error, Exception):
