@@ -23,21 +23,15 @@ from functools import partial
 from operator import index
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import pyarrow as pa
-
-from duramen.errors import LeaseError, OffsetError, PoisonedError, UsageError
-from duramen.formats.base import columns_for, schema_for
-from duramen.formats.stroma_bulk import Acked, Bumped, Marked, Run
-from duramen.groups.ahead import Int64s, ReadAhead
+from duramen.errors import LeaseError, PoisonedError, UsageError
 from duramen.groups.dead_letters import DeadLetters, Target
 from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds, claims_of, joined_claims, to_ms
+from duramen.groups.fetching import Fetching, Part, Wish, offset_in
 from duramen.groups.journal import COMPACT_BYTES, COMPACT_IN_FLIGHT, Journal, Ticket
-from duramen.groups.machine import Claim, Decision, Refused, runs_of
+from duramen.groups.machine import Claim, Decision, Refused
 from duramen.groups.places import place_of
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 from duramen.log.reader import Log
-from duramen.log.rows import records_of
 from duramen.log.window import Time
 from duramen.log.writer import DURABILITIES
 
@@ -67,22 +61,6 @@ class GroupStatus(NamedTuple):
     """Acknowledged behind something that is not."""
     next_deadline_ms: int | None
     warnings: tuple[str, ...] = ()
-
-
-class Wish(NamedTuple):
-    """What somebody fetches."""
-
-    most: int
-    lease_ms: int
-
-
-class Part(NamedTuple):
-    """Records that go out together: all for the same time."""
-
-    batch: pa.RecordBatch
-    epoch: int
-    runs: list[tuple[int, int]]
-    """Their offsets."""
 
 
 class Group:
@@ -128,22 +106,18 @@ class Group:
                 raise UsageError(f"{option}={number} is not 1 or more")
         self.name = name
         self._log = log
-        self._start = start
         self._lease_ms = to_ms(lease, "lease")
-        self._max_attempts = max_attempts
-        self._dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
         self._durability = _checked(durability)
-        self._window = window
         self._clock = clock or _now_ms
         self._journal = Journal(
             log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
         )
-        self._ahead = ReadAhead(log)
+        dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
+        self._fetching = Fetching(log, self._journal, start, window, max_attempts, dead_letters)
         self._mutex = threading.Lock()
         """Held by whoever holds the lock for this process."""
         self._turns = GroupCommit(self._take_turn, GroupLimits(), patience=0.0)  # no sync to share
         self._acks = GroupCommit(self._ack_together, GroupLimits())
-        self._has_begun = False
         self._poison: BaseException | None = None
         self._closed = False
 
@@ -165,138 +139,12 @@ class Group:
             batch, next_deadline_ms = self._turn(Wish(max, lease_ms))
             left_s = until - time.monotonic()
             if len(batch):
-                self._ahead.read_on(batch.claims[-1].end)
+                self._fetching.ahead.read_on(batch.claims[-1].end)
                 return batch
             if left_s <= 0:
                 return batch
             due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
             seen = self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001), seen)
-
-    def _fetch_together(self, wishes: list[Wish], now_ms: int) -> list[Part | None]:
-        """Records for several who came together: cut and marked once, and then divided. Fewer, or None, for those for
-        whom not enough lies together: they are served on their own. So is everybody where leases have ended."""
-        nobody: list[Part | None] = [None] * len(wishes)
-        if len({wish.lease_ms for wish in wishes}) > 1 or self._journal.machine.is_due(now_ms):
-            return nobody
-        try:
-            if not self._has_begun:
-                self._begin(now_ms)
-            found = self._cut_fresh(sum(wish.most for wish in wishes))
-        except Exception:  # noqa: BLE001
-            return nobody  # each of them is told
-        if found is None or len(found.runs) > 1:
-            return nobody
-        ((start, end),) = found.runs
-        self._deliver(found, now_ms + wishes[0].lease_ms, now_ms)
-        shares: list[Part | None] = []
-        first = start
-        for wish in wishes:
-            until = min(start + wish.most, end)
-            rows = found.batch.slice(start - first, until - start)
-            shares.append(Part(rows, 1, [(start, until)]) if start < until else None)
-            start = until
-        return shares
-
-    def _fetch(self, wish: Wish, share: Part | None, now_ms: int) -> tuple[DeliveryBatch, int | None]:
-        if not self._has_begun:
-            self._begin(now_ms)
-        deadline_ms = now_ms + wish.lease_ms
-        parts, left = [], wish.most
-        if share is not None:
-            parts, left = [share], left - share.batch.num_rows
-            if not left:
-                return self._batch(parts, deadline_ms), None
-        try:
-            left -= self._fetch_expired(left, deadline_ms, now_ms, parts)
-            while left > 0 and (fresh := self._cut_fresh(left)) is not None:
-                self._deliver(fresh, deadline_ms, now_ms)
-                parts.append(fresh)
-                left -= fresh.batch.num_rows
-        except Exception:
-            if not parts:  # what is marked already goes out; the error comes again with the next fetch
-                raise
-        return self._batch(parts, deadline_ms), None if parts else self._journal.machine.next_deadline_ms()
-
-    def _begin(self, now_ms: int) -> None:
-        """A new group starts where it was told to; one whose records were removed goes on behind them."""
-        first = self._log.first_offset
-        if not self._journal.exists:
-            first = self._where(self._start)
-            self._journal.write([Bumped(first)] if first else [], now_ms)
-        elif first > self._journal.machine.acked_until:
-            self._journal.write([Bumped(first)], now_ms)
-        self._has_begun = True
-
-    def _fetch_expired(self, most: int, deadline_ms: int, now_ms: int, parts: list[Part]) -> int:
-        """Records that are delivered again, and how many; those that were delivered often enough are moved away."""
-        machine = self._journal.machine
-        before = len(parts)
-        expired = machine.take_expired(most, now_ms, deadline_ms)
-        for number, run in enumerate(expired):
-            try:
-                rows = self._rows_of(run)
-                if self._max_attempts is not None and run.epoch > self._max_attempts:
-                    self._move(rows, run.epoch - 1, f"not acknowledged in {run.epoch - 1} deliveries", now_ms)
-                    continue
-                found = [Part(batch, run.epoch, runs_of(offsets)) for batch, offsets in rows]
-                marks: list[Run] = [Marked(*span, deadline_ms, run.epoch) for part in found for span in part.runs]
-                self._journal.write(marks, now_ms)
-            except BaseException:
-                machine.give_back(expired[number:])
-                raise
-            parts += found
-        return sum(part.batch.num_rows for part in parts[before:])
-
-    def _rows_of(self, run: Marked) -> list[tuple[pa.RecordBatch, Int64s]]:
-        """The records of a run. Those that the log does not hold any more are done with; those that it does not show
-        here yet stay due."""
-        rows = self._ahead.between(run.start, run.end)
-        there = np.concatenate([offsets for _, offsets in rows]) if rows else np.empty(0, np.int64)
-        if len(there) < run.end - run.start:
-            machine = self._journal.machine
-            missing = np.setdiff1d(np.arange(run.start, run.end), there, assume_unique=True)
-            for start, end in runs_of(missing):
-                following = self._ahead.at(start)
-                if following is not None and int(following[1][0]) >= end:
-                    machine.skip(start, end)
-                else:
-                    machine.give_back([Marked(start, end, 0, 0)])
-        return rows
-
-    def _cut_fresh(self, most: int) -> Part | None:
-        """Records that were never delivered, as many as lie together; None when there are none."""
-        machine = self._journal.machine
-        while True:
-            start, end = machine.fresh()
-            end = min(end, machine.acked_until + self._window)
-            if start >= end:
-                return None
-            found = self._ahead.cut(start, end, most)
-            if found is None:
-                return None
-            batch, runs = found
-            if runs:
-                break
-            machine.skip(start, end)
-        for run_start, run_end in runs:
-            if start < run_start:
-                machine.skip(start, run_start)
-            start = run_end
-        return Part(batch, 1, runs)
-
-    def _deliver(self, fresh: Part, deadline_ms: int, now_ms: int) -> None:
-        self._journal.write(self._journal.machine.deliver(fresh.runs, deadline_ms), now_ms)
-
-    def _batch(self, parts: list[Part], deadline_ms: int) -> DeliveryBatch:
-        if len(parts) == 1:
-            batch = parts[0].batch
-        elif parts:
-            batch = pa.Table.from_batches([part.batch for part in parts]).combine_chunks().to_batches()[0]
-        else:
-            schema = schema_for(self._log.codec, columns_for(self._log.codec, None))
-            batch = pa.RecordBatch.from_pylist([], schema)
-        claims = tuple([Claim(start, end, part.epoch) for part in parts for start, end in part.runs])
-        return DeliveryBatch(batch, deadline_ms, claims)
 
     # --- giving back
 
@@ -354,10 +202,11 @@ class Group:
     def _nack(self, claims: list[Claim], delay_ms: int, reason: str, now_ms: int) -> Decision:
         machine = self._journal.machine
         moved = 0
-        for run in machine.held(claims, now_ms) if self._max_attempts is not None else ():
-            if run.epoch >= (self._max_attempts or 0):
-                rows = self._rows_of(run)
-                self._move(rows, run.epoch, reason, now_ms)
+        most = self._fetching.max_attempts
+        for run in machine.held(claims, now_ms) if most is not None else ():
+            if most is not None and run.epoch >= most:
+                rows = self._fetching.rows_of(run)
+                self._fetching.move(rows, run.epoch, reason, now_ms)
                 moved += sum(len(offsets) for _, offsets in rows)
         decision = machine.lease(claims, now_ms, now_ms + delay_ms)
         self._journal.write(decision.runs, now_ms)
@@ -384,13 +233,6 @@ class Group:
             raise _refusal(self._log.path, self.name, decision.refused, decision.offsets, done)
         return decision.offsets
 
-    def _move(self, rows: list[tuple[pa.RecordBatch, Int64s]], attempts: int, reason: str, now_ms: int) -> None:
-        """To the dead letters; acknowledged once they are there."""
-        assert self._dead_letters is not None
-        for batch, offsets in rows:
-            self._dead_letters.move(list(records_of(batch)), [attempts] * len(offsets), [reason] * len(offsets))
-            self._journal.write([Acked(*span) for span in runs_of(offsets)], now_ms)
-
     # --- standing
 
     def status(self) -> GroupStatus:
@@ -401,10 +243,10 @@ class Group:
         machine = self._journal.machine
         next_offset = self._log.next_offset
         if not self._journal.exists:
-            start = min(self._where(self._start), next_offset)
+            start = min(self._fetching.start_offset(), next_offset)
             return GroupStatus(self.name, start, next_offset, next_offset - start, 0, 0, 0, None)
         start, _ = machine.fresh()
-        if start < next_offset and self._ahead.at(start) is None:
+        if start < next_offset and self._fetching.ahead.at(start) is None:
             machine.skip(start, next_offset)  # the last offsets hold no records
         acked_until = max(machine.acked_until, self._log.first_offset)
         lag = max(next_offset - acked_until - machine.acked_below(next_offset), 0)
@@ -433,27 +275,12 @@ class Group:
         What is before it counts as acknowledged, the rest is delivered (again). Those who hold a lease lose it."""
         if (to is None) == (time is None):
             raise UsageError("a group is reset to an offset or to a time: one of them")
-        offset = self._log.offset_at(time) if time is not None else self._where(to if to is not None else 0)
+        offset = self._log.offset_at(time) if time is not None else offset_in(self._log, to if to is not None else 0)
         return self._turn(partial(self._reset, offset))
 
     def _reset(self, offset: int, now_ms: int) -> int:
         self._journal.restart(self._journal.machine.reset(offset, now_ms), now_ms)
         return offset
-
-    def _where(self, where: str | int) -> int:
-        first, following = self._log.first_offset, self._log.next_offset
-        if where == "beginning":
-            return first
-        if where == "end":
-            return following
-        if not isinstance(where, int | np.integer):
-            raise UsageError(f"{where!r} is neither an offset nor 'beginning' nor 'end'")
-        if not first <= where <= following:
-            raise OffsetError(
-                "the log does not reach that offset", path=self._log.path, offset=where,
-                hint=f"it goes from {first} to {following}",
-            )  # fmt: skip
-        return int(where)
 
     def compact(self) -> None:
         """Write a new snapshot and begin a new delta, which otherwise happens by itself."""
@@ -530,9 +357,9 @@ class Group:
                 answers[place] = self._attempt(request, request.work, now_ms)
         shares: list[Part | None] = [None] * len(fetching)
         if len(fetching) > 1:
-            shares = self._fetch_together([requests[place].work for place in fetching], now_ms)
+            shares = self._fetching.fetch_together([requests[place].work for place in fetching], now_ms)
         for place, share in zip(fetching, shares, strict=True):
-            answers[place] = self._attempt(requests[place], self._fetch, requests[place].work, share, now_ms)
+            answers[place] = self._attempt(requests[place], self._fetching.fetch, requests[place].work, share, now_ms)
         return answers
 
     def _attempt(self, request: Request, act: Callable[..., T], *arguments: Any) -> T | None:
@@ -558,7 +385,7 @@ class Group:
             if not requests[0].alone:
                 journal.refresh()
             now_ms = self._clock()
-            self._has_begun = False
+            self._fetching.begin_turn()
             answers = serve(requests, now_ms)
             journal.flush(now_ms)
             finished = finish()
