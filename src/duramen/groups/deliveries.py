@@ -99,7 +99,7 @@ def claims_of(handed: Handed, epoch: Any = None) -> list[Claim]:
         raise UsageError(f"neither deliveries nor offsets: {handed!r}")
     if not isinstance(handed, np.ndarray | pa.Array | pa.ChunkedArray):
         items = list(handed)
-        if items and all(isinstance(item, Delivery) for item in items):
+        if set(map(type, items)) == {Delivery}:
             return _runs(_array([item[0][0] for item in items]), _array([item[2] for item in items]))
         handed = items
     offsets = _array(handed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -25,11 +26,18 @@ def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
     offsets, keys, values, headers = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
     if any(headers):
         headers = [_pairs(each) for each in headers]
-    return map(_record, zip(offsets, _times(us_of(batch).to_pylist()), keys, values, headers, strict=True))
+    return map(_record, zip(offsets, _times(us_of(batch)), keys, values, headers, strict=True))
 
 
-def _times(us: Iterable[int | None]) -> Iterator[datetime | None]:
+def _times(us: pa.Array) -> Iterable[datetime | None]:
     """Records that were appended together mostly have one time."""
+    listed = us.to_pylist()
+    if listed and listed.count(listed[0]) == len(listed):
+        return repeat(from_us(listed[0]), len(listed))
+    return _each(listed)
+
+
+def _each(us: list[int | None]) -> Iterator[datetime | None]:
     last: int | None = None
     when: datetime | None = None
     for each in us:
