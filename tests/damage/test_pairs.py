@@ -19,6 +19,10 @@ FOUND = [
     ("fixed-slot", True, ".duramen/watermark cut", "00000000.log at byte 940"),
     ("fixed-slot", True, ".duramen/log.json flipped", "00000000.log and its index"),
     ("fixed-slot", True, ".duramen/log.json cut", "00000000.log and its index"),
+    ("durable-log", True, "13.log middle record payload byte 480 bit 6", "13.log bytes 570 to 684 and 684 to 798"),
+    ("durable-log", False, "00.log last record offset byte 692 bit 6", "00.log last record reserved byte 690 bit 6"),
+    ("osiris", True, "00.segment bytes 262 to 498 and 498 to 752", "00.segment bytes 8 to 262 twice"),
+    ("osiris", True, "last record filter_size byte 796 bit 6", "last record chunk_id byte 783 bit 0"),
 ]
 
 

@@ -72,7 +72,7 @@ class Held:
             position = run.end
         found.runs = straight
         found.bad = [Bad(position, len(self.data), "everything from the first bad record on is cut, as asked")]
-        found.holes, found.mended, found.version_at, found.ended_badly = [], [], None, True
+        found.holes, found.version_at, found.ended_badly = [], None, True
 
     def pieces(self) -> tuple[list[Piece], list[Removed]]:
         """The new file as pieces of the old one, and what goes."""

@@ -3,7 +3,7 @@
 1. Every segment that `verify` has something to say about is walked (`salvage`), its file header put right first.
 2. Segments are sorted by what they hold, not by what they are called: a file under a wrong name gets the right one,
    if no other has it.
-3. Each segment keeps what belongs between its base and that of the next one.
+3. Each segment keeps what belongs between its base and that of the next one (`order`).
 4. Offsets that were promised and are lost at the end are never given out again: the log goes on behind them.
 5. Whatever is derived (indexes, manifest, sidecar) is made anew where it does not fit: see `derived`.
 """
@@ -26,8 +26,9 @@ from duramen.log.losses import covered, read_losses
 from duramen.log.repair.apply import in_order
 from duramen.log.repair.derived import DerivedFiles
 from duramen.log.repair.held import Held
+from duramen.log.repair.order import put_in_order
 from duramen.log.repair.plan import Action, Loss, Piece, Plan, Removed, Step, Strategy
-from duramen.log.repair.salvage import Bad, Salvaged, put_in_order, walk
+from duramen.log.repair.salvage import Bad, Salvaged, walk
 from duramen.log.repair.slots import bad_slots, filled, mended_slots
 from duramen.log.report import Finding, Report
 from duramen.log.verify import Progress, check_log

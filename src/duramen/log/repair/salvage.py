@@ -1,13 +1,11 @@
-"""Which bytes of a damaged segment are records, and in which order they belong.
+"""Which bytes of a damaged segment are records.
 
 A segment is walked from its first byte to its last. Where it stops at something that is no record, the walk goes on at
-the next one that is, whatever its offset. What was found are *runs*: records without a gap between their offsets. Then
-the runs are put in order. Offsets rise in a file, so the longest rising chain of runs is what was written; a run beside
-it is a block that was moved, if it fits into a hole of the chain, or else a copy or a lie.
+the next one that is, whatever its offset. What was found are *runs*: records without a gap between their offsets. Where
+they belong is found out next, in `order`.
 
 A record is put right, instead of given up, where that can be proven: a single flipped bit of its header that makes the
-checksum fit and the record fill the damaged place exactly, or an offset that is not covered by a checksum and of which
-exactly one fits. Payloads are never guessed. Reads only.
+checksum fit and the record fill the damaged place exactly. Payloads are never guessed. Reads only.
 """
 
 from __future__ import annotations
@@ -47,6 +45,8 @@ class Run:
     rows: int
     """Records, or chunks of them."""
     patches: tuple[Patch, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the patches put right, a line for each record."""
 
     @property
     def span(self) -> int:
@@ -75,13 +75,16 @@ class Salvaged:
     runs: list[Run] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)
     end: int = 0
     """Where the records and what is wrong with them end; only zeros follow."""
     ended_badly: bool = False
     """No record follows the last bad place."""
     version_at: int | None = None
     """Where a version is unknown, and nothing proves that it is merely damaged."""
+
+    @property
+    def mended(self) -> list[str]:
+        return [note for run in self.runs for note in run.notes]
 
     @property
     def records(self) -> int:
@@ -150,7 +153,7 @@ class _Walk:
         for begin, stop in pairwise([*starts, count]):
             run = Run(
                 int(columns.position[begin]), int(ends[stop - 1]), int(firsts[begin]), int(lasts[stop - 1]),
-                _records(rows, begin, stop), stop - begin,
+                records_of(rows, begin, stop), stop - begin,
             )  # fmt: skip
             at_end = stop == count and swallowing is None
             jump = self._doubt(run, rows, begin, stop, at_end, before)
@@ -257,8 +260,8 @@ class _Walk:
         if not runs or runs[-1].end != position:
             return False
         start = runs[-1]
-        runs[-1] = replace(start, end=end, last=mended.last, patches=(*start.patches, *mended.patches))
-        self._note(mended)
+        patches, notes = (*start.patches, *mended.patches), (*start.notes, *mended.notes)
+        runs[-1] = replace(start, end=end, last=mended.last, patches=patches, notes=notes)
         return True
 
     def _bad_or_mended(self, start: int, end: int, why: str, expected: int | None, *, unknown: bool = False) -> None:
@@ -267,15 +270,10 @@ class _Walk:
         run = self._mended(start, end, low, high if self._proves or high < 2**62 else low)
         if run is not None:
             self.found.runs.append(run)
-            self._note(run)
             return
         self.found.bad.append(Bad(start, end, why))
         if unknown and end == len(self._segment.buf):
             self.found.version_at = start
-
-    def _note(self, run: Run) -> None:
-        where = ", ".join(f"byte {patch.position}" for patch in run.patches)
-        self.found.mended.append(f"offset {run.first}: a flipped bit of its header is put right ({where})")
 
     def _next_offset(self, position: int) -> int:
         """The offset of the record that starts there; a large number where none does."""
@@ -301,7 +299,8 @@ class _Walk:
                     first, last = int(rows.columns.first_offsets[0]), int(rows.columns.last_offsets[0])
                     if (low <= first and last <= high) if self._proves else first == last == low == high:
                         patch = Patch(start + place, bytes(raw[place : place + 1]))
-                        return Run(start, end, first, last, rows.count, 1, (patch,))
+                        note = f"offset {first}: a flipped bit of its header is put right (byte {start + place})"
+                        return Run(start, end, first, last, rows.count, 1, (patch,), (note,))
                 raw[place] ^= 1 << bit
         return None
 
@@ -316,7 +315,7 @@ def _is_whole(segment: Segment, rows: Rows, length: int) -> bool:
     return len(rows.columns) == 1 and rows.end.position == length and not any(True for _ in segment.check(rows))
 
 
-def _records(rows: Rows, begin: int, stop: int) -> int:
+def records_of(rows: Rows, begin: int, stop: int) -> int:
     """How many user records some of the rows hold."""
     if begin == 0 and stop == len(rows.columns):
         return rows.count
@@ -325,177 +324,3 @@ def _records(rows: Rows, begin: int, stop: int) -> int:
         return stop - begin
     user = rows.columns.chunk_type[begin:stop] == 0  # type: ignore[attr-defined]
     return int(counts[begin:stop][user].sum(dtype=np.int64))
-
-
-# --- order
-
-
-def put_in_order(
-    segment: Segment, found: Salvaged, low: int, high: int | None, acknowledged: int | None = None
-) -> Salvaged:
-    """The runs that belong together, by offset. ``low`` and ``high`` bound the offsets of the segment; ``high`` is None
-    where nothing says how far it may go. ``acknowledged`` is the offset behind the last one that was promised, where
-    that is known."""
-    result = Salvaged([], list(found.bad), [], list(found.mended), found.end, found.ended_badly, found.version_at)
-    runs, beside = [], []
-    for run in _with_offsets_put_right(segment, found.runs, low, high, acknowledged, result):
-        inside = _clip(segment, run, low, high, result)
-        if inside is not None:
-            runs.append(inside)
-        elif run.rows == 1:
-            beside.append(run)
-        else:
-            result.bad.append(Bad(run.start, run.end, _does_not_fit(run)))
-    kept = _longest_chain(runs)
-    in_chain = {run.start for run in kept}
-    beside += [run for run in runs if run.start not in in_chain]
-    for run in sorted(beside, key=lambda run: (-run.records, run.start)):
-        _place(segment, run, kept, result, low, high)
-    result.runs = sorted(kept, key=lambda run: run.first)
-    result.bad.sort()
-    result.holes = list(_holes(segment, result, low))
-    return result
-
-
-def _with_offsets_put_right(
-    segment: Segment, runs: list[Run], low: int, high: int | None, acknowledged: int | None, result: Salvaged
-) -> list[Run]:
-    """A record alone whose offset fits neither before nor behind it, between two that leave room for exactly it: its
-    offset is wrong, if no checksum covers it."""
-    found = list(runs)
-    for number, run in enumerate(found):
-        first = found[number - 1].last + 1 if number else low
-        if number + 1 < len(found):
-            following: int | None = found[number + 1].first
-        else:
-            following = acknowledged if high is None else high + 1
-        if run.rows != 1 or run.patches or run.first == first or following is None:
-            continue
-        patch = segment.at_offset(run.start, first)
-        if patch is not None and first + run.span == following:
-            found[number] = replace(run, first=first, last=following - 1, patches=(Patch(*patch),))
-            result.mended.append(f"offset {first}: its offset, which said {run.first}, is put right (byte {patch[0]})")
-    return found
-
-
-def _clip(segment: Segment, run: Run, low: int, high: int | None, result: Salvaged) -> Run | None:
-    """The part of a run within the bounds; what lies outside is bad."""
-    if low <= run.first and (high is None or run.last <= high):
-        return run
-    if run.patches or run.last < low or (high is not None and run.first > high):
-        return None
-    cursor, kept = Cursor(run.start, run.first - 1), None
-    while cursor.position < run.end:
-        rows = segment.scan(cursor, verify=False)
-        firsts, lasts = rows.columns.first_offsets, rows.columns.last_offsets
-        ends = np.append(rows.columns.position[1:], rows.end.position)
-        fits = np.flatnonzero((firsts >= low) & (lasts <= (2**63 - 1 if high is None else high)) & (ends <= run.end))
-        if len(fits):
-            begin, stop = int(fits[0]), int(fits[-1]) + 1
-            part = Run(
-                int(rows.columns.position[begin]), int(ends[stop - 1]), int(firsts[begin]), int(lasts[stop - 1]),
-                _records(rows, begin, stop), stop - begin,
-            )  # fmt: skip
-            kept = part if kept is None else replace(
-                kept, end=part.end, last=part.last, records=kept.records + part.records, rows=kept.rows + part.rows
-            )  # fmt: skip
-        cursor = rows.cursor
-        if rows.stop != Stop.LIMIT:
-            break
-    if kept is None:
-        return None
-    for start, end, side in ((run.start, kept.start, "before"), (kept.end, run.end, "behind")):
-        if start < end:
-            result.bad.append(Bad(start, end, f"records whose offsets belong to the segment {side} this one"))
-    return kept
-
-
-def _place(segment: Segment, run: Run, kept: list[Run], result: Salvaged, low: int, high: int | None) -> None:
-    """A run that is not where its offset says: put it into the hole that it lies in or that it names, or give it up."""
-    below = max((other for other in kept if other.end <= run.start), key=lambda other: other.end, default=None)
-    above = min((other for other in kept if other.start >= run.end), key=lambda other: other.start, default=None)
-    first = below.last + 1 if below is not None else low
-    last = above.first - 1 if above is not None else high
-    patch = segment.at_offset(run.start, first)
-    if run.rows == 1 and patch is not None and last is not None and last - first + 1 == run.span:
-        kept.append(replace(run, first=first, last=last, patches=(Patch(*patch),)))
-        result.mended.append(f"offset {first}: its offset, which said {run.first}, is put right (byte {patch[0]})")
-        return
-    overlapping = [other for other in kept if other.first <= run.last and run.first <= other.last]
-    top = max((other.last for other in kept), default=low - 1)
-    named = low <= run.first and (run.last < top or run.first == top + 1) and (high is None or run.last <= high)
-    if named and not overlapping:
-        kept.append(run)
-        return
-    if overlapping and run.rows > 1 and not run.patches:
-        _place_parts(segment, run, overlapping, kept, result, low, high)
-        return
-    result.bad.append(Bad(run.start, run.end, _reason(segment, run, overlapping)))
-
-
-def _place_parts(
-    segment: Segment, run: Run, overlapping: list[Run], kept: list[Run], result: Salvaged, low: int, high: int | None
-) -> None:
-    """Place the records of a run that no other one holds; the others are copies."""
-    at = run.start
-    first = run.first
-    for other in [*sorted(overlapping, key=lambda other: other.first), None]:
-        last = run.last if other is None else min(other.first - 1, run.last)
-        part = _clip(segment, run, first, last, Salvaged()) if first <= last else None
-        if part is not None:
-            if at < part.start:
-                result.bad.append(Bad(at, part.start, "a second copy of records that are kept"))
-            _place(segment, part, kept, result, low, high)
-            at = part.end
-        if other is not None:
-            first = max(first, other.last + 1)
-    if at < run.end:
-        rest = replace(run, start=at)
-        result.bad.append(Bad(at, run.end, _reason(segment, rest, overlapping)))
-
-
-def _reason(segment: Segment, run: Run, overlapping: list[Run]) -> str:
-    if not overlapping:
-        return _does_not_fit(run)
-    raw = bytes(segment.buf[run.start : run.end])
-    if any(raw in bytes(segment.buf[other.start : other.end]) for other in overlapping):
-        return f"a second copy of {_offsets(run)}"
-    return f"another record with {_offsets(run)}"
-
-
-def _does_not_fit(run: Run) -> str:
-    return f"{_offsets(run)} {'does' if run.span == 1 else 'do'} not fit here"
-
-
-def _offsets(run: Run) -> str:
-    return f"offset {run.first}" if run.span == 1 else f"offsets {run.first} to {run.last}"
-
-
-def _longest_chain(runs: list[Run]) -> list[Run]:
-    """The runs, in the order of the file, whose offsets rise and which hold the most records."""
-    if all(before.last < after.first for before, after in pairwise(runs)):
-        return list(runs)
-    firsts = np.array([run.first for run in runs])
-    lasts = np.array([run.last for run in runs])
-    best = np.array([max(run.records, 1) for run in runs], np.int64)
-    previous = np.full(len(runs), -1)
-    for row in range(1, len(runs)):
-        fits = np.flatnonzero(lasts[:row] < firsts[row])
-        if len(fits):
-            behind = int(fits[int(best[fits].argmax())])
-            best[row] += best[behind]
-            previous[row] = behind
-    chain, row = [], int(best.argmax())
-    while row >= 0:
-        chain.append(runs[row])
-        row = int(previous[row])
-    return chain[::-1]
-
-
-def _holes(segment: Segment, found: Salvaged, low: int) -> Iterator[Hole]:
-    """The offsets that are lost between records. A gap between two that lie side by side was there before."""
-    expected, end = low, segment.start.position
-    for run in found.runs:
-        if run.first > expected and end != run.start:
-            yield Hole(expected, run.first - 1)
-        expected, end = run.last + 1, run.end

@@ -1,0 +1,227 @@
+"""In which order the runs of a damaged segment belong, as `salvage` found them.
+
+Offsets rise in a file, so the longest rising chain of runs is what was written; a run beside it is a block that was
+moved, if it fits into a hole of the chain, or else a copy or a lie.
+
+An offset that no checksum covers is put right where exactly one fits: the record touches those on both sides, which
+leave room for it and nothing else, no other record has that offset, and it is no copy of another. Anything less could
+give a payload an offset that it never had. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from duramen.formats.base import Cursor, Segment
+from duramen.kernel.layout import Stop
+from duramen.log.repair.salvage import Bad, Hole, Patch, Run, Salvaged, records_of
+
+
+def put_in_order(
+    segment: Segment, found: Salvaged, low: int, high: int | None, acknowledged: int | None = None
+) -> Salvaged:
+    """The runs that belong together, by offset. ``low`` and ``high`` bound the offsets of the segment; ``high`` is None
+    where nothing says how far it may go. ``acknowledged`` is the offset behind the last one that was promised, where
+    that is known."""
+    result = Salvaged([], list(found.bad), [], found.end, found.ended_badly, found.version_at)
+    every = _with_offsets_put_right(segment, found, low, high, acknowledged)
+    runs, beside = [], []
+    for run in every:
+        inside = _clip(segment, run, low, high, result)
+        if inside is not None:
+            runs.append(inside)
+        elif run.rows == 1:
+            beside.append(run)
+        else:
+            result.bad.append(Bad(run.start, run.end, _does_not_fit(run)))
+    kept = _longest_chain(runs)
+    in_chain = {run.start for run in kept}
+    beside += [run for run in runs if run.start not in in_chain]
+    for run in sorted(beside, key=lambda run: (-run.records, run.start)):
+        _place(segment, run, kept, every, result, low, high)
+    result.runs = sorted(kept, key=lambda run: run.first)
+    result.bad.sort()
+    result.holes = list(_holes(segment, result, low))
+    return result
+
+
+def _with_offsets_put_right(
+    segment: Segment, found: Salvaged, low: int, high: int | None, acknowledged: int | None
+) -> list[Run]:
+    """A record alone whose offset fits neither before nor behind it, between two that leave room for exactly it: its
+    offset is wrong, if no checksum covers it."""
+    runs = list(found.runs)
+    for number, run in enumerate(runs):
+        below = runs[number - 1] if number else None
+        above = runs[number + 1] if number + 1 < len(runs) else None
+        first = low if below is None else below.last + 1
+        if above is not None:
+            following: int | None = above.first
+        else:
+            following = acknowledged if high is None else high + 1
+        touches = _touches(segment, run, below, above, found.end)
+        if touches and run.first != first and following == first + run.span:
+            runs[number] = _with_offset(segment, run, first, runs) or run
+    return runs
+
+
+def _touches(segment: Segment, run: Run, below: Run | None, above: Run | None, end: int) -> bool:
+    """Whether nothing lies between the run and those beside it. Bytes that are no record may be the one that the room
+    between their offsets is for."""
+    start = segment.start.position if below is None else below.end
+    return run.start == start and run.end == (end if above is None else above.start)
+
+
+def _with_offset(segment: Segment, run: Run, first: int, every: list[Run]) -> Run | None:
+    """A record with the offset ``first`` instead of its own, unless it is no more than a copy of another record, or
+    another one has that offset."""
+    patch = segment.at_offset(run.start, first)
+    if run.rows != 1 or patch is None:
+        return None
+    last = first + run.span - 1
+    raw = segment.buf[run.start : run.end]
+    for other in every:
+        if other.start == run.start:
+            continue
+        if other.first <= last and first <= other.last:
+            return None
+        same = _clip(segment, other, run.first, run.last, Salvaged())
+        if same is not None and segment.buf[same.start : same.end] == raw:
+            return None
+    position, data = patch
+    more = [held for held in run.patches if not position <= held.position < position + len(data)]
+    note = f"offset {first}: its offset, which said {run.first}, is put right (byte {position})"
+    if more:
+        where = ", ".join(f"byte {held.position}" for held in (*more, Patch(*patch)))
+        note = f"offset {first}: its offset, which said {run.first}, and a flipped bit are put right ({where})"
+    return replace(run, first=first, last=last, patches=(*more, Patch(*patch)), notes=(note,))
+
+
+def _clip(segment: Segment, run: Run, low: int, high: int | None, result: Salvaged) -> Run | None:
+    """The part of a run within the bounds; what lies outside is bad."""
+    if low <= run.first and (high is None or run.last <= high):
+        return run
+    if run.patches or run.last < low or (high is not None and run.first > high):
+        return None
+    cursor, kept = Cursor(run.start, run.first - 1), None
+    while cursor.position < run.end:
+        rows = segment.scan(cursor, verify=False)
+        firsts, lasts = rows.columns.first_offsets, rows.columns.last_offsets
+        ends = np.append(rows.columns.position[1:], rows.end.position)
+        fits = np.flatnonzero((firsts >= low) & (lasts <= (2**63 - 1 if high is None else high)) & (ends <= run.end))
+        if len(fits):
+            begin, stop = int(fits[0]), int(fits[-1]) + 1
+            part = Run(
+                int(rows.columns.position[begin]), int(ends[stop - 1]), int(firsts[begin]), int(lasts[stop - 1]),
+                records_of(rows, begin, stop), stop - begin,
+            )  # fmt: skip
+            kept = part if kept is None else replace(
+                kept, end=part.end, last=part.last, records=kept.records + part.records, rows=kept.rows + part.rows
+            )  # fmt: skip
+        cursor = rows.cursor
+        if rows.stop != Stop.LIMIT:
+            break
+    if kept is None:
+        return None
+    for start, end, side in ((run.start, kept.start, "before"), (kept.end, run.end, "behind")):
+        if start < end:
+            result.bad.append(Bad(start, end, f"records whose offsets belong to the segment {side} this one"))
+    return kept
+
+
+def _place(
+    segment: Segment, run: Run, kept: list[Run], every: list[Run], result: Salvaged, low: int, high: int | None
+) -> None:
+    """A run that is not where its offset says: put it into the hole that it lies in or that it names, or give it up."""
+    below = max((other for other in kept if other.end <= run.start), key=lambda other: other.end, default=None)
+    above = min((other for other in kept if other.start >= run.end), key=lambda other: other.start, default=None)
+    first = below.last + 1 if below is not None else low
+    last = above.first - 1 if above is not None else high
+    if last == first + run.span - 1 and _touches(segment, run, below, above, result.end):
+        mended = _with_offset(segment, run, first, every)
+        if mended is not None:
+            kept.append(mended)
+            return
+    overlapping = [other for other in kept if other.first <= run.last and run.first <= other.last]
+    top = max((other.last for other in kept), default=low - 1)
+    named = low <= run.first and (run.last < top or run.first == top + 1) and (high is None or run.last <= high)
+    if named and not overlapping:
+        kept.append(run)
+        return
+    if overlapping and run.rows > 1 and not run.patches:
+        _place_parts(segment, run, overlapping, kept, every, result, low, high)
+        return
+    result.bad.append(Bad(run.start, run.end, _reason(segment, run, overlapping)))
+
+
+def _place_parts(
+    segment: Segment, run: Run, overlapping: list[Run], kept: list[Run], every: list[Run], result: Salvaged, low: int,
+    high: int | None,
+) -> None:  # fmt: skip
+    """Place the records of a run that no other one holds; the others are copies."""
+    at = run.start
+    first = run.first
+    for other in [*sorted(overlapping, key=lambda other: other.first), None]:
+        last = run.last if other is None else min(other.first - 1, run.last)
+        part = _clip(segment, run, first, last, Salvaged()) if first <= last else None
+        if part is not None:
+            if at < part.start:
+                result.bad.append(Bad(at, part.start, "a second copy of records that are kept"))
+            _place(segment, part, kept, every, result, low, high)
+            at = part.end
+        if other is not None:
+            first = max(first, other.last + 1)
+    if at < run.end:
+        rest = replace(run, start=at)
+        result.bad.append(Bad(at, run.end, _reason(segment, rest, overlapping)))
+
+
+def _reason(segment: Segment, run: Run, overlapping: list[Run]) -> str:
+    if not overlapping:
+        return _does_not_fit(run)
+    raw = bytes(segment.buf[run.start : run.end])
+    if any(raw in bytes(segment.buf[other.start : other.end]) for other in overlapping):
+        return f"a second copy of {_offsets(run)}"
+    return f"another record with {_offsets(run)}"
+
+
+def _does_not_fit(run: Run) -> str:
+    return f"{_offsets(run)} {'does' if run.span == 1 else 'do'} not fit here"
+
+
+def _offsets(run: Run) -> str:
+    return f"offset {run.first}" if run.span == 1 else f"offsets {run.first} to {run.last}"
+
+
+def _longest_chain(runs: list[Run]) -> list[Run]:
+    """The runs, in the order of the file, whose offsets rise and which hold the most records."""
+    if all(before.last < after.first for before, after in pairwise(runs)):
+        return list(runs)
+    firsts = np.array([run.first for run in runs])
+    lasts = np.array([run.last for run in runs])
+    best = np.array([max(run.records, 1) for run in runs], np.int64)
+    previous = np.full(len(runs), -1)
+    for row in range(1, len(runs)):
+        fits = np.flatnonzero(lasts[:row] < firsts[row])
+        if len(fits):
+            behind = int(fits[int(best[fits].argmax())])
+            best[row] += best[behind]
+            previous[row] = behind
+    chain, row = [], int(best.argmax())
+    while row >= 0:
+        chain.append(runs[row])
+        row = int(previous[row])
+    return chain[::-1]
+
+
+def _holes(segment: Segment, found: Salvaged, low: int) -> Iterator[Hole]:
+    """The offsets that are lost between records. A gap between two that lie side by side was there before."""
+    expected, end = low, segment.start.position
+    for run in found.runs:
+        if run.first > expected and end != run.start:
+            yield Hole(expected, run.first - 1)
+        expected, end = run.last + 1, run.end
