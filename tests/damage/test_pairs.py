@@ -23,6 +23,9 @@ FOUND = [
     ("durable-log", False, "00.log last record offset byte 692 bit 6", "00.log last record reserved byte 690 bit 6"),
     ("osiris", True, "00.segment bytes 262 to 498 and 498 to 752", "00.segment bytes 8 to 262 twice"),
     ("osiris", True, "last record filter_size byte 796 bit 6", "last record chunk_id byte 783 bit 0"),
+    ("keratin", False, "manifest.bin created_ts_ms byte 20", "00013.idx cut to 184"),
+    ("keratin", False, "00007.log and its index", "manifest.bin version byte 8"),
+    ("keratin", False, "segments/00000000000000000007.log", "manifest.bin version byte 8"),
 ]
 
 

@@ -83,7 +83,6 @@ class DerivedFiles:
             if step.base is not None and self._fmt.index_builder(step.base, 0).headers():
                 path = self._fmt.path_of(Role.INDEX, step.base)
                 self._plan.steps.append(Step(Action.INDEX, path, "a new segment", base=step.base))
-        self._close_last(kept)
         bad = [f for f in self._plan.findings if "manifest" in f.code and f.severity != Severity.NOTE]
         unknown = [f for f in bad if f.code == "unknown-manifest"]
         moved = any(step.action not in (Action.INDEX, Action.ASIDE) for step in self._plan.steps)
@@ -95,6 +94,7 @@ class DerivedFiles:
                     self._plan.notes.append(f"{name}: {unknown[0].message}: it is made anew from the records")
         stale = [f for f in self._plan.findings if f.code in SIDECAR_CODES and f.severity == Severity.DAMAGE]
         if self._plan.steps or stale or self._plan.losses:
+            self._close_last(kept)
             why = stale[0].message if stale else "digests, watermark and known losses of the log as it will be"
             self._plan.steps.append(Step(Action.SIDECAR, ".duramen", why))
         if any(f.code == "digest-mismatch" for f in self._plan.findings):
@@ -105,7 +105,7 @@ class DerivedFiles:
 
     def _close_last(self, kept: Sequence[Held]) -> None:
         """Behind a repair the log counts as closed, so that the end of its last index may not lag any more."""
-        if not kept or not self._plan.steps or any(step.base == kept[-1].base for step in self._plan.steps):
+        if not kept or any(step.base == kept[-1].base for step in self._plan.steps):
             return
         held = kept[-1]
         if self._evidence.is_closed(held.report) or held.report.ending != Ending.CLEAN:
