@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import duramen
+from duramen.formats import make
+from tests.damage.logs import batch
 from tests.log.conftest import value
 from tests.log.writing import START_MS, codes, content, sizes, snapshot, values
 
@@ -104,6 +106,22 @@ def test_keratin_goes_on(root: Path, golden: Path, which: str, manifest: str | N
     assert [record.offset for record in records[len(before) :]] == [first, first + 1]
     assert (records[-2].key, records[-2].headers, records[-1].value) == (b"k", [("h", b"v")], b"newer")
     assert codes(root) == []
+
+
+def test_a_manifest_keeps_where_segments_end_before_a_gap(root: Path) -> None:
+    """The next segment's name does not say it: Keratin's own compaction leaves offsets out."""
+    fmt = make("keratin")
+    batches = [batch(fmt, 0, 4), batch(fmt, 7, 6), batch(fmt, 13, 8)]
+    for name, data in fmt.build(batches, START_MS):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    before = codes(root)
+    for _ in range(2):  # the second time, what the first one wrote is read
+        with duramen.open(root, "a") as log:
+            log.append(b"new")
+        assert codes(root) == before
+    listed = fmt.describe({"manifest.bin": (root / "manifest.bin").read_bytes()})["manifest"]["segments"]
+    assert [(entry["base_offset"], entry["last_offset"]) for entry in listed] == [(0, 3), (7, 12)]
 
 
 @pytest.mark.parametrize("which", ["three", "three_base7", "empty"])

@@ -223,6 +223,12 @@ def _crc32(data: memoryview, digest: Digest | None) -> int:
     return kernel.crc32(data)
 
 
+def manifest_ends(disk: Disk, root: str, fmt: Format) -> dict[tuple[int, int], int]:
+    """The last offset of every sealed segment that the manifest lists, by its base and size."""
+    listed = _manifest(fmt, _log_files(disk, root, fmt)).get("segments", ())
+    return {(entry["base_offset"], entry["log_bytes"]): entry["last_offset"] for entry in listed}
+
+
 def _log_files(disk: Disk, root: str, fmt: Format) -> Mapping[str, memoryview]:
     if disk.kind(root) != Kind.DIRECTORY:
         return {}

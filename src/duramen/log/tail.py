@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from duramen.formats.base import Cursor, Encoded, Role, Segment, SegmentSummary
 from duramen.formats.values import Values
 from duramen.log.active import FILL_AFTER_COMMITS, FILL_BYTES, ActiveSegment, Filling
 from duramen.log.directory import SegmentFiles, list_log
+from duramen.log.evidence import manifest_ends
 from duramen.log.intake import Batch, rows_within
 from duramen.log.recovery import Recovered
 from duramen.log.report import counted
@@ -307,12 +308,23 @@ class Tail:
     def earlier(self) -> list[SegmentSummary]:
         """The segments before the active one. Most openings do without."""
         if self._unread is not None:
-            self.earlier = _summaries(*self._unread)
+            self.earlier = _summaries(*self._unread, self._known_ends(*self._unread))
         return self._summaries
 
     @earlier.setter
     def earlier(self, summaries: list[SegmentSummary]) -> None:
         self._unread, self._summaries = None, summaries
+
+    def _known_ends(self, segments: list[SegmentFiles], active: int) -> Mapping[tuple[int, int], int]:
+        """Where segments end, by base and size: only a manifest has to say it. The sidecar's list may be long: it is
+        read where the manifest that is there does not know them all."""
+        if not self._fmt.capabilities.manifest:
+            return {}
+        known = manifest_ends(self._disk, self._path, self._fmt)
+        earlier = {(files.base, files.segment.size_bytes) for files in segments if (files.base or 0) < active}
+        if earlier <= known.keys():
+            return known
+        return known | {(entry.base, entry.size_bytes): entry.last_offset for entry in self.sidecar.sealed().values()}
 
     def _begin(self, base: int, previous: Segment | None) -> ActiveSegment:
         if base >= MAX_OFFSET:
@@ -401,13 +413,16 @@ def _first_segment(disk: Disk, path: str, fmt: Format) -> Segment | None:
         return None
 
 
-def _summaries(segments: list[SegmentFiles], active: int) -> list[SegmentSummary]:
-    """What is known of the segments before the active one, from their names and sizes."""
+def _summaries(segments: list[SegmentFiles], active: int, known: Mapping[tuple[int, int], int]) -> list[SegmentSummary]:
+    """What is known of the segments before the active one, from their names and sizes. Offsets may be missing before
+    the next one: where a segment of that base and size is ``known`` to end, it does."""
     earlier = [files for files in segments if files.base is not None and files.base < active]
     bases = [files.base or 0 for files in earlier] + [active]
     return [
         SegmentSummary(
-            bases[number], bases[number + 1] - 1, files.segment.size_bytes,
+            bases[number],
+            min(known.get((bases[number], files.segment.size_bytes), MAX_OFFSET), bases[number + 1] - 1),
+            files.segment.size_bytes,
             sum(file.size_bytes for role, file in files.derived.items() if role == "index"),
         )
         for number, files in enumerate(earlier)
