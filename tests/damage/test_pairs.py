@@ -24,6 +24,8 @@ FOUND = [
     ("osiris", True, "00.segment bytes 262 to 498 and 498 to 752", "00.segment bytes 8 to 262 twice"),
     ("osiris", True, "last record filter_size byte 796 bit 6", "last record chunk_id byte 783 bit 0"),
     ("keratin", False, "manifest.bin created_ts_ms byte 20", "00013.idx cut to 184"),
+    ("rustlog", False, "00.log bytes 110 to 220 and 220 to 330", "00.log first record timestamp byte 12 bit 6"),
+    ("rustlog", False, "13.log last record offset byte 781 bit 0", "13.log first record timestamp byte 12 bit 6"),
     ("keratin", False, "00007.log and its index", "manifest.bin version byte 8"),
     ("keratin", False, "segments/00000000000000000007.log", "manifest.bin version byte 8"),
 ]

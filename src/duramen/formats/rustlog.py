@@ -85,6 +85,7 @@ _ROLES = {"log": Role.SEGMENT, "index": Role.INDEX}
 _TIME = re.compile(rb"\x00[\x03-\x0f]")
 """How the microseconds of the years 1996 to 2112 begin."""
 _WALK_RECORDS = 4096
+_OUT_OF_ORDER = 8
 
 
 class Walk(NamedTuple):
@@ -95,12 +96,16 @@ class Walk(NamedTuple):
     stop: Stop
     contiguous_bytes: int
     """How far they go without leaving out an offset."""
+    has_pair: bool
+    """Whether one of them has the offset behind that of the record before it, also past one that is out of order."""
 
-    def explains(self, time_fits: bool) -> tuple[bool, bool, bool, int]:
-        """How well: whether everything is records without a gap; whether what lies at the place of the time fits;
-        whether everything is records, with gaps; how far they go without one."""
+    def explains(self, time_fits: bool) -> tuple[bool, bool, bool, bool, int]:
+        """How well: whether everything is records without a gap; whether two follow each other, which other bytes
+        hardly ever do; whether what lies at the place of the time fits; whether everything is records, with gaps; how
+        far they go without one."""
         whole = self.records > 0 and self.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT)
-        return whole and self.contiguous_bytes == self.position, time_fits, whole, self.contiguous_bytes
+        straight = whole and self.contiguous_bytes == self.position
+        return straight, self.has_pair, time_fits, whole, self.contiguous_bytes
 
 
 def walk(buf: Buffer, dialect: Dialect) -> Walk:
@@ -110,12 +115,29 @@ def walk(buf: Buffer, dialect: Dialect) -> Walk:
     offsets = columns.offset[: end.count]
     gaps = np.flatnonzero(np.diff(offsets) != 1)
     contiguous = int(columns.position[gaps[0] + 1]) if len(gaps) else end.position
-    return Walk(end.count, end.position, Stop(end.stop), contiguous)
+    has_pair = len(gaps) < end.count - 1
+    if not has_pair and end.stop == Stop.BAD_ORDER:
+        has_pair = _has_pair_behind(buf, dialect, end.position)
+    return Walk(end.count, end.position, Stop(end.stop), contiguous, has_pair)
+
+
+def _has_pair_behind(buf: Buffer, dialect: Dialect, position: int) -> bool:
+    """Whether a record follows another one there, behind no more than a few that are out of order."""
+    columns = FrameColumns.empty(_WALK_RECORDS)
+    for _ in range(_OUT_OF_ORDER):
+        end = kernel.scan_frames(buf, position, len(memoryview(buf)), dialect.layout, columns)
+        if (np.diff(columns.offset[: end.count]) == 1).any():
+            return True
+        if end.stop != Stop.BAD_ORDER:
+            return False
+        position = end.position
+    return False
 
 
 def dialect_of(buf: Buffer) -> Dialect:
-    """The layout that explains the bytes: one whose offsets follow each other up to where the file ends; else the one
-    that what lies behind the first offset speaks for, a time of this century or not; else the one that goes further.
+    """The layout that explains the bytes: one whose offsets follow each other up to where the file ends; else the only
+    one in which a record follows another; else the one that what lies behind the first offset speaks for, a time of
+    this century or not; else the one that goes further.
 
     Bytes that both or neither explain are taken for the document's layout. So is a single short record whose payload
     starts like a time of this century: it is rather the document's record, torn.
