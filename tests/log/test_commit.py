@@ -551,6 +551,18 @@ def test_nobody_waits_long_for_those_who_do_not_come_back() -> None:
     assert commit._patience_s < 0.02
 
 
+@pytest.mark.parametrize("patience", [0.0, 1.0])
+def test_who_has_nothing_to_share_waits_for_nobody(patience: float) -> None:
+    committer = Committer()
+    committer.act = lambda group: time.sleep(0.01)
+    commit = GroupCommit(committer, GroupLimits(), patience=patience)
+    commit.submit(request("a slow one"))
+    commit._crowd = 5  # there were more
+    alone = request("alone")
+    commit.submit(alone)
+    assert (alone._turn is None) == (patience == 0), "a leader that waits sleeps on a lock of its own"
+
+
 def test_a_leader_who_waits_goes_on_for_one_who_must_be_alone() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits())
