@@ -270,8 +270,8 @@ def test_a_damaged_record_does_not_change_the_dialect() -> None:
 @pytest.mark.parametrize("swapped", [False, True], ids=["gap", "swapped"])
 def test_a_damaged_time_does_not_change_the_dialect(swapped: bool) -> None:
     """The first time is not one of this century, and the offsets are not in order: those that are decide."""
-    order = [0, 2, 1, 3, 4] if swapped else [0, 1, 2, 5, 9]
-    times = [TS_US + number for number in range(5)]
+    order = [0, 2, 1, 3, 4, 5] if swapped else [0, 1, 2, 5, 9, 11]
+    times = [TS_US + number for number in range(6)]
     rows = [vectors.batch_of([b"x" * 30], [offset], [time]) for offset, time in zip(order, times, strict=True)]
     data = bytearray(b"".join(bytes(encode_frames(row, Cursor(0, -1), SPEC).data) for row in rows))
     data[SHORT.layout.header_bytes] ^= 0x40

@@ -86,6 +86,7 @@ _TIME = re.compile(rb"\x00[\x03-\x0f]")
 """How the microseconds of the years 1996 to 2112 begin."""
 _WALK_RECORDS = 4096
 _OUT_OF_ORDER = 8
+_PAIRS = 2
 
 
 class Walk(NamedTuple):
@@ -96,16 +97,17 @@ class Walk(NamedTuple):
     stop: Stop
     contiguous_bytes: int
     """How far they go without leaving out an offset."""
-    has_pair: bool
-    """Whether one of them has the offset behind that of the record before it, also past one that is out of order."""
+    has_pairs: bool
+    """Whether two of them or more have the offset behind that of the record before, also past one that is out of order.
+    One does in the other layout, too, if the length before it is wrong by the eight bytes of a time."""
 
     def explains(self, time_fits: bool) -> tuple[bool, bool, bool, bool, int]:
-        """How well: whether everything is records without a gap; whether two follow each other, which other bytes
+        """How well: whether everything is records without a gap; whether some follow each other, which other bytes
         hardly ever do; whether what lies at the place of the time fits; whether everything is records, with gaps; how
         far they go without one."""
         whole = self.records > 0 and self.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT)
         straight = whole and self.contiguous_bytes == self.position
-        return straight, self.has_pair, time_fits, whole, self.contiguous_bytes
+        return straight, self.has_pairs, time_fits, whole, self.contiguous_bytes
 
 
 def walk(buf: Buffer, dialect: Dialect) -> Walk:
@@ -115,28 +117,27 @@ def walk(buf: Buffer, dialect: Dialect) -> Walk:
     offsets = columns.offset[: end.count]
     gaps = np.flatnonzero(np.diff(offsets) != 1)
     contiguous = int(columns.position[gaps[0] + 1]) if len(gaps) else end.position
-    has_pair = len(gaps) < end.count - 1
-    if not has_pair and end.stop == Stop.BAD_ORDER:
-        has_pair = _has_pair_behind(buf, dialect, end.position)
-    return Walk(end.count, end.position, Stop(end.stop), contiguous, has_pair)
+    pairs = max(end.count - 1, 0) - len(gaps)
+    if pairs < _PAIRS and end.stop == Stop.BAD_ORDER:
+        pairs += _pairs_behind(buf, dialect, end.position)
+    return Walk(end.count, end.position, Stop(end.stop), contiguous, pairs >= _PAIRS)
 
 
-def _has_pair_behind(buf: Buffer, dialect: Dialect, position: int) -> bool:
-    """Whether a record follows another one there, behind no more than a few that are out of order."""
-    columns = FrameColumns.empty(_WALK_RECORDS)
+def _pairs_behind(buf: Buffer, dialect: Dialect, position: int) -> int:
+    """How many records follow another one there, behind no more than a few that are out of order."""
+    columns, pairs = FrameColumns.empty(_WALK_RECORDS), 0
     for _ in range(_OUT_OF_ORDER):
         end = kernel.scan_frames(buf, position, len(memoryview(buf)), dialect.layout, columns)
-        if (np.diff(columns.offset[: end.count]) == 1).any():
-            return True
-        if end.stop != Stop.BAD_ORDER:
-            return False
+        pairs += int(np.count_nonzero(np.diff(columns.offset[: end.count]) == 1))
+        if pairs >= _PAIRS or end.stop != Stop.BAD_ORDER:
+            break
         position = end.position
-    return False
+    return pairs
 
 
 def dialect_of(buf: Buffer) -> Dialect:
     """The layout that explains the bytes: one whose offsets follow each other up to where the file ends; else the only
-    one in which a record follows another; else the one that what lies behind the first offset speaks for, a time of
+    one in which records follow each other; else the one that what lies behind the first offset speaks for, a time of
     this century or not; else the one that goes further.
 
     Bytes that both or neither explain are taken for the document's layout. So is a single short record whose payload
