@@ -111,6 +111,19 @@ def test_a_rustlog_length_that_swallows_records_is_damage(golden: Path, tmp_path
         assert not duramen.verify(tmp_path, format="rustlog").ok, bit
 
 
+def test_a_rustlog_file_whose_first_length_is_damaged_is_no_torn_write(golden: Path, tmp_path: Path) -> None:
+    """Of the shorter layout: no record at the beginning told which it is, and the other one finds none at all."""
+    name = "00000000000000000000.log"
+    raw = (golden / "rustlog/impl/records250" / name).read_bytes()
+    for bit in range(32):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / name).write_bytes(flipped)
+        report = duramen.verify(tmp_path, format="rustlog")
+        found = {finding.code for finding in report.findings}
+        assert found > {"torn-tail", "missing-index"} or not report.ok, bit
+
+
 def test_a_time_index_that_lies(tmp_path: Path) -> None:
     fmt = make("keratin", index_stride_bytes=1)
     for relative, content in fmt.build([batch(fmt, 0, 50)]):

@@ -86,7 +86,10 @@ _TIME = re.compile(rb"\x00[\x03-\x0f]")
 """How the microseconds of the years 1996 to 2112 begin."""
 _WALK_RECORDS = 4096
 _OUT_OF_ORDER = 8
+"""How many records that are out of order are passed over to find some that follow each other."""
 _PAIRS = 2
+_LOST_BYTES = 1 << 20
+"""How far a damaged beginning is searched for the first record behind it."""
 
 
 class Walk(NamedTuple):
@@ -135,6 +138,14 @@ def _pairs_behind(buf: Buffer, dialect: Dialect, position: int) -> int:
     return pairs
 
 
+def _goes_on(buf: Buffer, begun: Walk, dialect: Dialect) -> bool:
+    """Whether records follow each other behind a beginning that is none."""
+    if begun.stop in (Stop.END, Stop.ZEROS):
+        return False
+    found = kernel.find_frame(buf, 1, min(len(memoryview(buf)), _LOST_BYTES), dialect.layout, -1)
+    return found >= 0 and _pairs_behind(buf, dialect, found) >= _PAIRS
+
+
 def dialect_of(buf: Buffer) -> Dialect:
     """The layout that explains the bytes: one whose offsets follow each other up to where the file ends; else the only
     one in which records follow each other; else the one that what lies behind the first offset speaks for, a time of
@@ -144,6 +155,8 @@ def dialect_of(buf: Buffer) -> Dialect:
     starts like a time of this century: it is rather the document's record, torn.
     """
     spec, short = walk(buf, SPEC), walk(buf, SHORT)
+    if not spec.records and not short.records:
+        return SHORT if _goes_on(buf, short, SHORT) and not _goes_on(buf, spec, SPEC) else SPEC
     is_time = bool(_TIME.match(memoryview(buf), SHORT_HEADER.size))
     if short.records == 1 and spec.records == 0 and is_time:
         return SPEC
