@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import duramen
+from duramen.cli import cat
 from duramen.log.retention import Retention
 from tests.cli.running import Run
 
@@ -74,3 +75,14 @@ def test_a_pass_begins_where_the_log_begins_by_then(tmp_path: Path) -> None:
                 list(explicit)
         for reader in readers:
             reader.close()
+
+
+def test_cat_from_the_beginning_begins_where_the_log_begins_by_then(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="durable-log") as log:
+        log.append_batch([b"x"] * 10)
+        log.seal()
+        log.append(b"y")
+        with duramen.open(tmp_path / "log") as reader:
+            batches = reader.batches(**cat._bounds(reader, cat.Place.parse("beginning"), None))
+            log.retain(Retention(before_offset=10))
+            assert [batch.column("offset")[0].as_py() for batch in batches] == [10]

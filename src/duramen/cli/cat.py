@@ -137,8 +137,8 @@ def _bounds(log: Log, first: Place, last: Place | None) -> dict[str, Any]:
     """The places as arguments of `Log.batches`."""
     bounds: dict[str, Any] = {}
     for side, place in (("from", first), ("to", last)):
-        if place is None:
-            continue
+        if place is None or (side, place.kind) == ("from", "beginning"):
+            continue  # not 0: where the log begins may move on until it is read
         if place.kind == "time":
             bounds[f"{side}_time"] = place.time
         elif place.kind == "end":
