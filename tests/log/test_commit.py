@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duramen.errors import PoisonedError, QueueTimeoutError
+from duramen.errors import PoisonedError, QueueTimeoutError, UsageError
 from duramen.log.commit import GroupCommit, GroupLimits, Request
 
 PATIENCE_S = 10
@@ -104,6 +104,67 @@ def start(committer: Committer, **limits: Any) -> GroupCommit:
 
 def idle(commit: GroupCommit) -> bool:
     return commit._leader is None and not commit._queue and commit._queued_bytes == commit._queued_records == 0
+
+
+# --- called from within itself, as a signal's handler or a finalizer does
+
+
+def test_a_leader_cannot_wait_for_itself() -> None:
+    committer = Committer()
+    commit = start(committer)
+
+    def act(group: list[Request]) -> None:
+        with pytest.raises(UsageError, match="from within the same call"):
+            commit.submit(request("inner"))
+
+    committer.act = act
+    assert commit.submit(request("outer")) == "done outer"
+    committer.act = lambda group: None
+    assert commit.submit(request("next")) == "done next"
+    assert committer.groups == [["outer"], ["next"]]
+    assert idle(commit)
+
+
+def test_whoever_has_the_queue_cannot_wait_for_it() -> None:
+    committer = Committer()
+    commit = start(committer)
+    with commit._lock, pytest.raises(UsageError, match="from within the same call"):
+        commit.submit(request("inner"))
+    assert commit.submit(request("next")) == "done next"
+    assert idle(commit)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_one_who_waits_for_another_comes_again(is_taken: bool) -> None:
+    """Refused while the request that it interrupts may come to lead; one that is being committed needs nothing more."""
+    committer = Committer()
+    commit = start(committer)
+    answers: list[Any] = []
+
+    class Interrupted(Request):
+        def sleep(self, deadline: float | None) -> bool:
+            if not answers:
+                answers.append(None)
+                if is_taken:
+                    committer.gate.set()
+                    committer.wait_entered()
+                try:
+                    answers[0] = commit.submit(request("inner"))
+                except UsageError:
+                    answers[0] = "refused"
+                    committer.gate.set()
+            return super().sleep(deadline)
+
+    committer.gate.clear()
+    first = Caller(commit, request("first"))
+    committer.wait_entered()
+    second = Caller(commit, request("second"))
+    queued(commit, 1)
+    assert commit.submit(Interrupted("outer", 10, 1)) == "done outer"
+    assert answers == ["done inner" if is_taken else "refused"]
+    first.join()
+    second.join()
+    wait_until(lambda: idle(commit))
 
 
 # --- leading and following

@@ -30,7 +30,7 @@ from duramen.groups.fetching import Fetching, Part, Wish, offset_in
 from duramen.groups.journal import COMPACT_BYTES, COMPACT_IN_FLIGHT, Journal, Ticket
 from duramen.groups.machine import Claim, Decision, Refused
 from duramen.groups.places import place_of
-from duramen.log.commit import GroupCommit, GroupLimits, Request
+from duramen.log.commit import GroupCommit, GroupLimits, Request, refuse_owned
 from duramen.log.reader import Log
 from duramen.log.window import Time
 from duramen.log.writer import DURABILITIES
@@ -114,8 +114,8 @@ class Group:
         )
         dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
         self._fetching = Fetching(log, self._journal, start, window, max_attempts, dead_letters)
-        self._mutex = threading.Lock()
-        """Held by whoever holds the lock for this process."""
+        self._mutex = threading.RLock()
+        """Held by whoever holds the lock for this process; nobody takes it twice."""
         self._turns = GroupCommit(self._take_turn, GroupLimits(), patience=0.0)  # no sync to share
         self._acks = GroupCommit(self._ack_together, GroupLimits())
         self._poison: BaseException | None = None
@@ -313,6 +313,7 @@ class Group:
 
     def close(self) -> None:
         """Use the group no more. What it holds is given back when its deadlines pass."""
+        refuse_owned(self._mutex)
         self._closed = True
         with self._mutex:
             self._journal.close()
@@ -404,6 +405,7 @@ class Group:
             raise
 
     def _check_usable(self) -> None:
+        refuse_owned(self._mutex)
         self._log._check_open()
         if self._closed:
             raise UsageError(f"the group {self.name!r} is closed", path=self._log.path)

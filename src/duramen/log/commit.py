@@ -11,6 +11,9 @@ An exception may come from outside, between any two steps (ctrl-C, a signal's ha
 leaves through `_leave`, which finishes what was begun: nobody waits for a leader who is gone. That is why one field
 says who leads, why to wake somebody twice does no harm, and why a leader's group hangs on its request.
 
+Such code may also append itself, in the middle of an append of the same thread (a handler that logs, a finalizer that
+the garbage collector runs). It would wait for the append that it interrupts, for ever. So it is refused.
+
 Knows nothing of records and files: what a group is committed by is a function.
 """
 
@@ -23,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duramen.errors import PoisonedError, QueueTimeoutError
+from duramen.errors import PoisonedError, QueueTimeoutError, UsageError
 
 PATIENCE = 1.0
 """How long a leader waits for those who were there a moment ago, as a part of what the last group took. They come back
@@ -47,7 +50,8 @@ class Request:
     """One append (or one control call) that waits to be committed; ``alone`` if it must not share a group."""
 
     __slots__ = (
-        "_turn", "alone", "done", "error", "following", "group", "left", "records", "result", "size_bytes", "work",
+        "_turn", "alone", "done", "error", "following", "group", "left", "records", "result", "size_bytes", "thread",
+        "work",
     )  # fmt: skip
 
     def __init__(self, work: Any, size_bytes: int, records: int, alone: bool = False) -> None:
@@ -55,6 +59,8 @@ class Request:
         self.size_bytes = size_bytes
         self.records = records
         self.alone = alone
+        self.thread = 0
+        """Whose it is, once it is submitted."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
@@ -100,7 +106,7 @@ class GroupCommit:
         self._commit = commit
         self._limits = limits
         self._patience = patience
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # which knows its owner; nobody takes it twice
         self._room = threading.Condition(self._lock)
         self._queue: deque[Request] = deque()
         self._queued_bytes = 0
@@ -121,6 +127,8 @@ class GroupCommit:
         """Have the request committed; returns its result or raises its error.
 
         Raises `QueueTimeoutError` when it was not even begun within ``timeout_s``: then nothing of it is stored."""
+        refuse_owned(self._lock)
+        request.thread = threading.get_ident()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self._enter(request, deadline)
@@ -138,6 +146,10 @@ class GroupCommit:
 
     def _enter(self, request: Request, deadline: float | None) -> None:
         with self._lock:
+            if self._leader is not None:
+                for each in (self._leader, *self._queue):
+                    if each.thread == request.thread:
+                        raise _within()
             if self._queue and self._queued_bytes + request.size_bytes > self._limits.queue_bytes:
                 self._wait_for_room(request, deadline)
             self._queue.append(request)
@@ -306,6 +318,19 @@ class GroupCommit:
         self._leader = following = self._queue[0] if self._queue else None
         if following is not None:
             following.wake()  # at once: who sees that it leads may sleep again, and is not to be woken from that
+
+
+def refuse_owned(lock: Any) -> None:
+    """Raise if this thread has the ``RLock`` already: this is code that interrupted whoever took it."""
+    if lock._is_owned():  # the only name there is for it; `threading.Condition` uses it, too
+        raise _within()
+
+
+def _within() -> UsageError:
+    return UsageError(
+        "called from within the same call, which this one would wait for",
+        hint="a signal's handler or a finalizer: leave it to another thread",
+    )
 
 
 def _chain(leader: Request, group: list[Request]) -> Request | None:
