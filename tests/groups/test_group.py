@@ -162,6 +162,24 @@ def test_an_extended_lease_keeps_its_delivery(tmp_path: Path, clock: Clock) -> N
         assert group.ack(held)
 
 
+def test_what_another_one_is_done_with_is_not_extended(tmp_path: Path, clock: Clock) -> None:
+    with duramen.open(make_log(tmp_path / "log", "keratin", 10)) as log:
+        group = log.group("g", clock=clock)
+        late = group.fetch(5, lease=1)
+        clock.now_ms += 1001
+        group.ack_many(group.fetch(2))
+        group.ack_many(group.fetch(2)[1:])
+        with pytest.raises(LeaseError, match="acknowledged already") as refused:
+            group.extend(late[0])
+        assert refused.value.offset == 0
+        with pytest.raises(LeaseError) as refused:
+            group.extend(late)
+        assert sorted(refused.value.refused)[0] == (0, 2, "it is acknowledged already")
+        assert sum(end - start for start, end, _ in refused.value.refused) == 5
+        with pytest.raises(LeaseError, match="acknowledged already"):
+            group.extend(late[3])
+
+
 def test_a_delay_holds_a_returned_record_back(tmp_path: Path, clock: Clock) -> None:
     root = make_log(tmp_path / "log", "keratin", 2)
     with duramen.open(root, "a") as log:

@@ -99,6 +99,13 @@ def test_keyless_records_stay_together_and_reach_all() -> None:
     assert np.bincount(found).min() > 200
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1, 100, STICKY_BYTES, 2 * STICKY_BYTES, 12 * STICKY_BYTES])
+@pytest.mark.parametrize("partitions", [2, 3, 4])
+def test_keyless_records_of_one_size_reach_all_partitions(size_bytes: int, partitions: int) -> None:
+    found = Sticky(0).spread(np.full(8 * STICKY_BYTES, size_bytes, np.int64), partitions)
+    assert np.bincount(found, minlength=partitions).min() * partitions > 0.7 * len(found)
+
+
 def test_keyed_and_keyless_rows_of_one_batch() -> None:
     keys = pa.array([b"21", None, b"abc", None])
     values = pa.array([b"a" * STICKY_BYTES, b"b" * STICKY_BYTES, b"", b"c"])

@@ -216,6 +216,14 @@ class Machine:
         marks: list[Run] = [Marked(start, end, deadline_ms, lease.epoch) for start, end, lease in held]
         return Decision(marks, _offsets(held), refused)
 
+    def done(self, claims: Iterable[Claim]) -> list[Refused]:
+        """The parts of claims that are acknowledged, as a refusal for those who want to go on with them."""
+        done: list[Refused] = []
+        for start, end, _ in claims:
+            spans = [(start, min(end, self.acked_until)), *(span[:2] for span in self.acked.within(start, end))]
+            done += [Refused(*span, "it is acknowledged already") for span in spans if span[0] < span[1]]
+        return done
+
     def held(self, claims: Iterable[Claim], now_ms: int) -> list[Marked]:
         """The runs that the claims hold, as they are."""
         return [Marked(start, end, *lease) for start, end, lease in self._judge(claims, now_ms)[0]]

@@ -70,13 +70,19 @@ class TopicGroup:
         self._guard = threading.Lock()
 
     def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[TopicDelivery]:
-        """Up to ``max`` records of any partitions. With ``timeout_s``, waits for the first one."""
+        """Up to ``max`` records of any partitions. With ``timeout_s``, waits for the first one. Where a partition cannot
+        be read, what others gave goes out, and the error comes with a fetch that has nothing else."""
         found: list[TopicDelivery] = []
         until = time.monotonic() + timeout_s
         while True:
             for number in self._in_turn():
-                with self._group(number) as group:
-                    found += [TopicDelivery(number, *handed) for handed in group.fetch(max - len(found), lease)]
+                try:
+                    with self._group(number) as group:
+                        found += [TopicDelivery(number, *handed) for handed in group.fetch(max - len(found), lease)]
+                except Exception:
+                    if not found:
+                        raise
+                    return found  # they are held already: nobody would get them before their deadline
                 if len(found) >= max:
                     return found
             if found or time.monotonic() >= until:

@@ -60,16 +60,21 @@ class Sticky:
         return int(self.spread(np.array([size_bytes], np.int64), partitions)[0])
 
     def spread(self, sizes_bytes: Numbers, partitions: int) -> Numbers:
-        """The partition of every record, given the bytes of each."""
+        """The partition of every record, given the bytes of each. One that is larger than a batch moves on by one
+        partition like any other: by several, large ones of a round size would leave some partitions out for ever."""
+        found = np.empty(len(sizes_bytes), np.int64)
+        ends = np.cumsum(np.maximum(sizes_bytes, 1))  # empty ones must not stay in one place, either
         with self._guard:
-            before = self._bytes + np.cumsum(sizes_bytes) - sizes_bytes
-            runs = before // STICKY_BYTES
-            if len(sizes_bytes):
-                total = int(before[-1] + sizes_bytes[-1])
-                first, self._partition = self._partition, self._partition + total // STICKY_BYTES
-                self._bytes = total % STICKY_BYTES
-                return np.asarray((first + runs) % partitions, np.int64)
-            return np.zeros(0, np.int64)
+            row, before = 0, 0
+            while row < len(found):
+                full = int(np.searchsorted(ends, before + STICKY_BYTES - self._bytes)) + 1
+                found[row:full] = self._partition % partitions
+                if full > len(found):
+                    self._bytes += int(ends[-1]) - before
+                    break
+                self._partition, self._bytes = self._partition + 1, 0
+                row, before = full, int(ends[full - 1])
+        return found
 
 
 def assign(
