@@ -278,14 +278,14 @@ class GroupModel(RuleBasedStateMachine):
         for other in range(RECORDS):
             if other in self.missing:
                 continue
-            alive = other not in self.done and self.deadline.get(other, 0) > self.now
+            held = other not in self.done and other in self.deadline
             self.done.discard(other)
             if other < offset:
                 self.done.add(other)
                 self.epoch.setdefault(other, 0)
                 self.deadline.setdefault(other, 0)
-            elif alive:
-                self.deadline[other] = self.now
+            elif held:
+                self.deadline[other] = min(self.deadline[other], self.now)
             else:
                 self.epoch.pop(other, None)
                 self.deadline.pop(other, None)

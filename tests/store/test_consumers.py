@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+import duramen
 from duramen import CorruptionError, Store
+from duramen.errors import StorageError
 from duramen.store import layout
 
 
@@ -37,3 +43,78 @@ def test_a_damaged_partition_does_not_cost_what_the_others_handed_out(store: Sto
                 errors += 1
     assert (seen, errors) == (20, 2), "each of the ten twice, none of them only to be held by nobody"
     assert not Path(dead).exists()
+
+
+@pytest.mark.parametrize("in_use", [False, True], ids=["idle", "in use"])
+def test_a_topic_that_is_made_anew_is_consumed_anew(store: Store, *, in_use: bool) -> None:
+    """Its consumer must not hand out what the old one held, and acknowledge the new records with that."""
+    topic = store.create("t")
+    topic.append_batch([b"old"] * 10)
+    store.close()
+    with Store(store.root) as consuming, Store(store.root) as other:
+        group = consuming.topic("t").group("g")
+        held = group.fetch(4)
+        group.ack_many(held[:2])
+        with ExitStack() as using:
+            if in_use:
+                using.enter_context(consuming.topic("t").log(0))
+            other.delete("t")
+            other.create("t").append_batch([b"new"] * 10)
+            assert [(each.offset, each.value) for each in group.fetch(4)] == [(n, b"new") for n in range(4)]
+        group.ack_many(group.fetch(20))
+        assert group.status()[0].acked_until == 0
+        assert group.in_flight == 4
+
+
+@pytest.mark.parametrize("knows_the_group", [False, True])
+def test_a_log_that_is_made_anew_is_not_taken_for_the_old_one(tmp_path: Path, *, knows_the_group: bool) -> None:
+    root = tmp_path / "log"
+    with duramen.open(root, "a") as log:
+        log.append_batch([b"old"] * 10)
+    with duramen.open(root) as reading:
+        group = reading.group("g")
+        group.ack_many(group.fetch(3))
+        shutil.rmtree(root)
+        with pytest.raises(StorageError, match="the log was deleted"):
+            group.fetch(1)
+        assert not root.exists(), "nothing of it comes back"
+        with duramen.open(root, "a") as log:
+            log.append_batch([b"new"] * 10)
+            if knows_the_group:
+                log.group("g").ack(log.group("g").fetch(1)[0])
+        for use in (lambda: group.fetch(1), group.status, lambda: group.ack(0, 1)):
+            with pytest.raises(StorageError, match="made anew since it was opened here"):
+                use()
+    with duramen.open(root) as log:
+        assert log.group("g").fetch(1)[0].offset == int(knows_the_group)
+
+
+def test_a_deleted_sidecar_of_another_programs_log_does_not_stop_its_consumers(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    with duramen.open(root, "a", format="durable-log") as log:
+        log.append_batch([b"a"] * 10)
+    shutil.rmtree(root / ".duramen")
+    with duramen.open(root) as log:
+        group = log.group("g")
+        group.ack_many(group.fetch(3))
+        shutil.rmtree(root / ".duramen")
+        assert [each.offset for each in group.fetch(2)] == [0, 1], "the state is gone: everything again"
+        assert group.ack(0, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_consuming_many_partitions_needs_few_descriptors(store: Store) -> None:
+    topic = store.create("t", 60)
+    topic.append_batch([b"v"] * 120, routing_key=[b"%d" % n for n in range(120)])
+    store.close()
+
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = opened()
+    with Store(store.root, max_open_segments=4) as consuming:
+        group = consuming.topic("t").group("g")
+        for _ in range(2):
+            group.ack_many(group.fetch(1000))
+            assert group.lag == 0
+            assert opened() - before < 40

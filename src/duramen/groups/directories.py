@@ -6,7 +6,7 @@ import posixpath
 import weakref
 
 from duramen.disk.base import Kind
-from duramen.errors import UsageError
+from duramen.errors import StorageError, UsageError
 from duramen.log.reader import Log
 from duramen.log.sidecar import DIRECTORY
 
@@ -31,6 +31,8 @@ def ensure_directory(log: Log, path: str) -> None:
     above = posixpath.dirname(path)
     if above != log.path:
         ensure_directory(log, above)
+    elif disk.kind(above) != Kind.DIRECTORY:  # it must not come back as a directory without records
+        raise StorageError("the log was deleted", path=above)
     disk.make_directory(path)
     disk.sync_directory(above)
     synced.add(path)

@@ -121,7 +121,10 @@ class Fetching:
         first = self._log.first_offset
         if not self._journal.exists:
             first = self.start_offset()
-            self._journal.write([Bumped(first)] if first else [], now_ms)
+            if first:
+                self._journal.write([Bumped(first)], now_ms)
+            else:
+                self._journal.rewrite(now_ms)
         elif first > self._journal.machine.acked_until:
             self._journal.write([Bumped(first)], now_ms)
         self._has_begun = True

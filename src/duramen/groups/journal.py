@@ -223,7 +223,14 @@ class Journal:
         if self._turnstile is None:
             ensure_directory(self._log, self.place.sidecar)
             self._turnstile = Turnstile(self._disk, self.place.lock)
-        if not self._turnstile.enter():
+        try:
+            was_last = self._turnstile.enter()
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            ensure_directory(self._log, self.place.sidecar)  # somebody deleted the sidecar, which costs no record
+            was_last = self._turnstile.enter()
+        if not was_last:
             self._is_current = False
 
     def leave(self) -> None:
@@ -231,7 +238,8 @@ class Journal:
             self._turnstile.leave()
 
     def close(self) -> None:
-        """Let go of the lock's file; it is opened again when it is needed."""
+        """Let go of the lock's file and the delta; they are opened again when they are needed."""
+        self._file = None  # closed once nobody syncs it any more
         if self._turnstile is not None:
             self._turnstile.close()
 
@@ -275,6 +283,10 @@ class Journal:
         self._torn = bytes(view[events.end :]) if events.is_torn else b""
 
     def _reload(self) -> None:
+        if self._log.is_replaced():  # the state is about other records than those that were read here
+            raise StorageError(
+                "the log was deleted and made anew since it was opened here", path=self._root, hint="open it again"
+            )
         loaded = load(self._disk, self.place)
         if loaded.damage and self._on_damage == "raise":
             raise loaded.damage[0]
@@ -296,6 +308,8 @@ class Journal:
 
     def write(self, runs: Sequence[Run], now_ms: int) -> None:
         """Apply events; `flush` brings them into the file. Under the lock, after `refresh`."""
+        if self._created_ms is None and not runs:
+            return  # a claim that does not hold makes no group
         if self._created_ms is None or self._torn or self.must_rewrite:
             self.rewrite(now_ms)
         if runs:
@@ -321,6 +335,8 @@ class Journal:
 
     def ticket(self) -> Ticket:
         """What to sync, for all that was done so far. Under the lock, after `flush`."""
+        if self._created_ms is None:
+            return Ticket(None, 0, None)
         # Also where nothing was written: what is there already may be another process' and not synced yet.
         is_synced = self._synced[:2] == (self._created_ms, self._end)
         return Ticket(self._created_ms, self._end, self._file if is_synced else self._opened())
@@ -399,10 +415,10 @@ class Journal:
         ticket.file.sync()
         self._sync_name(created_ms)
         if self._synced is synced and self._created_ms == ticket.created_ms:
-            self._synced = ticket._replace(end=end)
+            self._synced = Ticket(created_ms, end, None)
 
     def _sync_name(self, created_ms: int | None) -> None:
-        if self._named_ms != created_ms:
+        if created_ms is not None and self._named_ms != created_ms:
             self._disk.sync_directory(self.place.directory)
             self._named_ms = created_ms
 

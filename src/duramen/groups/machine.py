@@ -229,14 +229,13 @@ class Machine:
         return [Marked(start, end, *lease) for start, end, lease in self._judge(claims, now_ms)[0]]
 
     def reset(self, offset: int, now_ms: int) -> list[Run]:
-        """Everything before ``offset`` is acknowledged, nothing behind it is. Leases that are alive end, and keep
-        their epochs: their holders must not be taken for those who get the records next."""
+        """Everything before ``offset`` is acknowledged, nothing behind it is. Leases end, and keep their epochs: those
+        who hold or held them must not be taken for those who get the records next."""
         runs: list[Run] = [WasReset()]
         if offset:
             runs.append(Bumped(offset))
         for start, end, lease in self.leases.within(offset, FOREVER):
-            if lease.deadline_ms > now_ms:
-                runs.append(Marked(start, end, now_ms, lease.epoch))
+            runs.append(Marked(start, end, min(lease.deadline_ms, now_ms), lease.epoch))
         return runs
 
     def rewind(self, next_offset: int) -> list[Run]:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, Page
-from duramen.errors import DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
+from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
 from duramen.formats.base import SCAN_RECORDS, Cursor, Role, Rows, columns_for, schema_for
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
@@ -34,7 +34,7 @@ from duramen.log.holds import Need
 from duramen.log.opened import OpenSegment
 from duramen.log.report import Report
 from duramen.log.rows import records_of
-from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_watermark
+from duramen.log.sidecar import DIRECTORY, PAGE_BYTES, Watermark, read_config, read_watermark
 from duramen.log.verify import verify
 from duramen.log.window import Time, Window, us_of
 from duramen.model import MAX_OFFSET, Record, checked_us
@@ -80,6 +80,7 @@ class Log:
         self._guard = threading.RLock()
         self._closed = False
         self._page: Page | None = None
+        self._made_ms = self._making()
         self._first_look()
 
     # --- what is there
@@ -87,6 +88,19 @@ class Log:
     def _first_look(self) -> None:
         self.refresh()
         refuse_foreign_sidecar(self.disk, self.path, self.codec, self._directory)
+
+    def _making(self) -> int | None:
+        """When the log was made, as far as its sidecar says."""
+        try:
+            config = read_config(self.disk, self.path) if self.is_directory else None
+        except (CorruptionError, StorageError):  # for `verify` to tell, or gone a moment ago
+            return None
+        return None if config is None else config.created_ms
+
+    def is_replaced(self) -> bool:
+        """Whether this log was deleted, and another one made in its place: what this object has read is of the old
+        one."""
+        return self._made_ms is not None and self._making() not in (None, self._made_ms)
 
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone."""

@@ -70,8 +70,8 @@ class TopicGroup:
         self._guard = threading.Lock()
 
     def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[TopicDelivery]:
-        """Up to ``max`` records of any partitions. With ``timeout_s``, waits for the first one. Where a partition cannot
-        be read, what others gave goes out, and the error comes with a fetch that has nothing else."""
+        """Up to ``max`` records of any partitions. With ``timeout_s``, waits for the first one. Where a partition
+        cannot be read, what others gave goes out, and the error comes with a fetch that has nothing else."""
         found: list[TopicDelivery] = []
         until = time.monotonic() + timeout_s
         while True:

@@ -1,8 +1,9 @@
 """The logs of a store that are open, and how many segments they hold between them.
 
 A partition is opened when it is first needed and kept open for the next time. Once more segments are open than
-``max_open_segments``, the logs that were not used for the longest time are closed; a log in use never is. Closing a log
-that was appended to brings it to the disk and lets its lock go, so another process may write to that partition then.
+``max_open_segments``, or more logs, the logs that were not used for the longest time are closed; a log in use never is.
+One that another process deleted and made anew is opened again. Closing a log that was appended to brings it to the disk
+and lets its lock go, so another process may write to that partition then.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Pool:
         log = entry.log
         if isinstance(log, WritableLog) and (log.is_poisoned or log.is_inherited):
             return False
-        return not log.is_closed and (entry.is_writer or not for_append)
+        return not log.is_closed and (entry.is_writer or not (for_append or log.is_replaced()))
 
     def _give_back(self, entry: _Entry) -> None:
         with self._guard:
@@ -113,8 +114,8 @@ class Pool:
 
     def _shrink(self) -> None:
         for path, entry in list(self._entries.items()):
-            if self.open_segments <= self.max_open_segments:
-                return
+            if max(self.open_segments, len(self._entries)) <= self.max_open_segments:
+                return  # a log without an open segment has files, too: those of its groups
             if not entry.users:
                 self._drop(path, entry)
 
