@@ -282,11 +282,13 @@ class Journal:
         self._end = events.end
         self._torn = bytes(view[events.end :]) if events.is_torn else b""
 
+    def _check_same(self) -> None:
+        """Raise where the state is about other records than those that were read here."""
+        if self._log.is_replaced():
+            raise StorageError("the log was made anew since it was opened here", path=self._root, hint="open it again")
+
     def _reload(self) -> None:
-        if self._log.is_replaced():  # the state is about other records than those that were read here
-            raise StorageError(
-                "the log was deleted and made anew since it was opened here", path=self._root, hint="open it again"
-            )
+        self._check_same()
         loaded = load(self._disk, self.place)
         if loaded.damage and self._on_damage == "raise":
             raise loaded.damage[0]
@@ -400,6 +402,7 @@ class Journal:
             file.sync()
         finally:
             file.close()
+        self._check_same()
         self._disk.replace(temporary, path)
         self._disk.sync_directory(posixpath.dirname(path))
 

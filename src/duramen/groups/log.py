@@ -71,24 +71,20 @@ class ConsumableLog(Log):
 class ConsumableWritableLog(ConsumableLog, WritableLog):
     """A log opened for append, likewise."""
 
-    def __init__(self, path: str, **options: Any) -> None:
-        super().__init__(path, **options)
-        try:
-            self._rewind_groups()
-        except BaseException:
-            self.close()
-            raise
-
-    def _rewind_groups(self) -> None:
-        for place in places(self):
-            try:
-                ahead = load(self.disk, place).machine.top() > self.next_offset
-                if ahead and place.name.group not in (self._groups or {}):
-                    Group(self, place.name.group).rewind()
-            except (CorruptionError, UsageError):
-                continue  # whoever uses that group is told; the log itself is whole
-
     def producer(self, name: str) -> Producer:
         """A sender whose appends can be repeated without being stored twice: ``append(value, sequence=n)``."""
         self._check_open()
         return Producer(self, name)
+
+
+def rewind_groups(log: WritableLog) -> None:
+    """Have groups forget what a power loss took, before other records get its offsets."""
+    for place in places(log) if log.is_directory else ():
+        try:
+            if load(log.disk, place).machine.top() > log.next_offset:
+                Group(log, place.name.group).rewind()
+        except (CorruptionError, UsageError):
+            continue  # whoever uses that group is told; the log itself is whole
+
+
+WritableLog.after_opening.append(rewind_groups)

@@ -10,7 +10,8 @@ the disk) after it:
 Either way the marker goes last, so that a crash in between is followed by the same again. What is taken away is not
 copied aside, in contrast to what recovery cuts elsewhere: nobody was ever told that it was stored, its source still has
 it and sends it again, and a copy would need as much room again on a disk that may have no more. A transaction that
-replaces the log builds the new one in ``.duramen/next/``; once that is committed, its files are moved.
+replaces the log builds the new one in ``.duramen/next/``; once that is committed, its files are moved. Groups and
+cursors go with the old one: other records get its offsets, and who was past those would skip the new records.
 
 Needs the writer's lock to end a transaction; readers only ask what they may see.
 """
@@ -35,7 +36,13 @@ NEXT = posixpath.join(DIRECTORY, "next")
 CONFIG = posixpath.join(DIRECTORY, "log.json")
 _STAYS = tuple(posixpath.join(DIRECTORY, name) for name in ("lock", "pending.json", "pending.json.new"))
 """Of the files in the sidecar these belong to the place; all others describe the rows, and come and go with them. The
-directories (ledger, cursors, quarantine) stay, too."""
+directories (ledger, quarantine) stay, too."""
+_POSITIONS = {
+    "groups": (".snap", ".delta"),
+    f"{DIRECTORY}/groups": (".snap", ".delta"),
+    f"{DIRECTORY}/cursors": (".cursor",),
+}
+"""Where consumers keep what they have seen of the rows."""
 
 
 @dataclass(frozen=True)
@@ -209,12 +216,17 @@ def ready(disk: Disk, root: str, fmt: Format | None, begun: Pending, after: Wate
     come = [name for name in _files_of_next(disk, root) if name not in _STAYS]
     go = [name for name, _ in disk.list(root, SUBDIRECTORIES) if fmt is not None and fmt.classify(name) is not None]
     go += [f"{DIRECTORY}/{name}" for name, _ in disk.list(posixpath.join(root, DIRECTORY))]
-    go = [name for name in go if name not in _STAYS]
+    go = [name for name in go if name not in _STAYS and posixpath.dirname(name) not in _POSITIONS]
     return replace(begun, after=after, files=tuple(come), old=tuple(sorted(set(go) - set(come))))
 
 
 def move_in(disk: Disk, root: str, pending: Pending) -> None:
-    """Give the new log's files their places. The first one makes readers turn to them; what was moved before stays."""
+    """Give the new log's files their places. The first one makes readers turn to them; what was moved before stays.
+    Positions are forgotten around that moment, and not again when this is repeated after a crash: they may be the new
+    log's by then."""
+    is_new = disk.kind(posixpath.join(root, NEXT, CONFIG)) == Kind.FILE
+    if is_new:
+        _forget_positions(disk, root)
     for name in sorted(pending.files, key=lambda name: (name != CONFIG, name)):
         source, target = posixpath.join(root, NEXT, name), posixpath.join(root, name)
         if disk.kind(source) == Kind.FILE:
@@ -224,6 +236,8 @@ def move_in(disk: Disk, root: str, pending: Pending) -> None:
         if name == CONFIG:
             disk.sync_directory(posixpath.dirname(target))
             disk.sync_directory(posixpath.dirname(source))
+    if is_new:
+        _forget_positions(disk, root)  # of those who did not know yet
     for name in pending.old:
         if disk.kind(posixpath.join(root, name)) == Kind.FILE:
             disk.remove(posixpath.join(root, name))
@@ -232,3 +246,15 @@ def move_in(disk: Disk, root: str, pending: Pending) -> None:
         if disk.kind(full) == Kind.DIRECTORY:
             disk.sync_directory(full)
     clear_next(disk, root)
+
+
+def _forget_positions(disk: Disk, root: str) -> None:
+    for name, suffixes in _POSITIONS.items():
+        directory = posixpath.join(root, name)
+        if disk.kind(directory) != Kind.DIRECTORY:
+            continue
+        gone = [file for file, _ in disk.list(directory) if file.endswith(suffixes)]
+        for file in gone:
+            disk.remove(posixpath.join(directory, file))
+        if gone:
+            disk.sync_directory(directory)

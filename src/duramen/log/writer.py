@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
@@ -52,6 +52,9 @@ class _Control(NamedTuple):
 class WritableLog(Log):
     """A log opened for append. Made by ``duramen.open(path, "a")``; reads like any other log, up to what is
     acknowledged. Safe to use from several threads."""
+
+    after_opening: ClassVar[list[Callable[[WritableLog], None]]] = []
+    """Who stands above the engine and looks at every log before anything is appended to it, whoever opens it."""
 
     def __init__(
         self,
@@ -117,6 +120,12 @@ class WritableLog(Log):
         self._commit = GroupCommit(self.commit_group, self._limits)
         if retention is not None and retention.rules:
             self._timer = RetentionTimer(self.retain, retention_interval_s, path)
+        try:
+            for look in self.after_opening:
+                look(self)
+        except BaseException:
+            self.close()
+            raise
 
     # --- opening
 
