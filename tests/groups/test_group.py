@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 import duramen
-from duramen.errors import CorruptionError, LeaseError, OffsetError, UsageError
+from duramen.disk import PosixDisk
+from duramen.disk.faulty import FaultyDisk
+from duramen.errors import CorruptionError, LeaseError, OffsetError, StorageError, UsageError
 from duramen.groups.deliveries import Delivery, claims_of
 from duramen.groups.group import Group
 from duramen.groups.log import ConsumableLog
@@ -620,6 +622,19 @@ def test_a_torn_delta_is_left_behind(tmp_path: Path, clock: Clock) -> None:
     assert [path.read_bytes() for path in kept] == [torn[-8:]]
     with duramen.open(root) as log:
         assert log.group("g", clock=clock).acked_until == 5
+
+
+def test_a_full_disk_is_not_filled_with_copies_that_failed(tmp_path: Path, clock: Clock) -> None:
+    root = _consumed(tmp_path, clock)
+    _damaged_group(root, "delta", lambda raw: raw.extend(b"\x4b\x45\x00\x01\x00\x02\x00\x00"))
+    disk = FaultyDisk(PosixDisk(), "write#1-5 *quarantine*: ENOSPC")
+    with ConsumableLog(str(root), disk=disk) as log:
+        group = log.group("g", clock=clock)
+        for _ in range(5):
+            with pytest.raises(StorageError, match="no space left"):
+                group.ack(4, 1)
+        assert group.ack(4, 1)
+    assert len(list((root / ".duramen" / "quarantine").iterdir())) == 1
 
 
 def test_a_bad_place_in_the_delta_costs_what_was_there(tmp_path: Path, clock: Clock) -> None:

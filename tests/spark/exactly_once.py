@@ -60,9 +60,9 @@ class StoppingDisk(PosixDisk):
                 os.kill(os.getpid(), signal.SIGKILL)
             raise StorageError(f"stopped at change {self._stop_at}")
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         self.count()
-        super().make_directory(path)
+        super().make_directory(path, parents=parents)
 
     def create(self, path: str) -> File:
         self.count()

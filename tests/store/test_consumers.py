@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import duramen
-from duramen import CorruptionError, Store
+from duramen import CorruptionError, LockedError, Store, UnknownTopicError
+from duramen.disk import Disk
+from duramen.disk.base import Kind
+from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import StorageError
 from duramen.store import layout
 
@@ -118,3 +122,45 @@ def test_consuming_many_partitions_needs_few_descriptors(store: Store) -> None:
             group.ack_many(group.fetch(1000))
             assert group.lag == 0
             assert opened() - before < 40
+
+
+class Meddled:
+    """A disk on which somebody else acts once, before the n-th call."""
+
+    def __init__(self, disk: Disk, at: int, act: Callable[[], None]) -> None:
+        self.disk, self.left, self.act = disk, at, act
+
+    def __getattr__(self, name: str) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        return getattr(self.disk, name)
+
+
+@pytest.mark.parametrize("use", ["append", "fetch"])
+def test_a_deleted_topic_does_not_come_back_by_those_who_use_it(use: str) -> None:
+    """Wherever the deletion hits them: there would be a topic of one partition, without settings."""
+    made = SimulatedDisk()
+    with Store("/data", disk=made) as store:
+        store.create("t", 2)
+    for at in range(1, 1000):
+        disk = made.clone()
+
+        def delete(disk: Disk = disk) -> None:
+            with Store("/data", disk=disk) as other, suppress(LockedError):
+                other.delete("t")
+
+        meddled = Meddled(disk, at, delete)
+        with Store("/data", disk=cast(Disk, meddled)) as store, suppress(UnknownTopicError, StorageError):
+            topic = store.topic("t")
+            if use == "append":
+                topic.append(b"x", partition=1)
+            else:
+                topic.group("g").fetch()
+        settings = disk.kind(layout.settings_path("/data", "t"))
+        assert (disk.kind(layout.topic_path("/data", "t")), settings) in (
+            (Kind.MISSING, Kind.MISSING), (Kind.DIRECTORY, Kind.FILE),
+        ), at  # fmt: skip
+        if meddled.left > 0:
+            break
+    assert 20 < at < 999

@@ -220,7 +220,7 @@ class ArrowDisk(Disk):
 
     # --- changing: refused
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         _read_only(path)
 
     def create(self, path: str) -> File:

@@ -123,8 +123,9 @@ class Disk(Protocol):
 
     # --- changing
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory, its parents too; nothing happens if it is there."""
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
+        """Make a directory, its parents too; nothing happens if it is there. Without ``parents``, an error where the
+        one above it is missing: for what lies in something that another process may remove meanwhile."""
 
     def create(self, path: str) -> File:
         """A new, empty file; an error if the name is taken."""

@@ -247,8 +247,8 @@ class FaultyDisk(Disk):
 
     # --- changing
 
-    def make_directory(self, path: str) -> None:
-        self._call("make_directory", lambda: self.inner.make_directory(path), path)
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
+        self._call("make_directory", lambda: self.inner.make_directory(path, parents=parents), path)
 
     def create(self, path: str) -> File:
         return FaultyFile(self, self._call("create", lambda: self.inner.create(path), path))

@@ -528,10 +528,15 @@ class PosixDisk(Disk):
     def map(self, path: str) -> Mapped:
         return MappedFile(path, self._at(path))
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         try:
-            os.makedirs(self._at(path), exist_ok=True)
+            if parents:
+                os.makedirs(self._at(path), exist_ok=True)
+            else:
+                os.mkdir(self._at(path))
         except OSError as error:
+            if isinstance(error, FileExistsError) and os.path.isdir(self._at(path)):
+                return
             raise refused(error, path) from error
 
     def create(self, path: str) -> File:

@@ -335,10 +335,10 @@ class SimulatedDisk(Disk):
 
     # --- changing
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         with self._mutex:
             parts = _parts(path)
-            for depth in range(1, len(parts) + 1):
+            for depth in range(1 if parents else len(parts), len(parts) + 1):
                 below = "/" + "/".join(parts[:depth])
                 parent, name = self._parent(below)
                 if name not in parent.names:

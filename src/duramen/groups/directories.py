@@ -33,6 +33,6 @@ def ensure_directory(log: Log, path: str) -> None:
         ensure_directory(log, above)
     elif disk.kind(above) != Kind.DIRECTORY:  # it must not come back as a directory without records
         raise StorageError("the log was deleted", path=above)
-    disk.make_directory(path)
+    disk.make_directory(path, parents=False)
     disk.sync_directory(above)
     synced.add(path)

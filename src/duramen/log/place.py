@@ -18,8 +18,8 @@ from duramen.log.sidecar import read_config
 DEFAULT_FORMAT = "keratin"
 
 
-def prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any]) -> Format:
-    """The format of the log at ``path``; its directory is made if it is not there."""
+def prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any], *, create: bool = True) -> Format:
+    """The format of the log at ``path``; its directory is made if it is not there, with ``create``."""
     kind = disk.kind(path)
     if kind == Kind.FILE:
         raise UsageError("a single file cannot be opened for append", path=path, hint="open its directory")
@@ -32,7 +32,8 @@ def prepare(disk: Disk, path: str, format: str | None, options: dict[str, Any]) 
             return format_at(disk, path, format, options)
     fmt = make(format or DEFAULT_FORMAT, **options)
     fmt.check_creation()
-    make_directory(disk, path)
+    if create:
+        make_directory(disk, path)
     return fmt
 
 

@@ -18,6 +18,7 @@ judges a log; `recovery` does.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -253,13 +254,15 @@ class Sidecar:
 
     # --- the lock
 
-    def lock(self) -> None:
-        """Become the log's one writer. The lock ends with the process, so a crashed holder's is simply free."""
+    def lock(self, *, make: bool = True) -> None:
+        """Become the log's one writer. The lock ends with the process, so a crashed holder's is simply free. Without
+        ``make``, `StorageError` where there is no sidecar: nothing is made."""
         refuse_no_directory(self._disk, self.root)
-        fresh = self._disk.kind(self._path) == Kind.MISSING
-        self._disk.make_directory(self._path)
-        if fresh:
-            self._disk.sync_directory(self.root)
+        if make:
+            fresh = self._disk.kind(self._path) == Kind.MISSING
+            self._disk.make_directory(self._path)
+            if fresh:
+                self._disk.sync_directory(self.root)
         path = self._file("lock")
         try:
             self._lock = self._disk.lock(path, f"pid {os.getpid()}\n".encode())
@@ -399,7 +402,12 @@ class Sidecar:
                 return path
             number += 1
             path = posixpath.join(directory, f"{name.replace('/', '_')}.{number}")
-        self._fill(self._disk.create(path), content)
+        try:
+            self._fill(self._disk.create(path), content)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._disk.remove(path)  # who tries again and again on a full disk must not leave a file each time
+            raise
         return path
 
     def _fill(self, file: File, content: memoryview | bytes) -> None:

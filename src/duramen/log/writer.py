@@ -69,6 +69,7 @@ class WritableLog(Log):
         queue_bytes: int = GroupLimits.queue_bytes,
         preallocate_bytes: int | None = None,
         on_damage: str = "raise",
+        create: bool = True,
         clock: Callable[[], int] | None = None,
         retention: Retention | None = None,
         retention_interval_s: float = RETENTION_INTERVAL_S,
@@ -96,17 +97,17 @@ class WritableLog(Log):
         self._timer: RetentionTimer | None = None
         disk = disk if disk is not None else PosixDisk()
         known = read_config(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
-        fmt = prepare(disk, path, format, options)
+        fmt = prepare(disk, path, format, options, create=create)
         check_rules(fmt, retention or Retention(), path)
         self._sidecar = Sidecar(disk, path)
-        self._sidecar.lock()
+        self._sidecar.lock(make=create)
         try:
             if read_config(disk, path) != known:  # another writer made or changed the log just now
-                fmt = prepare(disk, path, format, options)
+                fmt = prepare(disk, path, format, options, create=create)
             changed = change.finish(disk, path)
             settled = pending.settle(disk, path, fmt, self._sidecar)
             if settled is not None and settled.replaces:
-                fmt = prepare(disk, path, format, options)
+                fmt = prepare(disk, path, format, options, create=create)
             proven = self._sidecar.watermark()
             fmt = self._recover(disk, path, fmt, cut_damage=on_damage == "truncate", settled=settled)
             super().__init__(path, format=fmt.name, disk=disk, **fmt.options)

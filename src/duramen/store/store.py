@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, DuramenError, LockedError, UsageError
+from duramen.errors import DetectionError, DuramenError, LockedError, StorageError, UsageError
 from duramen.formats import make
 from duramen.groups.locking import held, take
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
@@ -269,6 +269,8 @@ class Store:
     def _shape(self, name: str) -> Shape:
         settings = read_settings(self._disk, layout.settings_path(self.root, name))
         there = layout.list_partitions(self._disk, self.root, name)
+        if settings is None:  # the topic may have been made this very moment
+            settings = read_settings(self._disk, layout.settings_path(self.root, name))
         count = there[-1].number + 1 if there else 0
         if settings is not None:
             partitions = max(settings.partitions, count)  # another program may have added some
@@ -315,7 +317,15 @@ class Store:
         def open_log() -> ConsumableWritableLog:
             is_new = not self._disk.list(path, ("segments",)) if self._disk.kind(path) == Kind.DIRECTORY else True
             options = {"format": shape.format, **shape.options} if is_new else {}
-            return ConsumableWritableLog(path, disk=self._disk, **{**self._options, **options})
+            # Somebody may delete the topic this very moment: it must not come back as one partition without settings.
+            create = not shape.is_ours or self._disk.kind(posixpath.join(path, DIRECTORY)) != Kind.DIRECTORY
+            try:
+                if create:
+                    self._partition_is_there(name, number, shape)
+                return ConsumableWritableLog(path, disk=self._disk, create=create, **{**self._options, **options})
+            except StorageError:
+                self._partition_is_there(name, number, shape)
+                raise
 
         return self._pool.writing(path, open_log)
 
