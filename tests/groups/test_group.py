@@ -479,6 +479,27 @@ def test_what_is_still_needed(tmp_path: Path) -> None:
         assert problems["c"]
 
 
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_retention_at_the_very_moment_of_a_look_does_not_end_the_log(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duramen.open(make_log(tmp_path / "log", "keratin", 10), mode) as log:
+        group = log.group("g")
+        group.ack_many(group.fetch(3))
+        group = Group(log, "g")  # which has read nothing ahead
+        batches, calls = log.batches, []
+
+        def overtaken(*args: Any, **named: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 1:
+                raise OffsetError("removed before its turn")
+            return batches(*args, **named)
+
+        monkeypatch.setattr(log, "batches", overtaken)
+        assert group.status().lag == 7
+        assert [delivery.offset for delivery in group.fetch(10)] == list(range(3, 10))
+
+
 def test_records_that_retention_removed_are_done_with(tmp_path: Path, clock: Clock) -> None:
     root = make_log(tmp_path / "log", "durable-log", 0)
     with duramen.open(root, "a", segment_max_bytes=200) as log:

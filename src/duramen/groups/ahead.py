@@ -81,12 +81,15 @@ class ReadAhead:
                 self._reading.release()
 
     def _read(self, offset: int) -> pa.RecordBatch | None:
+        is_overtaken = False
         try:
             batch = next(self._log.batches(offset), None)
         except OffsetError:  # retention removed the segment a moment ago: on with what is left
-            batch = None
-        if batch is None and not isinstance(self._log, WritableLog):
+            batch, is_overtaken = None, True
+        if not isinstance(self._log, WritableLog) and batch is None:
             self._log.refresh()
+            is_overtaken = True
+        if is_overtaken:  # None says that the log ends here, and then nothing is ever looked for here again
             batch = next(self._log.batches(offset), None)
         return batch
 
