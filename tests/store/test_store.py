@@ -20,6 +20,7 @@ from duramen import (
     CorruptionError,
     LockedError,
     OffsetError,
+    StorageError,
     Store,
     UnknownTopicError,
     UnsupportedFieldError,
@@ -383,6 +384,37 @@ def test_a_topic_in_use_is_not_deleted(store: Store) -> None:
     ):
         store.delete("t")
     store.delete("t")
+
+
+@pytest.mark.parametrize("linked", ["topics/t", "topics/t/partitions/1"])
+def test_a_topic_that_lies_elsewhere_is_not_deleted(store: Store, linked: str, tmp_path: Path) -> None:
+    store.create("t", 2).append(b"a", partition=1)
+    store.close()
+    place = Path(store.root) / linked
+    shutil.move(place, tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    with Store(store.root) as again:
+        with pytest.raises(UsageError, match=r"is not deleted: this is a link"):
+            again.delete("t")
+        assert again.topic("t").read(1, 0).value == b"a"
+
+
+def test_what_cannot_be_removed_is_in_nobodys_way(store: Store, tmp_path: Path) -> None:
+    store.create("t").append(b"a")
+    odd = Path(layout.partition_path(store.root, "t", 0)) / "odd"
+    odd.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="not empty"):
+        store.delete("t")
+    assert store.topics() == []
+    store.create("t").append(b"b")
+    assert [record.value for record in store.topic("t")] == [b"b"]
+    odd.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="not empty"):
+        store.delete("t")
+    for left in Path(store.root).glob("topics/t~*"):
+        (left / "partitions" / "0" / "odd").unlink()
+    store.create("u")
+    assert sorted(path.name for path in Path(store.root, "topics").iterdir()) == ["u", "~lock"]
 
 
 def test_a_topic_that_another_process_deletes_is_unknown_and_not_damaged(store: Store) -> None:

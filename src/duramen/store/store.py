@@ -12,13 +12,14 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from itertools import count, groupby
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import DetectionError, DuramenError, LockedError, StorageError, UsageError
+from duramen.errors import CorruptionError, DetectionError, DuramenError, LockedError, StorageError, UsageError
 from duramen.formats import make
 from duramen.groups.locking import held, take
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
@@ -136,7 +137,7 @@ class Store:
             final = layout.topic_path(self.root, name)
             if self._disk.kind(final) != Kind.MISSING:
                 raise UsageError(f"the topic {name!r} is there already", path=self.root)
-            draft = f"{final}{layout.UNFINISHED}0"
+            draft = self._free(final)
             for number in range(partitions):
                 path = posixpath.join(draft, layout.PARTITIONS, str(number))
                 ConsumableWritableLog(path, format=fmt.name, disk=self._disk, **fmt.options).close()
@@ -199,9 +200,10 @@ class Store:
         layout.check_there(self._disk, self.root, check_topic(name))
         with self._changing():
             layout.check_there(self._disk, self.root, name)
+            self._refuse_links(name)
             path = layout.topic_path(self.root, name)
             self._pool.forget(path)
-            gone = f"{path}{layout.UNFINISHED}0"
+            gone = self._free(path)
             with ExitStack() as locks:
                 for partition in layout.list_partitions(self._disk, self.root, name):
                     sidecar = posixpath.join(partition.path, DIRECTORY)
@@ -210,6 +212,22 @@ class Store:
                 self._rename(path, gone)
             self._remove_tree(gone)
             self._disk.sync_directory(layout.topics_path(self.root))
+
+    def _refuse_links(self, name: str) -> None:
+        """Raise where the topic or a partition lies elsewhere, by a link: only the link would be removed, if at all."""
+        settings = None
+        with suppress(CorruptionError):
+            settings = read_settings(self._disk, layout.settings_path(self.root, name))
+        numbers = range(0 if settings is None else settings.partitions)
+        places = [layout.topic_path(self.root, name), *(layout.partition_path(self.root, name, n) for n in numbers)]
+        for above, below in groupby(places, posixpath.dirname):
+            real = set(self._disk.directories(above)) if self._disk.kind(above) == Kind.DIRECTORY else set()
+            for place in below:
+                if posixpath.basename(place) not in real and self._disk.kind(place) == Kind.DIRECTORY:
+                    raise UsageError(
+                        f"the topic {name!r} is not deleted: this is a link", path=place,
+                        hint="remove the link and what it leads to, then delete the topic",
+                    )  # fmt: skip
 
     @contextmanager
     def _unused(self, partition: layout.Partition, lock: str) -> Iterator[None]:
@@ -244,7 +262,16 @@ class Store:
         topics = layout.topics_path(self.root)
         for name in self._disk.directories(topics):
             if layout.UNFINISHED in name:
-                self._remove_tree(posixpath.join(topics, name))
+                with suppress(StorageError):  # what cannot be removed is in nobody's way, and is tried again
+                    self._remove_tree(posixpath.join(topics, name))
+
+    def _free(self, path: str) -> str:
+        """A name for what is being made or removed, beside its place."""
+        for number in count():
+            unfinished = f"{path}{layout.UNFINISHED}{number}"
+            if self._disk.kind(unfinished) == Kind.MISSING:
+                return unfinished
+        raise AssertionError
 
     def _remove_tree(self, path: str) -> None:
         for name, _ in self._disk.list(path):
