@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,37 @@ REUSED_UP_TO_BYTES = 16 << 20
 _PAGE_BYTES = 4096
 
 
+class _Block:
+    """Memory that a thread uses again and again."""
+
+    __slots__ = ("_memory", "_user", "address")
+
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = np.empty(size_bytes, np.uint8)
+        self.address = self._memory.ctypes.data
+        self._user: weakref.ref[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing refers any more to what `part` gave last."""
+        return self._user is None or self._user() is None
+
+    def part(self, start: int, size_bytes: int) -> memoryview:
+        part = self._memory[start : start + size_bytes]
+        self._user = weakref.ref(part)  # which whatever is made of the memoryview keeps alive
+        return memoryview(part)  # type: ignore[arg-type]
+
+
 class _Scratch(threading.local):
     def __init__(self) -> None:
-        self.blocks: list[tuple[npt.NDArray[np.uint8], int]] = []
-        """Memory and its address."""
+        self.blocks: list[_Block] = []
 
 
 _scratch = _Scratch()
 _KEPT_BYTES = 32 << 20  # who takes batches one after the other often holds a few until the next one is there
-_UNUSED = 3  # references while nobody uses the memory: the block, the local name, the argument of the question
 
 
 def allocate(size_bytes: int, position: int = 0) -> memoryview:
@@ -60,19 +82,17 @@ def allocate(size_bytes: int, position: int = 0) -> memoryview:
     faster."""
     if not REUSED_FROM_BYTES <= size_bytes <= REUSED_UP_TO_BYTES:
         return memoryview(np.empty(size_bytes, np.uint8))  # type: ignore[arg-type]
-    memory, address = _block(size_bytes + _PAGE_BYTES)
-    start = (position - address) % _PAGE_BYTES
-    return memoryview(memory)[start : start + size_bytes]  # type: ignore[arg-type]
+    block = _free_block(size_bytes + _PAGE_BYTES)
+    return block.part((position - block.address) % _PAGE_BYTES, size_bytes)
 
 
-def _block(size_bytes: int) -> tuple[npt.NDArray[np.uint8], int]:
-    for memory, address in _scratch.blocks:
-        if len(memory) >= size_bytes and sys.getrefcount(memory) <= _UNUSED:
-            return memory, address
-    memory = np.empty(size_bytes + size_bytes // 8, np.uint8)
-    block = memory, memory.ctypes.data
+def _free_block(size_bytes: int) -> _Block:
+    for block in _scratch.blocks:
+        if len(block) >= size_bytes and block.is_free:
+            return block
+    block = _Block(size_bytes + size_bytes // 8)
     kept = [*_scratch.blocks, block]
-    while len(kept) > 1 and sum(len(other) for other, _ in kept) > _KEPT_BYTES:
+    while len(kept) > 1 and sum(map(len, kept)) > _KEPT_BYTES:
         del kept[0]
     _scratch.blocks = kept
     return block
