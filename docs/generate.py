@@ -158,6 +158,7 @@ WRITER: Mapping[str, str] = {
     "preallocate_bytes": "zeros that are written ahead of the records, which makes syncs cheaper; 0: none. See "
     "[Preallocation](../durability.md#preallocation)",
     "on_damage": "`raise`, or `truncate`: cut damage in the active segment, after a copy was made",
+    "create": "`False`: where no log of ours is, that is an error, and nothing is made",
     "clock": "where times come from, as a function that answers microseconds",
     "retention": "rules that are applied while the log is open: see [Retention](../life.md)",
     "retention_interval_s": "how often they are",

@@ -164,3 +164,25 @@ def test_a_deleted_topic_does_not_come_back_by_those_who_use_it(use: str) -> Non
         if meddled.left > 0:
             break
     assert 20 < at < 999
+
+
+@pytest.mark.parametrize("start", ["end", 1])
+def test_partitions_that_are_added_begin_with_their_first_record(store: Store, start: str | int) -> None:
+    """Whatever a new group was told: what was appended before the consumers looked would be skipped."""
+    topic = store.create("t", 2)
+    topic.append_batch([b"old"] * 3, partition=0)
+    topic.append_batch([b"old"] * 3, partition=1)
+    group = topic.group("g", start=start)
+    expected = 0 if start == "end" else 2
+    assert len(group.fetch(1)) == min(expected, 1), "and it has started in both"
+    topic.append(b"new", partition=1)
+    topic = store.add_partitions("t", 3)
+    topic.append(b"added", partition=2)
+    group._topic.refresh()
+    values = [each.value for each in group.fetch(100)]
+    assert sorted(values) == sorted([b"old"] * (2 * expected - min(expected, 1)) + [b"new", b"added"])
+    with Store(store.root) as elsewhere:
+        store.close()
+        elsewhere.add_partitions("t", 4).append(b"more", partition=3)
+        others = elsewhere.topic("t").group("g", start=start)
+        assert [each.value for each in others.fetch(100)] == [b"more"]

@@ -77,7 +77,7 @@ class Fetching:
             return nobody
         try:
             if not self._has_begun:
-                self._begin(now_ms)
+                self.begin(now_ms)
             found = self._cut_fresh(sum(wish.most for wish in wishes))
         except Exception:  # noqa: BLE001
             return nobody  # each of them is told
@@ -98,7 +98,7 @@ class Fetching:
         """The records for one who asks, beginning with the share that `fetch_together` gave; where there are none, also
         when the next lease ends."""
         if not self._has_begun:
-            self._begin(now_ms)
+            self.begin(now_ms)
         deadline_ms = now_ms + wish.lease_ms
         parts, left = [], wish.most
         if share is not None:
@@ -116,11 +116,11 @@ class Fetching:
                 raise
         return self._batch(parts, deadline_ms), None if parts else self._journal.machine.next_deadline_ms()
 
-    def _begin(self, now_ms: int) -> None:
-        """A new group starts where it was told to; one whose records were removed goes on behind them."""
+    def begin(self, now_ms: int, start: str | int | None = None) -> None:
+        """A new group starts there, or where it was told to; one whose records were removed goes on behind them."""
         first = self._log.first_offset
         if not self._journal.exists:
-            first = self.start_offset()
+            first = self.start_offset() if start is None else offset_in(self._log, start)
             if first:
                 self._journal.write([Bumped(first)], now_ms)
             else:

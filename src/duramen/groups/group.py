@@ -271,6 +271,18 @@ class Group:
 
     # --- steering
 
+    def begin(self, start: str | int | None = None) -> bool:
+        """Have a new group start there, or where it was told to, now and not with the first fetch; False where it has
+        started before."""
+
+        def begun(now_ms: int) -> bool:
+            if self._journal.exists:
+                return False
+            self._fetching.begin(now_ms, start)
+            return True
+
+        return self._turn(begun)
+
     def reset(self, to: int | str | None = None, *, time: Time | None = None) -> int:
         """Go to an offset, ``"beginning"``, ``"end"``, or the first record at or behind a time; answers the offset.
         What is before it counts as acknowledged, the rest is delivered (again). Those who hold a lease lose it."""

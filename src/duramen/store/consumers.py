@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from duramen.errors import LeaseError
 from duramen.groups.deliveries import Delivery, DeliveryBatch, Seconds
 from duramen.groups.group import Group, GroupStatus
+from duramen.groups.places import place_of
 from duramen.log.names import check_name
 from duramen.log.window import Time
 from duramen.model import Record, from_us
@@ -68,6 +69,8 @@ class TopicGroup:
         self._options = options
         self._turn = 0
         self._guard = threading.Lock()
+        self._begun: set[int] = set()
+        """Partitions in which the group is known to have started."""
 
     def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[TopicDelivery]:
         """Up to ``max`` records of any partitions. With ``timeout_s``, waits for the first one. Where a partition
@@ -107,10 +110,27 @@ class TopicGroup:
 
     def _in_turn(self) -> Iterator[int]:
         there = self._topic._there()
+        if self._options.get("start", "beginning") != "beginning" and not self._begun.issuperset(there):
+            self._begin(there)
         with self._guard:
             first, self._turn = self._turn, self._turn + 1
         for number in range(len(there)):
             yield there[(first + number) % len(there)]
+
+    def _begin(self, there: list[int]) -> None:
+        """A new group starts everywhere at once where it was told to. Where it has started before, partitions that were
+        added since start with their first record: what came before anybody looked must not be skipped."""
+        with self._topic._beginning():
+            new = [number for number in there if not self._has_begun(number)]
+            is_new = len(new) == len(there)
+            for number in new:
+                with self._group(number) as group:
+                    group.begin(None if is_new else "beginning")
+            self._begun.update(there)
+
+    def _has_begun(self, number: int) -> bool:
+        with self._topic.log(number) as log:
+            return place_of(log, self.name)[1]
 
     @contextmanager
     def _group(self, number: int) -> Iterator[Group]:

@@ -4,21 +4,25 @@ partition or from all. Within a partition records have an order, between partiti
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
+from duramen.groups.locking import held
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.intake import HeadersIn
 from duramen.log.requests import Appended
 from duramen.log.rows import records_of
 from duramen.model import Headers, Record
+from duramen.store import layout
 from duramen.store.names import check_partition
 from duramen.store.partitioner import Numbers, Sticky, assign, partition_of
 
@@ -287,6 +291,14 @@ class Topic:
         from duramen.store.consumers import TopicGroup
 
         return TopicGroup(self, name, options)
+
+    def _beginning(self) -> AbstractContextManager[None]:
+        """Held while a group starts in several partitions: another one must not take it for older than it is."""
+        sidecar = posixpath.dirname(layout.settings_path(self._store.root, self.name))
+        disk = self._store._disk
+        if disk.kind(sidecar) != Kind.DIRECTORY:
+            return nullcontext()
+        return held(disk, posixpath.join(sidecar, "groups.lock"))
 
     def __repr__(self) -> str:
         return f"<duramen.Topic {self.name!r} of {self._store.root!r}>"
