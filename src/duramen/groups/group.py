@@ -214,8 +214,8 @@ class Group:
 
     def extend(self, handed: Handed, lease: Seconds | None = None, epochs: Any = None) -> int:
         """Hold deliveries for ``lease`` seconds more, from now on; answers the new deadline in milliseconds. The
-        deliveries that you have stay good for `ack`. `LeaseError` where one is not held any more, also because it is
-        acknowledged: somebody else may have got it meanwhile and be done with it."""
+        deliveries that you have stay good for `ack`. Those that are acknowledged are left out. `LeaseError` where that
+        is all of them, as somebody else may have got them and be done, or where one is not held any more."""
         lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
         claims = claims_of(handed, epochs)
         deadlines: list[int] = []
@@ -224,7 +224,8 @@ class Group:
             deadlines.append(now_ms + lease_ms)
             decision = self._journal.machine.lease(claims, now_ms, now_ms + lease_ms)
             self._journal.write(decision.runs, now_ms)
-            return decision._replace(refused=decision.refused + self._journal.machine.done(claims))
+            refused = decision.refused if decision.offsets else decision.refused or self._journal.machine.done(claims)
+            return decision._replace(refused=refused)
 
         self._settled(self._turn(extended), "extended")
         return deadlines[-1]
