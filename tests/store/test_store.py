@@ -417,7 +417,10 @@ def test_what_cannot_be_removed_is_in_nobodys_way(store: Store, tmp_path: Path) 
     assert sorted(path.name for path in Path(store.root, "topics").iterdir()) == ["u", "~lock"]
 
 
-def test_a_topic_that_another_process_deletes_is_unknown_and_not_damaged(store: Store) -> None:
+def test_a_topic_that_another_process_deletes_is_unknown_and_not_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duramen.store.topic.LOOK_AGAIN_S", 3600.0)
     topic = store.create("t", 2)
     topic.append(b"a", partition=0)
     with Store(store.root) as reading, Store(store.root) as deleting:
@@ -428,6 +431,12 @@ def test_a_topic_that_another_process_deletes_is_unknown_and_not_damaged(store: 
         for use in (lambda: list(there), lambda: there.append(b"b", partition=0), there.offsets):
             with pytest.raises(UnknownTopicError, match="no topic is called 't'"):
                 use()
+        deleting.create("t").append(b"new")
+        for use in (lambda: list(there), lambda: there.append(b"b", partition=1), lambda: there.read(1, 0)):
+            with pytest.raises(UnknownTopicError, match="'t' was deleted and made anew"):
+                use()
+        there.refresh()
+        assert [record.value for record in there] == [b"new"]
 
 
 def _append_elsewhere(root: str, partition: int, pipe: Any) -> None:

@@ -94,6 +94,8 @@ def check_there(disk: Disk, root: str, topic: str) -> None:
     if disk.kind(topic_path(root, topic)) == Kind.DIRECTORY:
         return
     known = list_topics(disk, root) if is_store(disk, root) else []
+    if topic in known:  # somebody made it this very moment
+        return
     if disk.kind(root) == Kind.MISSING:
         hint = "there is no such directory: check the path"
     elif not known:

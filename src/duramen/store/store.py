@@ -19,7 +19,15 @@ from typing import Any, NamedTuple, Self
 
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind
-from duramen.errors import CorruptionError, DetectionError, DuramenError, LockedError, StorageError, UsageError
+from duramen.errors import (
+    CorruptionError,
+    DetectionError,
+    DuramenError,
+    LockedError,
+    StorageError,
+    UnknownTopicError,
+    UsageError,
+)
 from duramen.formats import make
 from duramen.groups.locking import held, take
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
@@ -321,6 +329,12 @@ class Store:
             return True
         if shape.is_ours:
             layout.check_there(self._disk, self.root, name)  # somebody may have deleted the whole topic meanwhile
+            settings = read_settings(self._disk, layout.settings_path(self.root, name))
+            if settings is None or settings.created_ms != shape.created_ms:
+                raise UnknownTopicError(
+                    f"the topic {name!r} was deleted and made anew", path=self.root,
+                    hint="its partitions are known again in a second",
+                )  # fmt: skip
             raise missing_partition(path, number)
         return False
 
