@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -64,6 +64,8 @@ class AsyncLog:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="duramen")
         self._log: Log | None = None
         self._opening = asyncio.Lock()
+        self._to_open: Future[ConsumableLog] | None = None
+        """The log as soon as a thread has opened it."""
         self._closed = False
         self._waiting: asyncio.Task[None] | None = None
         """The one who waits for records, for all."""
@@ -84,12 +86,15 @@ class AsyncLog:
             if self._closed:
                 raise UsageError("the log is closed", path=self.path)
             if self._log is None:
-                opening = self._threads.submit(self._make)
+                self._to_open = opening = self._threads.submit(self._make)
                 try:
-                    self._log = await asyncio.wrap_future(opening)
+                    log = await asyncio.wrap_future(opening)
                 except asyncio.CancelledError:
                     opening.add_done_callback(_close_opened)
                     raise
+                if self._closed:  # while it was being opened
+                    raise UsageError("the log is closed", path=self.path)
+                self._log = log
         return self
 
     async def __aenter__(self) -> Self:
@@ -253,7 +258,7 @@ class AsyncLog:
         """Close the log and end its threads."""
         if self._closed:
             return
-        closing = None if self._log is None else self._threads.submit(self._log.close)
+        closing = None if self._to_open is None else self._threads.submit(_close_opened, self._to_open)
         self._closed = True
         self._threads.shutdown(wait=False)
         if closing is not None:
@@ -394,7 +399,8 @@ class AsyncCursor:
 
 
 def _close_opened(opening: Future[ConsumableLog]) -> None:
-    """In the thread that opened a log which nobody waits for any more."""
+    """In a thread: close a log once it is open, if it is opened at all."""
+    wait([opening])
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 

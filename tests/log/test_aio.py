@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -226,6 +227,31 @@ def test_a_cancelled_open_holds_nothing(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert duramen.open(tmp_path / "log").next_offset == 4
+
+
+def test_a_log_that_is_closed_while_it_is_opened(tmp_path: Path) -> None:
+    """It stayed open, and locked, with nobody who could close it."""
+
+    async def main() -> None:
+        log = duramen.aio.open(tmp_path / "log", "a")
+        make, go_on = log._make, threading.Event()
+
+        def slowly() -> Any:
+            go_on.wait(20)
+            return make()
+
+        log._make = slowly  # type: ignore[assignment]
+        opening = asyncio.create_task(log._opened())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(log.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        with pytest.raises(duramen.UsageError, match="the log is closed"):
+            await opening
+        duramen.open(tmp_path / "log", "a").close()  # nobody holds it
+
+    asyncio.run(main())
 
 
 def test_a_closed_log_says_so(tmp_path: Path) -> None:

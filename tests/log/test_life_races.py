@@ -9,7 +9,8 @@ import pytest
 
 import duramen
 from duramen.disk.faulty import FaultyDisk, parse_faults
-from duramen.errors import OffsetError, StorageError
+from duramen.errors import DuramenError, LockedError, OffsetError, StorageError, UsageError
+from duramen.log import change
 from duramen.log.change import NAME, Change, pending
 from duramen.log.compaction.compact import Compaction, Compactor
 from duramen.log.holds import put_hold
@@ -165,6 +166,56 @@ def test_who_comes_while_compaction_reads_is_heard(tmp_path: Path, comes: str) -
         assert [record.offset for record in log.scan()] == [1, 3, 4, 5, 6, 7]
         assert (report.records_before, report.records_after) == (8, 6)
         assert log.disk.kind(f"{log.path}/{DIRECTORY}/compacting") != "directory"
+
+
+def test_a_close_ends_a_compaction_and_waits_for_it(tmp_path: Path) -> None:
+    """The lock was let go while the compaction went on, and what it left it swept away from under the next one."""
+    log = filled(tmp_path / "log")
+    is_reading, go_on = threading.Event(), threading.Event()
+    ended: list[DuramenError] = []
+
+    def read(_bytes: int) -> None:
+        is_reading.set()
+        go_on.wait(20)
+
+    def compact() -> None:
+        with pytest.raises(UsageError, match="closed meanwhile") as caught:
+            log.compact(KEYED, progress=read)
+        ended.append(caught.value)
+
+    compacting, closing = threading.Thread(target=compact), threading.Thread(target=log.close)
+    compacting.start()
+    is_reading.wait(20)
+    closing.start()
+    closing.join(0.1)
+    with pytest.raises(LockedError):
+        duramen.open(tmp_path / "log", "a")
+    go_on.set()
+    compacting.join(20)
+    closing.join(20)
+    assert ended
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.compact(KEYED)
+    assert duramen.verify(tmp_path / "log").ok
+
+
+def test_the_log_may_be_closed_by_whoever_hears_of_the_progress(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log")
+    with pytest.raises(UsageError, match="closed"):
+        log.compact(KEYED, progress=lambda _bytes: log.close())
+    assert duramen.verify(tmp_path / "log").ok
+
+
+def test_a_change_whose_files_are_gone_is_not_decided(tmp_path: Path) -> None:
+    """It was taken for done already, and the list of the sealed segments did not fit the files any more."""
+    with filled(tmp_path / "log") as log:
+        wanted = Change("compaction", ((f"{DIRECTORY}/compacting/gone", "gone"),))
+        with pytest.raises(StorageError, match="is gone") as caught:
+            change.prepare(log.disk, log.path, wanted)
+        assert caught.value.path is not None
+        assert caught.value.path.endswith("compacting/gone")
+        log.append(b"k=v")
+    assert change.pending(log.disk, log.path) is None
 
 
 def test_one_who_looked_before_the_removal_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from duramen.errors import StorageError, UsageError
 from duramen.log.reader import Log
 from duramen.log.recovery import Case
-from duramen.log.sidecar import Watermark, WatermarkPage, read_config, read_watermark
+from duramen.log.sidecar import Sidecar, Watermark, WatermarkPage, read_config, read_watermark
 from duramen.log.writer import WritableLog
 from duramen.testing import CrashPattern, Fault, FaultyDisk, SimulatedDisk, write_all
 from duramen.testing.running import ROOT, read_all
@@ -208,3 +208,17 @@ def test_a_first_record_of_zeros_is_refused(options: dict[str, int]) -> None:
     assert log.append(b"", **time) == 1  # type: ignore[arg-type]
     with WritableLog(ROOT, disk=disk.crash(LOST)) as again:
         assert values_of(again) == [b"one", b""]
+
+
+def test_a_sealed_segment_that_a_killed_process_wrote_down() -> None:
+    """The line about it could be seen and was not synced. Recovery relied on it and began the next segment; with the
+    power went the line, and of the new segment all but its index."""
+    disk = SimulatedDisk()
+    log = WritableLog(ROOT, format="osiris", disk=disk)
+    log.append(b"one")
+    written = after_operation(disk, "write /log/.duramen/sealed.jsonl")
+    log.seal()
+    killed = written[0]
+    WritableLog(ROOT, disk=killed)
+    sealed = Sidecar(killed.crash(LOST), ROOT).sealed()
+    assert [entry.last_offset for entry in sealed.values()] == [0]

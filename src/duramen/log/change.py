@@ -18,7 +18,7 @@ from typing import NamedTuple
 from duramen import kernel
 from duramen.disk import Disk
 from duramen.disk.base import Kind, map_if_there, write_all
-from duramen.errors import CorruptionError
+from duramen.errors import CorruptionError, StorageError
 from duramen.log.sidecar import DIRECTORY
 
 NAME = "change.json"
@@ -56,6 +56,9 @@ def prepare(disk: Disk, root: str, change: Change, files: Mapping[str, bytes] | 
         _put(disk, posixpath.join(root, name), content)
         staged.append((name, path))
     change = change._replace(renames=(*change.renames, *staged))
+    for source, _ in change.renames:
+        if disk.kind(posixpath.join(root, source)) != Kind.FILE:  # carrying it out would take it for done
+            raise StorageError("a file that is to be moved is gone", path=posixpath.join(root, source))
     _settle_sources(disk, root, change)
     _put(disk, _journal(root) + UNDECIDED, change.encode())
     return change

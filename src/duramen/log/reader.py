@@ -485,6 +485,10 @@ class Log:
         if self._closed:
             raise UsageError("the log is closed", path=self.path)
 
+    def check_going_on(self) -> None:
+        """For work that takes long: raise where somebody has closed the log meanwhile, or waits to do so."""
+        self._check_open()
+
     def _before_read(self) -> None:
         """For a log that is also written: see what has been acknowledged since."""
 

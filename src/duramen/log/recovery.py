@@ -192,13 +192,15 @@ class Recovery:
     # --- the whole log
 
     def _settle(self) -> None:
-        """A killed process leaves names that can be seen and are not on the disk: what follows relies on them."""
+        """A killed process leaves names, and a line of the sealed segments, that can be seen and are not on the disk:
+        what follows relies on them."""
         if self._watermark is not None and not self._watermark.is_open:
             return
         for path in ("", DIRECTORY, *SUBDIRECTORIES):
             full = posixpath.join(self._root, path) if path else self._root
             if self._disk.kind(full) == Kind.DIRECTORY:
                 self._disk.sync_directory(full)
+        self._sidecar.settle_sealed()
 
     def _sweep(self) -> None:
         for file in self._directory.others:

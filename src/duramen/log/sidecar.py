@@ -374,6 +374,16 @@ class Sidecar:
         self._sealed_file.sync()
         self._sealed_bytes += len(line)
 
+    def settle_sealed(self) -> None:
+        """Have the list on the disk as it can be seen."""
+        path = self._file("sealed.jsonl")
+        if self._disk.kind(path) == Kind.FILE:
+            file = self._disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
     def replace_sealed(self, entries: Iterable[Sealed]) -> None:
         """Remember these sealed segments and no others: some were taken back."""
         assert self._sealed_file is None

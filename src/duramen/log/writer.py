@@ -83,6 +83,7 @@ class WritableLog(Log):
         self._preallocate_bytes = _checked_room(preallocate_bytes)
         self._limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._closing = threading.Lock()
+        self._is_ending = False
         self._shown: Watermark | None = None
         self._grown = threading.Condition()
         self._followers = 0
@@ -90,7 +91,7 @@ class WritableLog(Log):
         self.raises_late_times = False
         """A time that goes back, in a format that has none such, becomes that of the record before it."""
         self._sequences: Sequences | None = None
-        self._maintaining = threading.Lock()
+        self._maintaining = threading.RLock()  # whoever is told of its progress may close the log
         self.counters = LogCounters(path)
         self._opened_us = self._published_us = self._now_us()
         self._retention = retention
@@ -244,13 +245,15 @@ class WritableLog(Log):
             return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress).run(dry_run=dry_run)
 
     def close(self) -> None:
-        """Bring everything to the disk, write the derived files, and let the log go."""
+        """Bring everything to the disk, write the derived files, and let the log go. A compaction that another thread
+        runs ends at its next step, and is waited for: who comes next has the directory to itself."""
         if self.is_inherited:
             self._let_go()
             return
+        self._is_ending = True
         if self._timer is not None:
             self._timer.close()
-        with self._closing:
+        with self._maintaining, self._closing:
             if self._closed:
                 return
             try:
@@ -280,6 +283,15 @@ class WritableLog(Log):
     def is_poisoned(self) -> bool:
         """Whether a write or sync failed so that nobody knows what is on the disk: it only remains to close the log."""
         return self.tail.poisoned_by is not None
+
+    def check_going_on(self) -> None:
+        super().check_going_on()
+        if self._is_ending:
+            raise UsageError(
+                "the log was closed meanwhile",
+                path=self.path,
+                hint="nothing is lost: what was not done can be done again",
+            )
 
     def _check_process(self) -> None:
         if self.is_inherited:

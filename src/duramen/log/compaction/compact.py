@@ -259,6 +259,7 @@ class Compactor:
         segment = self._fmt.open_segment(self._log.disk.map(path).data, files.base)
         cursor = segment.start
         while True:
+            self._log.check_going_on()
             rows = segment.scan(cursor)
             if rows.count:
                 yield segment, rows
