@@ -21,9 +21,11 @@ from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import CorruptionError, DuramenError, StorageError, UsageError
 from duramen.log import source as source_module
 from duramen.log.build import BUILDING
+from duramen.log.compaction.compact import Compaction
 from duramen.log.copy import Copy, copy
 from duramen.log.losses import NAME, KnownLoss, encode_losses
 from duramen.log.reader import Log
+from duramen.log.source import Part, Source
 from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from tests.cli.running import flip
@@ -194,6 +196,26 @@ def test_segments_that_are_removed_meanwhile(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(source_module, "ATTEMPTS", 0)
     with pytest.raises(StorageError, match="removed faster"):
         duramen.copy(tmp_path / "log", tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog"])
+def test_segments_that_are_compacted_meanwhile(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their digests were read before they were replaced or removed: that is no damage."""
+    with duramen.open(tmp_path / "log", "a", format=name) as log:
+        for number in range(4):
+            log.append_batch([b"a=%d" % number, b"%d=" % number] if number % 2 else [b"a=%d" % number])
+            log.seal()
+        mapped = Source._map
+
+        def late(source: Source, opened: Log) -> list[Part]:
+            log.compact(Compaction(key="delimiter:="))
+            opened.refresh()
+            return mapped(source, opened)
+
+        monkeypatch.setattr(Source, "_map", late)
+        copied = copy(str(tmp_path / "log"), str(tmp_path / "copy"))
+        assert copied.records == 3
+        assert list(duramen.open(tmp_path / "copy")) == list(duramen.open(tmp_path / "log"))
 
 
 def test_what_is_beside_the_records(tmp_path: Path, golden: Path) -> None:

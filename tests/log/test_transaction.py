@@ -17,7 +17,7 @@ from duramen.errors import CorruptionError, LockedError, PoisonedError, StorageE
 from duramen.log import ledger, pending
 from duramen.log.ledger import JOBS, Key
 from duramen.log.recovery import Case
-from duramen.log.transaction import Part, commit_batch
+from duramen.log.transaction import Part, commit_batch, new_attempt
 from duramen.log.writer import WritableLog
 from duramen.testing import Fault, FaultyDisk
 
@@ -124,6 +124,30 @@ def test_replacing(tmp_path: Path, format: str) -> None:
     assert commit_batch(path, Key("q", 0, "c"), [part(values(0, 300), **options)]).is_duplicate
     commit_batch(path, Key("q", 1, "d"), [part(values(50, 60), **options)])
     assert found(path) == values(7, 60)
+
+
+@pytest.mark.parametrize("format", ["keratin", "fixed-slot"])
+def test_a_reader_of_a_log_that_is_replaced_by_one_of_the_same_size(tmp_path: Path, format: str) -> None:
+    """It went on in the old files that it had mapped, and in the new ones where it had not."""
+    options = {"format": format, **({"record_size": 4} if format == "fixed-slot" else {"segment_max_bytes": 150})}
+
+    def put(*values: bytes) -> None:
+        part = Part("", lambda: [[value] for value in values], options, replaces=True)
+        commit_batch(str(tmp_path / "log"), Key(JOBS, None, new_attempt()), [part])
+
+    put(b"old1", b"old2", b"old3", b"old4", b"old5")
+    reader, idle = duramen.open(tmp_path / "log"), duramen.open(tmp_path / "log")
+    scanned, followed = reader.scan(), reader.scan(follow=True)
+    assert next(scanned).value == b"old1"
+    assert [next(followed).value for _ in range(5)][4] == b"old5"
+    put(b"new1", b"new2", b"new3", b"new4", b"new5")
+    with pytest.raises(StorageError, match="another log has taken the place"):
+        next(followed)
+    with pytest.raises(StorageError, match="another log has taken the place"):
+        list(idle.scan())
+    for log in (reader, idle):
+        log.refresh()
+        assert [record.value for record in log.scan()] == [b"new1", b"new2", b"new3", b"new4", b"new5"]
 
 
 def test_replacing_a_damaged_log_by_another_format(tmp_path: Path) -> None:

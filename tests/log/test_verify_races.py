@@ -1,4 +1,5 @@
-"""`verify` while retention removes segments, in this process and in another one: they are left out, and said to be."""
+"""`verify` while retention removes segments, in this process and in another one: they are left out, and said to be.
+And while compaction replaces some: what is there now counts."""
 
 from __future__ import annotations
 
@@ -11,11 +12,16 @@ import pytest
 import duramen
 from duramen.disk import PosixDisk
 from duramen.errors import StorageError
-from duramen.formats.base import Role
-from duramen.log import overtaken, parallel, pieces, verify
+from duramen.formats.base import Role, Severity
+from duramen.log import change, overtaken, parallel, pieces, verify
+from duramen.log.compaction.compact import Compaction
+from duramen.log.copy import copy
 from duramen.log.directory import list_log
 from duramen.log.retention import Retention
+from duramen.log.writer import WritableLog
+from duramen.testing import CrashPattern, SimulatedDisk
 
+COMPACTED = ("durable-log", "keratin", "rustlog")
 SEGMENTED = ("durable-log", "keratin", "rustlog", "osiris")
 WRITER = """
 import sys, duramen
@@ -33,7 +39,7 @@ with duramen.open(sys.argv[1], "a", durability="write") as log:
 def filled(root: Path, name: str, segments: int = 6) -> duramen.WritableLog:
     log = duramen.open(root, "a", format=name, durability="write")
     for number in range(segments):
-        log.append_batch([b"%d" % number] * 50)
+        log.append_batch([b"%d=" % key + b"%d" % number for key in range(50)])
         log.seal()
     return log
 
@@ -160,6 +166,53 @@ def test_a_writer_in_another_process_that_appends(tmp_path: Path, name: str) -> 
         assert writer.poll() is None
         writer.kill()
     assert not found
+
+
+@pytest.mark.parametrize("name", COMPACTED)
+@pytest.mark.parametrize("in_threads", [False, True])
+@pytest.mark.parametrize("when", [1, 3])
+def test_segments_that_compaction_replaces_and_empties(
+    tmp_path: Path, name: str, in_threads: bool, when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their digests were read before, and what had taken their place was called damage."""
+    monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1 if in_threads else 1 << 60)
+    monkeypatch.setattr(parallel, "_processors", lambda: 1)
+    with duramen.open(tmp_path / "log", "a", format=name, durability="write") as log:
+        for number in range(8):  # every other one keeps a record
+            log.append_batch([b"k%d=%d" % (number, number) if number % 2 == 0 else b"a=", *[b"a=%d" % number] * 50])
+            log.seal()
+        told: list[int] = []
+
+        def compacting(done_bytes: int) -> None:
+            told.append(done_bytes)
+            if len(told) == when:
+                report = log.compact(Compaction(key="delimiter:="))
+                assert (report.rewritten, report.removed) == (5, 3)
+
+        report = verify.verify(str(tmp_path / "log"), progress=compacting)
+        assert [(found.code, found.message) for found in report.findings if found.severity != Severity.NOTE] == []
+        assert len(told) >= when
+        assert [segment.base_offset for segment in report.segments] == [s.base_offset for s in log.segments]
+        assert report.records == sum(1 for _ in log.scan())
+
+
+@pytest.mark.parametrize("name", COMPACTED)
+def test_a_compaction_that_was_not_finished(name: str) -> None:
+    """Decided, and the process was gone: the log is sound at every moment, and so is a copy of it."""
+    disk = SimulatedDisk()
+    log = WritableLog("/log", disk=disk, format=name)
+    for _ in range(3):
+        log.append_batch([b"a=1", b"b=2", b"a=3"])
+        log.seal()
+    moments: list[SimulatedDisk] = []
+    disk.on_operation = lambda _number, _operation: moments.append(disk.clone())
+    log.compact(Compaction(key="delimiter:="))
+    assert any(change.pending(moment, "/log") is not None for moment in moments)
+    for moment in moments:
+        left = moment.crash(CrashPattern("kept", "kept"))
+        report = verify.verify("/log", disk=left)
+        assert [found for found in report.findings if found.severity != Severity.NOTE] == []
+        assert 2 <= copy("/log", "/copy", disk=left).records <= 9
 
 
 def test_a_log_that_is_deleted_meanwhile(tmp_path: Path) -> None:

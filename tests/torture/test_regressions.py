@@ -9,6 +9,7 @@ from duramen.errors import StorageError, UsageError
 from duramen.log.reader import Log
 from duramen.log.recovery import Case
 from duramen.log.sidecar import Sidecar, Watermark, WatermarkPage, read_config, read_watermark
+from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from duramen.testing import CrashPattern, Fault, FaultyDisk, SimulatedDisk, write_all
 from duramen.testing.running import ROOT, read_all
@@ -208,6 +209,36 @@ def test_a_first_record_of_zeros_is_refused(options: dict[str, int]) -> None:
     assert log.append(b"", **time) == 1  # type: ignore[arg-type]
     with WritableLog(ROOT, disk=disk.crash(LOST)) as again:
         assert values_of(again) == [b"one", b""]
+
+
+@pytest.mark.parametrize("name", ["keratin", "durable-log", "osiris"])
+def test_pieces_of_an_unfinished_write_are_no_damage_to_who_only_looks(name: str) -> None:
+    """Recovery cut them, but a reader that came before it, and `verify`, called them damage."""
+    disk = SimulatedDisk()
+    log = WritableLog(ROOT, format=name, disk=disk)
+    log.append(b"one")
+    for value in (b"2" * 600, b"3" * 600, b"4" * 600):
+        log.append(value, durability="write")
+    lost = disk.crash(CrashPattern("last", "kept", block_bytes=512))
+    with Log(ROOT, disk=lost) as reader:
+        assert values_of(reader) == [b"one"]
+    report = verify(ROOT, disk=lost)
+    assert report.ok, report.findings
+    assert "torn-tail" in [finding.code for finding in report.findings]
+    with WritableLog(ROOT, disk=lost) as log:
+        assert values_of(log) == [b"one"]
+        assert Case.UNSYNCED in [step.case for step in log.recovery]
+
+
+def test_a_watermark_that_is_ahead_of_the_records_without_checksums() -> None:
+    """rustlog:writes:0:35: the power loss kept the watermark and not the bytes; a reader took zeros for records."""
+    disk = SimulatedDisk()
+    log = WritableLog(ROOT, format="rustlog", disk=disk)
+    log.append(b"one")
+    for value in (b"2" * 600, b"3" * 600):
+        log.append(value, durability="write")
+    with Log(ROOT, disk=disk.crash(CrashPattern("last", "kept", block_bytes=512))) as reader:
+        assert values_of(reader) == [b"one"]
 
 
 def test_a_sealed_segment_that_a_killed_process_wrote_down() -> None:

@@ -120,6 +120,18 @@ def pending_removals(disk: Disk, root: str) -> frozenset[str]:
     return frozenset() if change is None else frozenset(change.removals)
 
 
+def unsettled(disk: Disk, root: str) -> tuple[frozenset[str], frozenset[str]]:
+    """What a change that was decided replaces, and what it removes. It may be half done: of a file that is replaced,
+    nobody can tell whether it is the old one or the new one. A list that cannot be read says nothing."""
+    try:
+        change = pending(disk, root)
+    except CorruptionError:
+        change = None
+    if change is None:
+        return frozenset(), frozenset()
+    return frozenset(target for _, target in change.renames), frozenset(change.removals)
+
+
 def finish(disk: Disk, root: str) -> Change | None:
     """Carry out what an earlier process decided and did not finish; answers it."""
     change = pending(disk, root)

@@ -43,6 +43,8 @@ class SegmentFiles:
     derived: dict[Role, LogFile] = field(default_factory=dict)
     is_growing: bool = False
     """A writer goes on behind the bytes that are counted here."""
+    is_changing: bool = False
+    """A change of it was decided and is not finished: it is whole, old or new, and its derived files may not fit."""
 
     def settled(self, data: memoryview) -> memoryview:
         """Of the segment's bytes those that will not change any more."""
@@ -75,7 +77,20 @@ class Directory:
 
     def without(self, paths: Collection[str]) -> Directory:
         """The directory as if these files were gone."""
-        return replace(self, segments=[files for files in self.segments if files.segment.path not in paths])
+        if not paths:
+            return self
+        segments = [files for files in self.segments if files.segment.path not in paths]
+        return replace(self, segments=segments, orphans=[file for file in self.orphans if file.path not in paths])
+
+    def changing(self, paths: Collection[str]) -> Directory:
+        """The directory with the segments marked whose files are among those that are being replaced."""
+        if not paths:
+            return self
+        segments = [
+            replace(files, derived={}, is_changing=True) if files.segment.path in paths else files
+            for files in self.segments
+        ]
+        return replace(self, segments=segments)
 
 
 class Listing:

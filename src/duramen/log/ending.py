@@ -13,6 +13,7 @@ from duramen.errors import CorruptionError, DuramenError, UnknownVersionError
 from duramen.formats.base import SECTOR_BYTES, Cursor, Rows, Segment
 from duramen.kernel import is_zero
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, Stop
+from duramen.log.sidecar import Watermark
 
 
 class Ending(StrEnum):
@@ -81,6 +82,17 @@ def judge_rows(segment: Segment, rows: Rows, *, is_last: bool) -> End:
         previous = int(rows.columns.last_offsets[-2]) if len(rows.columns) > 1 else segment.base_offset - 1
         before_last = Cursor(int(rows.columns.position[-1]), previous)
     return judge(segment, rows.cursor, rows.stop, is_last=is_last, before_last=before_last)
+
+
+def is_unfinished(end: End, segment: Segment, mark: Watermark | None) -> bool:
+    """Whether a place that looks damaged is what an unfinished write left, of which a later piece arrived and an
+    earlier one did not: behind what was durable, within what one such write can span, in a log that was not closed."""
+    if mark is None or not mark.is_open or mark.base != segment.base_offset or end.position < mark.durable_position:
+        return False
+    if end.ending == Ending.UNKNOWN_VERSION and not version_is_missing(segment, end.position):
+        return False
+    is_bad = end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION)
+    return is_bad and len(segment.buf) - end.position <= mark.unsynced_bytes
 
 
 def _cut_off_by_zeros(segment: Segment, position: int, stop: Stop) -> bool:

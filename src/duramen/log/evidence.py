@@ -18,6 +18,7 @@ from duramen.disk.base import Kind
 from duramen.errors import UsageError
 from duramen.formats import Format, make
 from duramen.formats.base import Severity
+from duramen.log import change
 from duramen.log.ending import Ending
 from duramen.log.report import Finding, SegmentReport, counted
 from duramen.log.running import Digest, Running
@@ -35,7 +36,7 @@ class Evidence:
         self._sealed: dict[int, Sealed] = {}
         self._watermark: Watermark | None = None
         if disk.kind(root) == Kind.DIRECTORY:
-            self._sealed = Sidecar(disk, root).sealed()
+            self._sealed = settled_digests(disk, root, fmt)
             self._watermark = read_watermark(disk, root)
         self._disk = disk
         self.log_files = _log_files(disk, root, fmt)
@@ -73,6 +74,11 @@ class Evidence:
     @property
     def sealed(self) -> Mapping[int, Sealed]:
         return self._sealed
+
+    def is_outdated_by(self, later: Evidence) -> bool:
+        """Whether compaction has replaced or emptied a segment since. Retention takes from the beginning only."""
+        first = later.first_known_offset
+        return any(later._sealed.get(base) != entry for base, entry in self._sealed.items() if base >= first)
 
     @property
     def watermark(self) -> Watermark | None:
@@ -202,6 +208,14 @@ class Evidence:
                 "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(mark.base)}",
                 "the active segment is missing", _RESTORE, None, mark.base, mark.durable_offset - 1,
             )  # fmt: skip
+
+
+def settled_digests(disk: Disk, root: str, fmt: Format) -> dict[int, Sealed]:
+    """What is known of sealed segments, but for those that an unfinished change replaces or removes."""
+    sealed = Sidecar(disk, root).sealed()
+    replaced, removed = change.unsettled(disk, root)
+    changing = replaced | removed
+    return {base: entry for base, entry in sealed.items() if fmt.segment_path(base) not in changing}
 
 
 def as_described(fmt: Format, facts: Mapping[str, Any]) -> Format:

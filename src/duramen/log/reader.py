@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duramen import kernel
 from duramen.disk import Disk, PosixDisk
 from duramen.disk.base import Kind, Page
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError, UsageError
@@ -29,7 +30,7 @@ from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
 from duramen.log.directory import Directory, format_at, list_log, refuse_foreign_sidecar
-from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.holds import Need
 from duramen.log.opened import OpenSegment
 from duramen.log.report import Report
@@ -72,10 +73,14 @@ class Log:
     def __init__(self, path: str, *, format: str | None = None, disk: Disk | None = None, **options: Any) -> None:
         self.disk = disk if disk is not None else PosixDisk()
         self.path = path
-        self.codec = format_at(self.disk, path, format, options)
         self.is_directory = self.disk.kind(path) == Kind.DIRECTORY
+        self._identity = self._present_identity()
+        self.generation = 0
+        """How often another log has taken this one's place, which a transaction that replaces it does."""
+        self.codec = format_at(self.disk, path, format, options)
         self._has_sidecar = False
         self._watermark: Watermark | None = None
+        self._known_proven: tuple[Watermark, Watermark] | None = None
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
         self._guard = threading.RLock()
         self._closed = False
@@ -103,15 +108,42 @@ class Log:
         return self._made_ms is not None and self._making() not in (None, self._made_ms)
 
     def refresh(self) -> None:
-        """Look at the directory again: segments may have come, grown or gone."""
+        """Look at the directory again: segments may have come, grown or gone, or a transaction replaced all of them."""
         with self._guard:
             self._directory = self._list()
+            while self._is_replaced():
+                self._identity = self._present_identity()
+                self.generation += 1
+                self.close_segments()
+                self.codec = format_at(self.disk, self.path, None, {})
+                self._directory = self._list()
+            self._identity = self._identity or self._present_identity()
             segments = self._directory.segments
             self._bases = [files.base if files.base is not None else 0 for files in segments]
             sizes = {base: files.segment.size_bytes for base, files in zip(self._bases, segments, strict=True)}
             for base, opened in list(self._open.items()):
                 if sizes.get(base) != opened.visible_bytes or opened.is_last != (base == self._bases[-1]):
                     self._open.pop(base).close()
+
+    def _present_identity(self) -> tuple[str, int] | None:
+        """What tells the log that is here now from one that was here before; None where nothing does."""
+        try:
+            config = read_config(self.disk, self.path) if self.is_directory else None
+        except (CorruptionError, StorageError):
+            return None  # whoever needs what it says is told
+        return None if config is None else (config.format, config.created_ms)
+
+    def _is_replaced(self) -> bool:
+        """Whether another log has taken this one's place since the last look. To be asked after it: that is when the
+        files that were seen are those of one log."""
+        now = self._present_identity() if self._identity is not None else None
+        return now is not None and now != self._identity
+
+    def replaced(self) -> StorageError:
+        """What somebody is told who would see a part of the old log and a part of the new one."""
+        return StorageError(
+            "another log has taken the place of this one meanwhile", path=self.path, hint="read it anew"
+        )
 
     def _list(self) -> Directory:
         """The files, as far as readers may see them: what a writer has not acknowledged yet does not exist."""
@@ -144,28 +176,34 @@ class Log:
         return read_watermark(self.disk, self.path) == watermark
 
     def _acknowledged(self, directory: Directory, watermark: Watermark | None) -> Directory:
-        removed = change.pending_removals(self.disk, self.path) if self._has_sidecar else ()
-        if removed:
-            directory = directory.without(removed)
+        if self._has_sidecar:
+            directory = directory.without(change.pending_removals(self.disk, self.path))
         uncommitted = pending.visible(self.disk, self.path, self.codec, directory) if self._has_sidecar else None
         if uncommitted is not None:
             self._watermark, directory = uncommitted
             return directory
         if watermark is None or not watermark.is_open:
             return directory
-        if not self._binds(watermark):
-            return self._without_torn_tail(directory, watermark)
+        if not self.disk.is_locked(posixpath.join(self.path, DIRECTORY, "lock")):
+            # Its writer is dead, and the watermark may be older than the truth: what is whole is there, and recovery
+            # will keep it. Where records do not prove themselves, it may be newer, too.
+            if self.codec.capabilities.record_checksum:
+                return self._without_torn_tail(directory, watermark)
+            watermark = self._proven(directory, watermark)
         if watermark.next_offset < watermark.base:
             return self._without_unfinished_batch(directory, watermark.next_offset)
         return directory.up_to(watermark.base, watermark.position)
 
-    def _binds(self, watermark: Watermark) -> bool:
-        """Whether what lies behind the watermark is hidden. A writer that is alive has not acknowledged it. If it is
-        dead, the watermark may be older than the truth: what is whole is there, and recovery will keep it; only
-        records that do not prove themselves still need it."""
-        if not self.codec.capabilities.record_checksum:
-            return True
-        return self.disk.is_locked(posixpath.join(self.path, DIRECTORY, "lock"))
+    def _proven(self, directory: Directory, watermark: Watermark) -> Watermark:
+        """The watermark as far as its checksum proves the bytes: a power loss may have kept it, and not all of them."""
+        if self._known_proven is None or self._known_proven[0] != watermark:
+            found = [files for files in directory.segments if files.base == watermark.base]
+            data = self.disk.map(directory.full(found[0].segment.path)).data if found else memoryview(b"")
+            proven, position = watermark, watermark.position
+            if position > len(data) or kernel.crc32c(data[:position]) != watermark.crc32c:
+                proven = watermark._replace(position=watermark.durable_position, next_offset=watermark.durable_offset)
+            self._known_proven = watermark, proven
+        return self._known_proven[1]
 
     def _without_torn_tail(self, directory: Directory, watermark: Watermark) -> Directory:
         """A writer died: what is whole stays, and what is not will be cut, perhaps while this reader has the file
@@ -189,7 +227,7 @@ class Log:
         durable = watermark.durable_position if watermark.base == files.base else 0
         if len(last.columns) and end.stop != Stop.END and end.position > durable and segment.ends_in_doubt(last):
             return directory.up_to(files.base or 0, int(last.columns.position[-1]))
-        if end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
+        if end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION) and not is_unfinished(end, segment, watermark):
             return directory
         return directory.up_to(files.base or 0, end.position)
 
@@ -522,6 +560,9 @@ class Log:
             opened = self._open.get(base)
             if opened is None:
                 opened = OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
+                if self._is_replaced():
+                    opened.close()
+                    raise self.replaced()
                 self._open[base] = opened
                 if len(self._open) > MAX_OPEN_SEGMENTS:
                     self._open.popitem(last=False)[1].close()

@@ -24,7 +24,7 @@ from duramen.formats.base import Cursor, IndexBuilder, Role, Rows, Segment
 from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
 from duramen.log.directory import SUBDIRECTORIES, Directory, LogFile, SegmentFiles, list_log, refuse_foreign_sidecar
-from duramen.log.ending import End, Ending, judge_rows, version_is_missing
+from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.journal import refuse_unfinished
 from duramen.log.pending import Pending
 from duramen.log.sidecar import DIRECTORY, Sealed, SealedSum, Sidecar, Watermark, replace_file
@@ -435,8 +435,7 @@ class Recovery:
             return (Case.ZEROS, True) if end.stop == Stop.ZEROS else (Case.CLEAN, False)
         if end.ending == Ending.TORN:
             return Case.TORN, True
-        unfinished = mark is not None and mark.is_open and size - end.position <= mark.unsynced_bytes
-        if unfinished and (end.ending == Ending.DAMAGE or version_is_missing(segment, end.position)):
+        if is_unfinished(end, segment, mark):
             return Case.UNSYNCED, True
         return self._refuse(end, path, end.why)
 

@@ -20,7 +20,7 @@ from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log.directory import Directory, SegmentFiles, list_log
-from duramen.log.ending import End, Ending, judge_rows
+from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.evidence import Evidence
 from duramen.log.index_check import REINDEX, IndexChecker, Walked, found_gap, gaps, short_indexes
 from duramen.log.report import Finding, Report, SegmentReport, counted
@@ -145,6 +145,8 @@ class SegmentVerifier:
             if rows.stop == Stop.LIMIT:
                 continue
             end = judge_rows(segment, rows, is_last=is_last)
+            if is_last and self._is_unfinished(end, segment):
+                end = end._replace(ending=Ending.TORN, goes_on_at=None)
             self._ending(report, segment, end, indexes)
             if end.goes_on_at is None:
                 self._progress(len(segment.buf) - cursor.position)
@@ -152,6 +154,10 @@ class SegmentVerifier:
             self._progress(end.goes_on_at - cursor.position)
             cursor = Cursor(end.goes_on_at, cursor.previous_offset)
             last_time = previous = None
+
+    def _is_unfinished(self, end: End, segment: Segment) -> bool:
+        """Whether it is only what a writer left that is gone."""
+        return is_unfinished(end, segment, self._evidence.watermark) and not self._evidence.is_being_written
 
     def _rows(
         self, report: SegmentReport, segment: Segment, rows: Rows, cursor: Cursor, previous: int | None,
@@ -325,7 +331,7 @@ class SegmentVerifier:
         """The index has to be there; one by time helps only with look-ups by time, and other programs may leave it."""
         if not self._fmt.capabilities.index or files.base is None or self.report.path == report.path:
             return  # also where a single file was asked for
-        if self._evidence.is_active(report):
+        if files.is_changing or self._evidence.is_active(report):
             return  # it comes with the first entries, or when the log is next opened for writing
         if Role.INDEX not in files.derived:
             self.find("missing-index", Severity.WARNING, report.path, "the segment has no index", REINDEX)

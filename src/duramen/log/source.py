@@ -27,9 +27,10 @@ from duramen.formats.base import Cursor, Role, Rows, Segment
 from duramen.kernel.layout import ScanEnd, Stop
 from duramen.log.directory import SUBDIRECTORIES, kind_of, list_log
 from duramen.log.ending import Ending, judge_rows
+from duramen.log.evidence import settled_digests
 from duramen.log.losses import read_losses
 from duramen.log.reader import Log
-from duramen.log.sidecar import DIRECTORY, Config, Sidecar, read_config, read_watermark
+from duramen.log.sidecar import DIRECTORY, Config, read_config, read_watermark
 from duramen.model import MAX_OFFSET
 
 ATTEMPTS = 10
@@ -96,10 +97,13 @@ class Source:
         with Log(path, format=format, disk=self.disk, **(options or _NO_OPTIONS)) as log:
             self.fmt: Format = log.codec
             self.format_state = self.files(*STATE_ROLES)
-            self._sealed = Sidecar(self.disk, path).sealed() if self.is_directory else {}
+            sealed = settled_digests(self.disk, path, self.fmt) if self.is_directory else {}
             self._mark = read_watermark(self.disk, path) if self.is_directory else None
             log.refresh()
             self.parts: list[Part] = self._map(log)
+            still = settled_digests(self.disk, path, self.fmt) if self.is_directory else {}
+            # Compaction may have replaced or emptied others meanwhile: what is mapped of those is whole, old or new.
+            self._sealed = {base: entry for base, entry in sealed.items() if still.get(base) == entry}
         self._last_offset = -1
 
     @property

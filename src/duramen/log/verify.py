@@ -21,6 +21,7 @@ from duramen.disk.base import Kind, map_if_there
 from duramen.errors import CorruptionError, StorageError
 from duramen.formats import Format, make
 from duramen.formats.base import Role, Severity
+from duramen.log import change
 from duramen.log.compaction.state import read_state
 from duramen.log.directory import (
     Directory,
@@ -97,7 +98,7 @@ def _check_listed(disk: Disk, path: str, fmt: Format, progress: Progress | None,
 def list_settled(disk: Disk, path: str, fmt: Format) -> Directory:
     """The files of a log; the last segment only up to what is acknowledged while a writer goes on with it: what lies
     behind changes while it is read, or is gone a moment later."""
-    directory = list_log(disk, path, fmt)
+    directory = _list(disk, path, fmt)
     for _ in range(_PATIENCE):
         mark = read_watermark(disk, path) if disk.kind(path) == Kind.DIRECTORY else None
         if mark is None or not mark.is_open or not directory.segments:
@@ -109,8 +110,14 @@ def list_settled(disk: Disk, path: str, fmt: Format) -> Directory:
             last = replace(last, segment=replace(last.segment, size_bytes=mark.position), is_growing=True)
             return replace(directory, segments=[*others, last])
         time.sleep(_PATIENCE_S)  # it is about to begin a new segment, or has done so since they were listed
-        directory = list_log(disk, path, fmt)
+        directory = _list(disk, path, fmt)
     return directory
+
+
+def _list(disk: Disk, path: str, fmt: Format) -> Directory:
+    """The files as a change that was decided, and may be half done, leaves them."""
+    replaced, removed = change.unsettled(disk, path)
+    return list_log(disk, path, fmt).without(removed).changing(replaced)
 
 
 def verify_segment(
@@ -160,7 +167,7 @@ class Verifier(SegmentVerifier):
         """The report of the whole log from those of all its segments, in order, and what can be seen only from above:
         how they follow each other, and the files that belong to none of them."""
         previous: SegmentReport | None = None
-        for report, findings in self._still_there(checked):
+        for report, findings in self._still_there(self._as_compacted(checked)):
             self.report.segments.append(report)
             self.report.findings += findings
             if previous is not None:
@@ -183,6 +190,32 @@ class Verifier(SegmentVerifier):
         self._explain()
         process_counters.found_damage(sum(one.severity == Severity.DAMAGE for one in self.report.findings))
         return self.report
+
+    def _as_compacted(self, checked: Sequence[Checked | StorageError]) -> Sequence[Checked | StorageError]:
+        """Compaction may put other files in the place of segments while they are looked at. Where it did, and something
+        was found: the log as it is now, with what was checked of all segments that are still the same."""
+        for _ in range(_PATIENCE):
+            if all(_is_sound(one) for one in checked):
+                break
+            evidence = Evidence(self._disk, self.report.path, self._fmt)
+            if not self._evidence.is_outdated_by(evidence):
+                break
+            known = {
+                self._identity(files): one
+                for files, one in zip(self._directory.segments, checked, strict=True)
+                if _is_sound(one)
+            }
+            self._evidence, self._directory = evidence, list_settled(self._disk, self.report.path, self._fmt)
+            again, last = self.counted_by(lambda _bytes: None), len(self._directory.segments) - 1
+            checked = [
+                known.get(self._identity(files)) or again.check_or_miss(files, is_last=number == last)
+                for number, files in enumerate(self._directory.segments)
+            ]
+        return checked
+
+    def _identity(self, files: SegmentFiles) -> tuple[object, ...]:
+        """What tells a segment from another one in its place."""
+        return files.segment, files.is_growing, self._evidence.sealed.get(-1 if files.base is None else files.base)
 
     def _still_there(self, checked: Sequence[Checked | StorageError]) -> Iterator[Checked]:
         """Without the segments that were removed from the log's beginning meanwhile: what is read from now on, the
@@ -314,6 +347,10 @@ class Verifier(SegmentVerifier):
             action = _COMMAND.sub(lambda found: f"`duramen {found[1]}{found[2]} {root}`", finding.action)
             explained.append(finding if action == finding.action else replace(finding, action=action))
         self.report.findings = explained
+
+
+def _is_sound(checked: Checked | StorageError) -> bool:
+    return not isinstance(checked, StorageError) and all(one.severity == Severity.NOTE for one in checked.findings)
 
 
 def _known(finding: Finding, losses: Sequence[KnownLoss]) -> Finding:

@@ -42,6 +42,7 @@ class Window:
         max_bytes: int | None,
     ) -> None:
         self._log = log
+        self._generation = log.generation
         if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
             raise UsageError(f"{log.format} records have no time", path=log.path)
         self._from_us = None if from_time is None else checked_us(from_time)
@@ -98,6 +99,8 @@ class Window:
         """Everything from the next offset to the present end of the log."""
         log = self._log
         bases = log._bases
+        if log.generation != self._generation:
+            raise log.replaced()
         if not bases or self._done():
             return
         if self._has_passed and bases[0] > self._next:

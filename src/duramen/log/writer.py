@@ -452,6 +452,9 @@ class WritableLog(Log):
 
     # --- reading
 
+    def _present_identity(self) -> None:
+        """Nobody replaces a log whose lock is held."""
+
     def _first_look(self) -> None:
         """Recovery has looked already; who reads will look again."""
         self._directory, self._bases = Directory(self.path, [], [], [], []), []

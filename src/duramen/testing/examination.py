@@ -130,8 +130,12 @@ def _same_bytes(one: bytes, other: bytes) -> int:
 
 
 def _read_only(disk: SimulatedDisk, run: Run) -> list[Stored]:
-    """What a reader sees who comes before recovery."""
-    return _read_up_to_damage(disk, run, {} if has_config(disk) else run.options)
+    """What a reader sees who comes before recovery. Where the sidecar tells it what was durable, an unfinished write is
+    no damage to it."""
+    if not has_config(disk):
+        return _read_up_to_damage(disk, run, run.options)
+    with Log(ROOT, disk=disk) as log:
+        return read_all(log)
 
 
 def _read_bare(before: Mapping[str, bytes], run: Run) -> tuple[list[Stored], bool]:

@@ -5,7 +5,7 @@ does it again. After every operation of the disk a moment is kept. At each of th
 must hold:
 
 - a live reader, and one that comes before recovery, sees the log as it was before a segment was removed or swapped, or
-  as it is afterwards: never half a segment, never a hole that was not decided on;
+  as it is afterwards: never half a segment, never a hole that was not decided on; and `verify` finds no damage;
 - recovery ends in one of these states, too, and `verify` finds nothing; an append gets the next offset;
 - once a call has returned, nothing that it removed comes back, and nothing that it left is missing.
 """
@@ -159,6 +159,9 @@ class Life:
     def _examine(self, crashed: SimulatedDisk, moment: Moment) -> None:
         with Log(ROOT, disk=crashed.clone()) as reader:
             self._one_of(records_of(reader), moment, "a reader before recovery")
+        for finding in verify(ROOT, disk=crashed.clone()).findings:
+            if finding.severity == Severity.DAMAGE:
+                raise BrokenPromiseError(f"before recovery verify finds {finding.code}: {finding.message}")
         disk = crashed.clone()
         clones: list[SimulatedDisk] = []
         disk.on_operation = lambda _number, _operation: clones.append(disk.clone())
