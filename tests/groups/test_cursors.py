@@ -16,6 +16,8 @@ from duramen.errors import CorruptionError, StorageError, UsageError
 from duramen.groups.cursors import cursors
 from duramen.groups.log import ConsumableLog, ConsumableWritableLog
 from duramen.log.names import check_name, decode_name, encode_name
+from duramen.log.recovery import Case
+from duramen.log.verify import verify
 from tests.groups.logs import FORMATS, make_log
 
 HOSTILE = [
@@ -210,6 +212,39 @@ def test_a_crash_anywhere_leaves_the_old_or_the_new_position() -> None:
         for pattern in patterns():
             with ConsumableLog("/log", disk=image.crash(pattern)) as crashed:
                 assert crashed.cursor("a").load() in allowed
+
+
+def test_a_torn_beginning_of_a_segment_costs_no_cursor() -> None:
+    """An osiris segment begins with all cursors. Where that was longer than a sector and torn, the log did not open, or
+    the cursors were gone with the next append."""
+    disk = SimulatedDisk()
+    log = ConsumableWritableLog("/log", disk=disk, format="osiris")
+    log.append(b"one")
+    names = [f"a cursor with a long name {number}" for number in range(40)]
+    for name in names:
+        log.cursor(name).store(1)
+    clones = []
+    disk.on_operation = lambda _number, _operation: clones.append(disk.clone())
+    log.seal()
+    disk.on_operation = None
+    seen: set[bytes] = set()
+    cases = set()
+    for number, clone in enumerate(clones):
+        for left in (clone.crash(pattern) for pattern in patterns(number, 12)):
+            if left.digest() in seen:
+                continue
+            seen.add(left.digest())
+            with ConsumableLog("/log", disk=left.clone()) as reader:
+                assert [record.value for record in reader.scan()] == [b"one"]
+                assert len(reader.cursors()) == len(names)
+            assert verify("/log", disk=left.clone()).ok
+            with ConsumableWritableLog("/log", disk=left) as log:
+                cases |= {step.case for step in log.recovery}
+                log.append(b"two")
+                assert sorted(cursor.name for cursor in log.cursors()) == sorted(names)
+                assert [record.value for record in log.scan()] == [b"one", b"two"]
+            assert verify("/log", disk=left).ok
+    assert Case.NEVER_BEGUN in cases
 
 
 def test_a_new_segment_without_its_beginning_hides_no_cursor_from_a_reader() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
 import duramen
-from duramen.disk.faulty import FaultyDisk, parse_faults
+from duramen.disk.faulty import CHANGING, Fault, FaultyDisk, parse_faults
 from duramen.errors import DuramenError, LockedError, OffsetError, StorageError, UsageError
+from duramen.formats.base import Severity
 from duramen.log import change
 from duramen.log.change import NAME, Change, pending
 from duramen.log.compaction.compact import Compaction, Compactor
@@ -22,9 +25,10 @@ from duramen.log.reader import Log
 from duramen.log.retention import Retention
 from duramen.log.sidecar import DIRECTORY, replace_file
 from duramen.log.transaction import Part, _Appending, commit_batch
+from duramen.log.verify import verify
 from duramen.log.writer import WritableLog
 from duramen.metrics import snapshot
-from duramen.testing import SimulatedDisk
+from duramen.testing import CrashPattern, SimulatedDisk
 
 KEYED = Compaction(key="delimiter:=")
 
@@ -166,6 +170,34 @@ def test_who_comes_while_compaction_reads_is_heard(tmp_path: Path, comes: str) -
         assert [record.offset for record in log.scan()] == [1, 3, 4, 5, 6, 7]
         assert (report.records_before, report.records_after) == (8, 6)
         assert log.disk.kind(f"{log.path}/{DIRECTORY}/compacting") != "directory"
+
+
+@pytest.mark.parametrize(("format", "late"), [("durable-log", False), ("durable-log", True), ("keratin", True)])
+def test_every_change_of_a_compaction_fails_once(format: str, late: bool) -> None:
+    """Behind its decision a failure took away the new segments, which the next writer needs to finish: the log did not
+    open any more."""
+    made = SimulatedDisk()
+    with WritableLog("/log", disk=made, format=format) as log:
+        for number in range(2):
+            log.append_batch([b"a=%d" % number, b"%d=" % number])
+            log.seal()
+    counted = FaultyDisk(made.clone(), keep_history=True)
+    log = WritableLog("/log", disk=counted)
+    opened = len(counted.history)
+    log.compact(KEYED)
+    for call in range(opened + 1, len(counted.history) + 1):
+        if counted.history[call - 1].split()[0] not in CHANGING:
+            continue
+        disk = made.clone()
+        log = WritableLog("/log", disk=FaultyDisk(disk, [Fault(None, call=call, error=errno.EIO, late=late)]))
+        with contextlib.suppress(StorageError):
+            log.compact(KEYED)
+        with contextlib.suppress(DuramenError):
+            log.close()
+        for left in (disk.clone(), disk.crash(CrashPattern("lost", "lost"))):
+            with WritableLog("/log", disk=left) as log:
+                assert {b"a=1", b"0=", b"1="} <= {record.value for record in log.scan()}
+            assert [found for found in verify("/log", disk=left).findings if found.severity != Severity.NOTE] == []
 
 
 def test_a_close_ends_a_compaction_and_waits_for_it(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from duramen.formats.base import SCAN_RECORDS, Cursor, Role, Rows, columns_for, 
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
+from duramen.log.beginning import has_not_begun
 from duramen.log.directory import Directory, format_at, list_log, refuse_foreign_sidecar
 from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.holds import Need
@@ -211,9 +212,11 @@ class Log:
         if not directory.segments:
             return directory
         files = directory.segments[-1]
-        path = directory.full(files.segment.path)
+        data = self.disk.map(directory.full(files.segment.path)).data
+        if watermark.base < (files.base or 0) and self._has_not_begun(directory, data, watermark):
+            return directory.up_to(files.base or 0, 0)
         try:
-            segment = self.codec.open_segment(self.disk.map(path).data, files.base)
+            segment = self.codec.open_segment(data, files.base)
         except IncompleteHeaderError:
             return directory.up_to(files.base or 0, 0)
         cursor = segment.start
@@ -230,6 +233,16 @@ class Log:
         if end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION) and not is_unfinished(end, segment, watermark):
             return directory
         return directory.up_to(files.base or 0, end.position)
+
+    def _has_not_begun(self, directory: Directory, data: memoryview, watermark: Watermark) -> bool:
+        if len(directory.segments) < 2:
+            return False
+        before = directory.segments[-2]
+        try:
+            previous = self.codec.open_segment(self.disk.map(directory.full(before.segment.path)).data, before.base)
+        except CorruptionError:
+            return False
+        return has_not_begun(self.codec, data, directory.segments[-1].base or 0, previous, watermark)
 
     def _without_unfinished_batch(self, directory: Directory, next_offset: int) -> Directory:
         """A batch is being written over several segments: none of it is there yet."""

@@ -23,6 +23,7 @@ from duramen.formats import Format
 from duramen.formats.base import Cursor, IndexBuilder, Role, Rows, Segment
 from duramen.kernel.layout import Stop
 from duramen.log.active import ActiveSegment
+from duramen.log.beginning import has_not_begun
 from duramen.log.directory import SUBDIRECTORIES, Directory, LogFile, SegmentFiles, list_log, refuse_foreign_sidecar
 from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.journal import refuse_unfinished
@@ -329,6 +330,8 @@ class Recovery:
         if before is not None and self._watermark is None:
             # Another program's log. What it is written in shows better in a segment that cannot be torn.
             self._fmt = self._fmt.continuing(self._open(before))
+        if has_not_begun(self._fmt, data, base, None if before is None else self._open(before), self._watermark):
+            return self._begin_anew(files, base, data, mark, before)
         try:
             segment = self._fmt.open_segment(data, base)
         except IncompleteHeaderError:

@@ -168,7 +168,8 @@ class Compactor:
             with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
                 until = self._compact(directory, found, spill, writer)
         finally:
-            if writer is not None:
+            # A change that was decided and failed half-way needs what lies there: who opens the log next finishes it.
+            if writer is not None and not writer.is_poisoned:
                 with contextlib.suppress(DuramenError):  # the next one removes it
                     remove_tree(writer.disk, posixpath.join(writer.path, STAGING))
         if not report.changed:
