@@ -78,7 +78,9 @@ TABLE: dict[Case, Rule] = {
         "copy the bytes aside, cut them",
     ),
     Case.NEVER_BEGUN: Rule(
-        "the last segment has no whole file header, and no record in it was ever durable", "begin it anew"
+        "the last segment has no whole file header, or not all of what it begins with, and no record in it was ever "
+        "durable",
+        "begin it anew",
     ),
     Case.CONTINUED: Rule(
         "the last segment is sealed, all of it is there, and another program went on behind it",
