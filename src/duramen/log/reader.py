@@ -75,7 +75,8 @@ class Log:
         self.disk = disk if disk is not None else PosixDisk()
         self.path = path
         self.is_directory = self.disk.kind(path) == Kind.DIRECTORY
-        self._identity = self._present_identity()
+        self._opened_identity = self._identity = self._present_identity()
+        """Which log this is: the one that was opened, and the one of the last look."""
         self.generation = 0
         """How often another log has taken this one's place, which a transaction that replaces it does."""
         self.codec = format_at(self.disk, path, format, options)
@@ -86,7 +87,6 @@ class Log:
         self._guard = threading.RLock()
         self._closed = False
         self._page: Page | None = None
-        self._made_ms = self._making()
         self._first_look()
 
     # --- what is there
@@ -95,24 +95,11 @@ class Log:
         self.refresh()
         refuse_foreign_sidecar(self.disk, self.path, self.codec, self._directory)
 
-    def _making(self) -> int | None:
-        """When the log was made, as far as its sidecar says."""
-        try:
-            config = read_config(self.disk, self.path) if self.is_directory else None
-        except (CorruptionError, StorageError):  # for `verify` to tell, or gone a moment ago
-            return None
-        return None if config is None else config.created_ms
-
-    def is_replaced(self) -> bool:
-        """Whether this log was deleted, and another one made in its place: what this object has read is of the old
-        one."""
-        return self._made_ms is not None and self._making() not in (None, self._made_ms)
-
     def refresh(self) -> None:
         """Look at the directory again: segments may have come, grown or gone, or a transaction replaced all of them."""
         with self._guard:
             self._directory = self._list()
-            while self._is_replaced():
+            while self._is_replaced_since():
                 self._identity = self._present_identity()
                 self.generation += 1
                 self.close_segments()
@@ -134,9 +121,15 @@ class Log:
             return None  # whoever needs what it says is told
         return None if config is None else (config.format, config.created_ms)
 
-    def _is_replaced(self) -> bool:
-        """Whether another log has taken this one's place since the last look. To be asked after it: that is when the
-        files that were seen are those of one log."""
+    def is_replaced(self) -> bool:
+        """Whether another log is in the place of the one that was opened: it was deleted and made anew, or a
+        transaction replaced it."""
+        opened = self._opened_identity
+        return opened is not None and self._present_identity() not in (None, opened)
+
+    def _is_replaced_since(self) -> bool:
+        """Whether that happened since the last look. To be asked after it: that is when the files that were seen are
+        those of one log."""
         now = self._present_identity() if self._identity is not None else None
         return now is not None and now != self._identity
 
@@ -573,7 +566,7 @@ class Log:
             opened = self._open.get(base)
             if opened is None:
                 opened = OpenSegment(self, self._directory.segments[number], number == len(self._bases) - 1)
-                if self._is_replaced():
+                if self._is_replaced_since():
                     opened.close()
                     raise self.replaced()
                 self._open[base] = opened

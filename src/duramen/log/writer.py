@@ -452,8 +452,8 @@ class WritableLog(Log):
 
     # --- reading
 
-    def _present_identity(self) -> None:
-        """Nobody replaces a log whose lock is held."""
+    def _is_replaced_since(self) -> bool:
+        return False  # nobody replaces a log whose lock is held
 
     def _first_look(self) -> None:
         """Recovery has looked already; who reads will look again."""
