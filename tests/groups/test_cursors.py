@@ -240,6 +240,8 @@ def test_a_torn_beginning_of_a_segment_costs_no_cursor() -> None:
             assert verify("/log", disk=left.clone()).ok
             with ConsumableWritableLog("/log", disk=left) as log:
                 cases |= {step.case for step in log.recovery}
+                chunk_time_ms = int.from_bytes(left.map(log.segments[-1].path).data[8 + 8 : 8 + 16], "big")
+                assert chunk_time_ms > 1_700_000_000_000, "a search by time goes by the first chunk of a segment"
                 log.append(b"two")
                 assert sorted(cursor.name for cursor in log.cursors()) == sorted(names)
                 assert [record.value for record in log.scan()] == [b"one", b"two"]

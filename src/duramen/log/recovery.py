@@ -158,10 +158,12 @@ class Recovery:
         fmt: Format,
         sidecar: Sidecar,
         *,
+        now_us: int,
         cut_damage: bool = False,
         settled: Pending | None = None,
     ) -> None:
         self._disk = disk
+        self._now_ms = now_us // 1000
         self._root = root
         self._fmt = fmt
         self._sidecar = sidecar
@@ -358,8 +360,9 @@ class Recovery:
         fmt = self._fmt if previous is None else self._fmt.continuing(previous)
         file = self._disk.open(path)
         file.truncate(0)
-        active = ActiveSegment(self._disk, self._root, fmt, base, file, Cursor(0, base - 1), fmt.index_builder(base, 0))
-        active.begin(fmt.begin_segment(base, 0, previous))
+        index = fmt.index_builder(base, self._now_ms)
+        active = ActiveSegment(self._disk, self._root, fmt, base, file, Cursor(0, base - 1), index)
+        active.begin(fmt.begin_segment(base, self._now_ms, previous))
         self._disk.sync_directory(posixpath.dirname(path))
         last_us = self._last_us(self._directory.segments[:-1])
         return Recovered(

@@ -136,7 +136,10 @@ class WritableLog(Log):
     ) -> Format:
         """The format with the options that it has from here on."""
         began = time.perf_counter()
-        recovered = Recovery(disk, path, fmt, self._sidecar, cut_damage=cut_damage, settled=settled).run()
+        recovery = Recovery(
+            disk, path, fmt, self._sidecar, now_us=self._now_us(), cut_damage=cut_damage, settled=settled
+        )
+        recovered = recovery.run()
         cuts = sum(step.case in CUTS for step in recovered.steps)
         process_counters.recovered(time.perf_counter() - began, cuts)
         fmt = recovered.fmt
