@@ -117,4 +117,5 @@ def test_nobody_waits_for_somebody_who_is_gone(limits: GroupLimits) -> None:
             assert commit.submit(Request("afterwards", 1, 1)) == "done"
     finally:
         sys.settrace(before)
-    assert hits > 20, "it was interrupted in many places"  # Python 3.13 traces half as many of them as 3.11
+    least = 60 if sys.version_info < (3, 12) else 20  # later versions trace fewer places
+    assert hits > least, "it was interrupted in many places"

@@ -9,9 +9,11 @@ state is there again, and who only looks takes it for empty. Doubt counts as dam
 from __future__ import annotations
 
 from duramen import kernel
+from duramen.disk import Disk
 from duramen.errors import CorruptionError
 from duramen.formats import Format
 from duramen.formats.base import SECTOR_BYTES, Segment
+from duramen.log.directory import Directory
 from duramen.log.sidecar import Watermark
 
 
@@ -27,3 +29,15 @@ def has_not_begun(fmt: Format, data: memoryview, base: int, previous: Segment | 
     except CorruptionError:
         return kernel.is_zero(data, 0, min(SECTOR_BYTES, len(data)))  # not damaged: it did not arrive
     return segment.scan(segment.start, max_records=1).end.position == segment.start.position
+
+
+def last_has_not_begun(disk: Disk, directory: Directory, fmt: Format, data: memoryview, mark: Watermark | None) -> bool:
+    """The same for the last segment of a directory, whose bytes are ``data``."""
+    if len(directory.segments) < 2:
+        return False
+    before, last = directory.segments[-2:]
+    try:
+        previous = fmt.open_segment(disk.map(directory.full(before.segment.path)).data, before.base)
+    except CorruptionError:
+        return False
+    return has_not_begun(fmt, data, last.base or 0, previous, mark)

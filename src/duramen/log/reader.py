@@ -29,7 +29,7 @@ from duramen.formats.base import SCAN_RECORDS, Cursor, Role, Rows, columns_for, 
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
 from duramen.log import change, pending
-from duramen.log.beginning import has_not_begun
+from duramen.log.beginning import last_has_not_begun
 from duramen.log.directory import Directory, format_at, list_log, refuse_foreign_sidecar
 from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.holds import Need
@@ -206,7 +206,8 @@ class Log:
             return directory
         files = directory.segments[-1]
         data = self.disk.map(directory.full(files.segment.path)).data
-        if watermark.base < (files.base or 0) and self._has_not_begun(directory, data, watermark):
+        is_behind = watermark.base < (files.base or 0)
+        if is_behind and last_has_not_begun(self.disk, directory, self.codec, data, watermark):
             return directory.up_to(files.base or 0, 0)
         try:
             segment = self.codec.open_segment(data, files.base)
@@ -226,16 +227,6 @@ class Log:
         if end.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION) and not is_unfinished(end, segment, watermark):
             return directory
         return directory.up_to(files.base or 0, end.position)
-
-    def _has_not_begun(self, directory: Directory, data: memoryview, watermark: Watermark) -> bool:
-        if len(directory.segments) < 2:
-            return False
-        before = directory.segments[-2]
-        try:
-            previous = self.codec.open_segment(self.disk.map(directory.full(before.segment.path)).data, before.base)
-        except CorruptionError:
-            return False
-        return has_not_begun(self.codec, data, directory.segments[-1].base or 0, previous, watermark)
 
     def _without_unfinished_batch(self, directory: Directory, next_offset: int) -> Directory:
         """A batch is being written over several segments: none of it is there yet."""

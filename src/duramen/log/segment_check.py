@@ -19,7 +19,7 @@ from duramen.formats import Format
 from duramen.formats.base import Cursor, Problem, Role, Rows, Segment, Severity
 from duramen.formats.index import Index
 from duramen.kernel.layout import Stop
-from duramen.log.beginning import has_not_begun
+from duramen.log.beginning import last_has_not_begun
 from duramen.log.directory import Directory, SegmentFiles, list_log
 from duramen.log.ending import End, Ending, is_unfinished, judge_rows
 from duramen.log.evidence import Evidence
@@ -98,8 +98,11 @@ class SegmentVerifier:
             error.path = error.path or path
             raise
         except CorruptionError as error:
-            is_torn = isinstance(error, IncompleteHeaderError) or self._has_not_begun(files, data)
-            self._bad_header(report, error, is_torn=is_last and is_torn)
+            is_torn = is_last and (
+                isinstance(error, IncompleteHeaderError)
+                or last_has_not_begun(self._disk, self._directory, self._fmt, data, self._evidence.watermark)
+            )
+            self._bad_header(report, error, is_torn=is_torn)
             self._progress(report.size_bytes)
             return report
         report.base_offset, report.dialect = segment.base_offset, segment.dialect
@@ -114,18 +117,6 @@ class SegmentVerifier:
         self.report.findings += self._evidence.of_sealed(report, data, digest, is_growing=files.is_growing)
         self.report.findings += self._evidence.of_watermark(report)
         return report
-
-    def _has_not_begun(self, files: SegmentFiles, data: memoryview) -> bool:
-        """Whether the last segment is a part of what it was to begin with."""
-        before = [each for each in self._directory.segments if (each.base or 0) < (files.base or 0)]
-        if not before:
-            return False
-        raw = self._disk.map(self._directory.full(before[-1].segment.path)).data
-        try:
-            previous = self._fmt.open_segment(raw, before[-1].base)
-        except CorruptionError:
-            return False
-        return has_not_begun(self._fmt, data, files.base or 0, previous, self._evidence.watermark)
 
     def _bad_header(self, report: SegmentReport, error: CorruptionError, *, is_torn: bool) -> None:
         report.ending = Ending.TORN if is_torn else Ending.DAMAGE

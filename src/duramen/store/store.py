@@ -275,11 +275,8 @@ class Store:
 
     def _free(self, path: str) -> str:
         """A name for what is being made or removed, beside its place."""
-        for number in count():
-            unfinished = f"{path}{layout.UNFINISHED}{number}"
-            if self._disk.kind(unfinished) == Kind.MISSING:
-                return unfinished
-        raise AssertionError
+        names = (f"{path}{layout.UNFINISHED}{number}" for number in count())
+        return next(name for name in names if self._disk.kind(name) == Kind.MISSING)
 
     def _remove_tree(self, path: str) -> None:
         for name, _ in self._disk.list(path):
