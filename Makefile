@@ -8,13 +8,15 @@ VENV := .venv
 BIN  := $(VENV)/bin
 ASAN := build/asan
 
-EXTRAS      := test lint spark lake docs
+# The browser tests run wherever a Chromium is found.
+CHROMIUM    := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+EXTRAS      := test lint spark lake docs $(if $(CHROMIUM),browser)
 KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
 BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark interop browser sanitize docs docs-serve dist clean
+.PHONY: help build check lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark flips files interop browser sanitize docs docs-serve dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +78,14 @@ lint: build ## ruff, mypy, the layer contracts and the compiler's warnings
 	$(BIN)/lint-imports --no-logo
 	$(CC) -std=c11 -fsyntax-only -Wall -Wextra -Werror $(filter %.c,$(KERNEL))
 
+SINCE ?= main
+check: build ## in a minute: ruff, layers, types and the fast tests of what changed since main (SINCE=main)
+	$(BIN)/ruff check -q
+	$(BIN)/ruff format --check -q
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/dmypy run --timeout 3600
+	$(BIN)/python -m tests.changed --since $(SINCE) -n 2 --dist loadgroup
+
 test: lint ## lint, then all tests (PYTEST_ARGS="-k crc" narrows them)
 	$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
@@ -96,7 +106,7 @@ fuzz: build $(VENV)/.fuzz ## throw random bytes at the readers (SECONDS=60)
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
 torture: build ## crash writers, producers and consumers everywhere on a simulated disk (SECONDS=60)
-	$(BIN)/python -m duramen.testing.torture --seconds $(SECONDS)
+	$(BIN)/python -m tests.torture --seconds $(SECONDS)
 
 KILLS ?= 200
 kill: build ## kill real writers, producers and consumers at random moments (KILLS=200 each)
@@ -104,8 +114,14 @@ kill: build ## kill real writers, producers and consumers at random moments (KIL
 	$(BIN)/python -m tests.torture.kill_producers --kills $(KILLS)
 	$(BIN)/python -m tests.torture.kill_consumers --kills $(KILLS)
 
+flips: build ## flip single bits of logs and hold every verb to its promises (SECONDS=60; ALL=1: every case, about an hour)
+	$(BIN)/python -m tests.damage.flips $(if $(ALL),--all,--budget $(SECONDS))
+
+files: build ## exchange, double and empty the files of logs, repair and undo (CASES=200; ALL=1: every case, about four minutes)
+	$(BIN)/python -m tests.damage.files $(if $(ALL),,--budget $(or $(CASES),200))
+
 browser: build $(VENV)/.browser ## the page of `duramen serve` in a real chromium (root installs one from the distribution)
-	@command -v chromium chromium-browser google-chrome >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -q chromium
+	@test -n "$(CHROMIUM)" || test "$$(id -u)" != 0 || apt-get install -y -q chromium
 	$(BIN)/pytest tests/browser $(PYTEST_ARGS)
 
 kill-spark: KILLS := $(if $(filter command line environment,$(origin KILLS)),$(KILLS),50)
@@ -153,5 +169,5 @@ sanitize: $(ASAN)/venv/.built ## run the kernel tests under the address and unde
 	$(ASAN)/venv/bin/python -m pytest --capture=sys tests/kernel tests/test_fuzz.py $(PYTEST_ARGS)
 
 clean: ## remove the venv, builds and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .dmypy.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -36,6 +36,7 @@ SUBJECTS: dict[str, Subject] = {
     "memory": reading.memory,
     "batches": appending.batches,
     "singles": appending.singles,
+    "digest": appending.digest,
     "durable": syncing.durable,
     "peers": syncing.peers,
     "threads": syncing.threads,

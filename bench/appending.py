@@ -9,19 +9,23 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
 import duramen
 from bench import logs
 from bench.measure import Samples, take_turns
-from bench.report import Table, at_least, us
+from bench.report import Table, at_least, at_most, us
+from duramen import kernel
+from duramen.log.segments import active_segment
 
 COUNT = 1000
 BATCH_VALUE_BYTES = 1024
 SINGLE_VALUE_BYTES = 256
 BATCH_BAR = 0.8
 BATCHES_PER_FILE = 16
+DIGEST_BAR = 3
 
 
 def batches(scratch: Path, quick: bool) -> Iterator[Table]:
@@ -90,6 +94,55 @@ def _singles(scratch: Path, count: int) -> Iterator[list[str]]:
                 written.append(time.perf_counter() - middle)
         yield [name, us(appended.median), us(appended.percentile(99)), us(written.median), us(written.percentile(99))]
         shutil.rmtree(root)
+
+
+def digest(scratch: Path, quick: bool) -> Iterator[Table]:
+    yield Table(
+        "The digest of the active segment: its share of an append (%, of the time of all rounds)",
+        ["format", "one of 256 B, `write`", "bar", "1000 × 1 KiB, `write`", "bar", "1000 × 256 B, `fsync`", "bar"],
+        _digest(scratch, 200 if quick else 2_000),
+        "Formats whose own checksums cover every byte have no digest.",
+    )
+
+
+class _Timed:
+    """The kernel as `ActiveSegment` calls it, with a clock at the digest."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def crc32c(self, data: memoryview, crc: int = 0) -> int:
+        start = time.perf_counter()
+        found = kernel.crc32c(data, crc)
+        self.seconds += time.perf_counter() - start
+        return found
+
+
+def _digest(scratch: Path, rounds: int) -> Iterator[list[str]]:
+    (one,) = logs.values(1, SINGLE_VALUE_BYTES)
+    large, small = logs.values(COUNT, BATCH_VALUE_BYTES), logs.values(COUNT, SINGLE_VALUE_BYTES)
+    for name in logs.FORMATS:
+        if logs.codec(name, SINGLE_VALUE_BYTES).capabilities.covers_all:
+            continue
+        row = [name]
+        few = rounds // 10
+        for durability, data, times in (("write", one, rounds), ("write", large, few), ("fsync", small, few)):
+            clock = _Timed()
+            value_bytes = BATCH_VALUE_BYTES if data is large else SINGLE_VALUE_BYTES
+            more = {} if name == "fixed-slot" else {"segment_max_bytes": 1 << 30}
+            with open_log(scratch / "digest", name, value_bytes, durability, **more) as log:
+                append = log.append if isinstance(data, bytes) else log.append_batch
+                append(data)
+                with mock.patch.object(active_segment, "kernel", clock):
+                    start = time.perf_counter()
+                    for _ in range(times):
+                        append(data)
+                    seconds = time.perf_counter() - start
+            share = 100 * clock.seconds / seconds
+            what = f"{name}: the digest's share of an append of {'1' if data is one else COUNT} at `{durability}`, %"
+            row += [f"{share:.1f}", at_most(share, DIGEST_BAR, "%", what)]
+            shutil.rmtree(scratch / "digest")
+        yield row
 
 
 def open_log(root: Path, name: str, value_bytes: int, durability: str = "write", **more: Any) -> duramen.WritableLog:

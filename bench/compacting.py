@@ -21,7 +21,7 @@ import pyarrow as pa
 import duramen
 from bench.measure import one_core, peak_resident_bytes
 from bench.report import Table, at_least, at_most
-from duramen.log.compaction.compact import Compaction
+from duramen.log.maintain.compact import Compaction
 
 BAR_MB_S = 150
 MEMORY_BAR_MIB = 512

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from bench import logs
 from bench.measure import one_core, resident_anonymous_bytes
 from bench.report import Table, at_least, at_most
-from duramen.log.convert import Conversion
-from duramen.log.survey import FIELDS
+from duramen.log.transfer.convert import Conversion
+from duramen.log.transfer.loss_survey import FIELDS
 
 PAYLOAD_BYTES = 1024
 BAR_MB_S = 300

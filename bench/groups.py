@@ -17,8 +17,8 @@ import duramen
 from bench import logs
 from bench.measure import Samples
 from bench.report import Table, at_least, ms
-from duramen.formats.stroma_bulk import Bumped, Marked, Run, encode_runs
-from duramen.log.commit import GroupCommit, GroupLimits, Request
+from duramen.formats.stroma.columns import Bumped, Marked, Run, encode_runs
+from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 
 CONSUMERS = 8
 FETCH = 500

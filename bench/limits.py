@@ -13,7 +13,7 @@ from bench import logs
 from bench.appending import open_log
 from bench.measure import Crowd, Samples
 from bench.report import Table, ms
-from duramen.log.commit import GroupLimits
+from duramen.log.write.group_commit import GroupLimits
 
 THREADS = 32
 BATCH_RECORDS = 250

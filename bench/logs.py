@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from duramen.formats import Format, make
-from duramen.formats.base import Cursor, SegmentSummary
-from duramen.model import TIMESTAMP
+from duramen.formats import Format, ScanPosition, SegmentSummary, make
+from duramen.record import TIMESTAMP
 
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
 CREATED_MS = 1_700_000_000_000
@@ -54,7 +53,7 @@ def write(root: Path, name: str, payload_bytes: int, segment_bytes: int, segment
     for _ in range(segments):
         base, written = offset, 0
         header = fmt.segment_header(base, CREATED_MS)
-        cursor = Cursor(len(header), base - 1)
+        cursor = ScanPosition(len(header), base - 1)
         builder = fmt.index_builder(base, CREATED_MS)
         path = root / fmt.segment_path(base)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ from bench import logs
 from bench.measure import Samples
 from bench.report import Table, at_most, ms
 from duramen.disk import PosixDisk
-from duramen.disk.base import File
-from duramen.log import recovery
-from duramen.log.directory import Directory, list_log
+from duramen.disk.vfs import File
+from duramen.log.recover import recovery
+from duramen.log.segments.listing import Directory, list_log
 
 SEALED = (10, 1000)
 ACTIVE_MIB = (0, 1, 16, 64, 256)

@@ -17,7 +17,7 @@ from bench import logs
 from bench.measure import Samples, best_seconds, one_core, resident_anonymous_bytes
 from bench.report import Table, at_least, at_most
 from duramen import kernel
-from duramen.formats.base import Cursor, Segment
+from duramen.formats import ScanPosition, Segment
 from duramen.kernel import reference
 from duramen.kernel.layout import ChunkColumns, FrameColumns, Stop
 
@@ -93,12 +93,12 @@ def twin(scratch: Path, quick: bool) -> Iterator[Table]:
 
 def _twin() -> Iterator[list[str]]:
     from duramen.formats.durable_log import DIALECT as DURABLE
-    from duramen.formats.keratin import DIALECT as KERATIN
+    from duramen.formats.keratin.keratin import DIALECT as KERATIN
     from duramen.formats.rustlog import SPEC as RUSTLOG
 
     for name, dialect in (("durable-log", DURABLE), ("keratin", KERATIN), ("rustlog", RUSTLOG)):
         fmt = logs.codec(name, 256)
-        data = bytes(fmt.encode(logs.batch(fmt, 0, 2000, 256), Cursor(0, -1)).data)
+        data = bytes(fmt.encode(logs.batch(fmt, 0, 2000, 256), ScanPosition(0, -1)).data)
         columns = FrameColumns.empty(2000)
         yield _twin_row(
             name,
@@ -107,7 +107,7 @@ def _twin() -> Iterator[list[str]]:
         )
     fmt = logs.codec("osiris", 256)
     segment_bytes = fmt.segment_header(0, 0)
-    data = segment_bytes + bytes(fmt.encode(logs.batch(fmt, 0, 2000, 256), Cursor(len(segment_bytes), -1)).data)
+    data = segment_bytes + bytes(fmt.encode(logs.batch(fmt, 0, 2000, 256), ScanPosition(len(segment_bytes), -1)).data)
     chunks = ChunkColumns.empty(2000)
     start = len(segment_bytes)
     yield _twin_row(
@@ -117,7 +117,7 @@ def _twin() -> Iterator[list[str]]:
     )
     slots = bytes(
         logs.codec("fixed-slot", 256)
-        .encode(logs.batch(fmt, 0, 2000, 256).select(["offset", "value"]), Cursor(0, -1))
+        .encode(logs.batch(fmt, 0, 2000, 256).select(["offset", "value"]), ScanPosition(0, -1))
         .data
     )
     yield _twin_row(

@@ -15,8 +15,8 @@ from bench.appending import batch_bytes, open_log, raw_writer
 from bench.measure import Crowd, Samples, take_turns
 from bench.report import Table, at_least, ms
 from duramen.disk import PosixDisk
-from duramen.disk.base import write_all
-from duramen.log.sidecar import PAGE_BYTES
+from duramen.disk.vfs import write_all
+from duramen.sidecar.watermark import PAGE_BYTES
 
 COUNT = 1000
 VALUE_BYTES = 256

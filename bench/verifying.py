@@ -30,13 +30,12 @@ from bench import logs
 from bench.measure import one_core
 from bench.report import Table, at_least
 from duramen.disk import Mapped, PosixDisk
-from duramen.formats import Format
-from duramen.formats.base import Segment
+from duramen.formats import Format, Segment
 from duramen.kernel.layout import Columns, Stop, UInt32s
-from duramen.log.directory import list_log
-from duramen.log.parallel import PIECE_BYTES
-from duramen.log.pieces import STEP_BYTES, STEP_RECORDS, TO_THE_END, Piece, cut
-from duramen.log.report import Report
+from duramen.log.segments.listing import list_log
+from duramen.log.verify.ranges import STEP_BYTES, STEP_RECORDS, TO_THE_END, SegmentRange, cut_ranges
+from duramen.log.verify.report import Report
+from duramen.log.verify.threads import PIECE_BYTES
 
 BAR = 0.8
 SEGMENTS = 8
@@ -130,19 +129,19 @@ def scan_segments(fmt: Format, files: Iterable[tuple[str, int]]) -> None:
     for path, base in files:
         segment = fmt.open_segment(PosixDisk().map(path).data, base)
         room = room or segment.room(STEP_RECORDS)
-        _scan_piece(segment, Piece(segment.start, TO_THE_END, True), room, None)
+        _scan_piece(segment, SegmentRange(segment.start, TO_THE_END, True), room, None)
 
 
 def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
     """The same in as many threads as there are cores, in the pieces that `verify` makes; nothing is compared."""
     disk = PosixDisk()
     directory = list_log(disk, root, fmt)
-    work: queue.SimpleQueue[tuple[Mapped, Segment, Piece, bool]] = queue.SimpleQueue()
+    work: queue.SimpleQueue[tuple[Mapped, Segment, SegmentRange, bool]] = queue.SimpleQueue()
     for files in directory.segments:
         mapped = disk.map(directory.full(files.segment.path))
         segment = fmt.open_segment(mapped.data, files.base)
-        whole = [Piece(segment.start, TO_THE_END, True)]
-        for piece in cut(disk, directory, files, fmt, PIECE_BYTES) or whole:
+        whole = [SegmentRange(segment.start, TO_THE_END, True)]
+        for piece in cut_ranges(disk, directory, files, fmt, PIECE_BYTES) or whole:
             work.put((mapped, segment, piece, digests and files is not directory.segments[-1]))
     del mapped, segment
 
@@ -153,7 +152,7 @@ def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
                 mapped, segment, piece, with_digests = work.get_nowait()
                 room = room or segment.room(STEP_RECORDS)
                 _scan_piece(segment, piece, room, np.zeros(2, np.uint32) if with_digests else None)
-                mapped.let_go(piece.start.position, len(segment.buf) if piece.is_last else piece.stop)
+                mapped.release(piece.start.position, len(segment.buf) if piece.is_last else piece.stop)
 
     threads = [threading.Thread(target=take) for _ in range(_cores())]
     for thread in threads:
@@ -162,7 +161,7 @@ def scan_in_threads(fmt: Format, root: str, *, digests: bool = False) -> None:
         thread.join()
 
 
-def _scan_piece(segment: Segment, piece: Piece, room: Columns | None, digests: UInt32s | None) -> None:
+def _scan_piece(segment: Segment, piece: SegmentRange, room: Columns | None, digests: UInt32s | None) -> None:
     cursor = piece.start
     stop = len(segment.buf) if piece.is_last else piece.stop
     while cursor.position < stop:

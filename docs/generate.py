@@ -1,8 +1,9 @@
 """Makes the reference pages that the code already knows: ``python -m docs.generate``.
 
-Writes docs/reference/{cli,options,errors,metrics}.md, and with ``--check`` only says which of them are out of date
-(exit code 1). What a verb, an error or a metric means is taken from where it is defined; only the meaning of an option
-is kept here, and one without stops the run. The Python names are shown by mkdocstrings: see reference/api.md.
+Writes docs/reference/{cli,options,errors,metrics}.md and the table in docs/recovery.md; with ``--check`` it only prints
+which of them are out of date (exit code 1). What a verb, an error, a metric or a case means is taken from where it is
+defined; only the meaning of an option is kept here, and an option without one stops the run. mkdocstrings shows the
+Python names: see reference/api.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -20,13 +22,13 @@ import typer
 from duramen import errors
 from duramen.cli import main as cli
 from duramen.formats import FORMATS
-from duramen.formats.base import Format
-from duramen.formats.keratin_manifest import Manifest
-from duramen.formats.osiris import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, SUB_BATCH_RECORDS
-from duramen.formats.osiris_chunk import MAX_UNCOMPRESSED_BYTES
+from duramen.formats.keratin.manifest import Manifest
+from duramen.formats.osiris.chunk import MAX_UNCOMPRESSED_BYTES
+from duramen.formats.osiris.osiris import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, SUB_BATCH_RECORDS
 from duramen.formats.rustlog import INDEX_INTERVAL_RECORDS
-from duramen.log import convert as _convert  # noqa: F401  # it defines an error
-from duramen.log.writer import WritableLog
+from duramen.log.recover import markdown_table
+from duramen.log.transfer import convert as _convert  # noqa: F401  # it defines an error
+from duramen.log.write.writable_log import WritableLog
 from duramen.metrics.declared import METRICS
 
 PAGES = Path(__file__).parent / "reference"
@@ -41,7 +43,7 @@ class Verb(typing.NamedTuple):
 
 
 def verbs(app: typer.Typer, prefix: str = "duramen") -> Iterator[Verb]:
-    """Every verb in the order of ``duramen --help``, those of groups behind the others."""
+    """Every verb in the order of ``duramen --help``, those of groups after the others."""
     for command in app.registered_commands:
         assert command.callback is not None
         yield Verb(f"{prefix} {command.name}", command.callback)
@@ -52,19 +54,42 @@ def verbs(app: typer.Typer, prefix: str = "duramen") -> Iterator[Verb]:
 
 def cli_page() -> str:
     listed = list(verbs(cli.app))
+    shared = shared_options(listed)
     lines = [
         NOTE,
         "# Command line\n",
-        "Every verb has `--help`. Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug",
-        "of duramen, with a traceback to report; 130 after ctrl-C, 143 after SIGTERM. Wherever a verb takes a log it",
-        "takes `ROOT#topic/partition`, too.\n",
-        "| verb | does |",
-        "|---|---|",
-        *(f"| [`{verb.name}`](#{verb.name.replace(' ', '-')}) | {cell(about(verb)[0])} |" for verb in listed),
+        "Every verb has `--help`. Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write, 70 a",
+        "bug in duramen (with a traceback to report), 130 Ctrl-C, 143 SIGTERM. Every verb that takes a log also takes",
+        "`ROOT#topic/partition`.\n",
+        *("- " + ", ".join(map(link, part)) for part in (listed[:12], listed[12:20], listed[20:])),
         "",
-        *(line for verb in listed for line in section(verb)),
+        "Options that several verbs share:\n",
+        *(item(one) for one in shared),
+        "",
+        *(line for verb in listed for line in section(verb, shared)),
     ]
     return "\n".join(lines)
+
+
+def link(verb: Verb) -> str:
+    return f"[{verb.name.removeprefix('duramen ')}](#{verb.name.replace(' ', '-')})"
+
+
+Parameter = tuple[str, str, str]
+"""An argument or option: name, default, help."""
+
+
+def shared_options(listed: list[Verb]) -> list[Parameter]:
+    """The options that four verbs or more have, with the same default and help; the most common one of each name."""
+    counted = Counter(option for verb in listed for option in parameters(verb.function)[1])
+    by_name = {option[0]: option for option, count in reversed(counted.most_common()) if count >= 4}
+    return list(by_name.values())
+
+
+def item(parameter: Parameter) -> str:
+    name, default, text = parameter
+    ending = {"": "", "required": " Required."}.get(default, f" Default: {default}.")
+    return f"- `{name}`: {' '.join(text.split())}{ending}"
 
 
 def about(verb: Verb) -> list[str]:
@@ -72,7 +97,7 @@ def about(verb: Verb) -> list[str]:
     return [part.strip("\n") for part in (inspect.getdoc(verb.function) or "").split("\n\n")]
 
 
-def section(verb: Verb) -> Iterator[str]:
+def section(verb: Verb, shared: list[Parameter]) -> Iterator[str]:
     arguments, options = parameters(verb.function)
     usage = " ".join([verb.name, *(name for name, *_ in arguments), *(["[OPTIONS]"] if options else [])])
     yield f"## {verb.name}\n"
@@ -82,18 +107,20 @@ def section(verb: Verb) -> Iterator[str]:
             yield f"```text\n{paragraph[2:]}\n```\n"
         else:
             yield f"{prose(paragraph)}\n"
-    if arguments or options:
-        yield "| argument or option | default | |\n|---|---|---|"
-        for name, default, text in (*arguments, *options):
-            yield f"| `{cell(name)}` | {default} | {cell(text)} |"
+    if own := [one for one in (*arguments, *options) if one not in shared]:
+        yield from map(item, own)
         yield ""
+    if common := [name.split()[0] for name, *_ in (option for option in options if option in shared)]:
+        yield f"Shared: {', '.join(f'`{name}`' for name in common)}.\n"
 
 
-def parameters(function: Callable[..., Any]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+def parameters(function: Callable[..., Any]) -> tuple[list[Parameter], list[Parameter]]:
     """Arguments and options as (name, default, help)."""
     hints = typing.get_type_hints(function, include_extras=True)
     arguments, options = [], []
     for parameter in inspect.signature(function).parameters.values():
+        if hints[parameter.name] is typer.Context:
+            continue
         kind, *marks = typing.get_args(hints[parameter.name])
         info = next((mark for mark in marks if hasattr(mark, "param_decls")), None)
         if info is None or info.hidden:
@@ -105,7 +132,8 @@ def parameters(function: Callable[..., Any]) -> tuple[list[tuple[str, str, str]]
             required = default in (inspect.Parameter.empty, ...)
             arguments.append((name if required else f"[{name}]", shown(default), text))
         else:
-            names = ", ".join(info.param_decls or [f"--{parameter.name.replace('_', '-')}"])
+            first = [info.default] if isinstance(info.default, str) else []  # typer's reading of Annotated
+            names = ", ".join([*first, *(info.param_decls or [])] or [f"--{parameter.name.replace('_', '-')}"])
             options.append((f"{names}{value_of(kind, info.metavar)}", shown(default), text))
     return arguments, options
 
@@ -131,38 +159,55 @@ def shown(default: Any) -> str:
 
 # --- options of the formats
 
+SHARED = ("dialect", "segment_max_bytes", "segment_max_age_ms")
+
 MEANINGS: Mapping[str, tuple[str, str]] = {
-    "segment_max_bytes": ("", "when a new segment is begun, by size"),
-    "segment_max_age_ms": ("", "when a new segment is begun, by the age of its first record"),
-    "index_stride_bytes": (f"{Manifest.index_stride_bytes:,}", "an index entry after so many bytes of records"),
-    "max_open_segments": (f"{Manifest.max_open_segments}", "a number that the manifest carries for Keratin itself"),
-    "index_interval_records": (f"{INDEX_INTERVAL_RECORDS}", "an index entry for each so many records"),
-    "header_bytes": ("20", "20 as the document says, or 12 as the program writes (then records have no time)"),
-    "chunk_version": ("1", "0 or 1: what a RabbitMQ from before or since that version writes"),
-    "compression": ("none", "`none`, `gzip`, `snappy`, `lz4` or `zstd`: records go into sub-batches"),
-    "epoch": ("1", "the epoch that chunks carry; a log that is there goes on with its own"),
-    "chunk_max_bytes": (f"{CHUNK_MAX_BYTES:,}", "a chunk is ended before it has more bytes"),
-    "chunk_max_records": (f"{CHUNK_MAX_RECORDS:,}", "a chunk is ended after so many records"),
+    "segment_max_bytes": ("", "size at which the writer starts a new segment"),
+    "segment_max_age_ms": ("", "age of the first record at which the writer starts a new segment"),
+    "index_stride_bytes": (f"{Manifest.index_stride_bytes:,}", "bytes of records per index entry"),
+    "max_open_segments": (f"{Manifest.max_open_segments}", "a number that the manifest stores for Keratin's program"),
+    "index_interval_records": (f"{INDEX_INTERVAL_RECORDS}", "records per index entry"),
+    "dialect": (
+        "document",
+        "`document`: what the format's document says; `program`: what its own program reads and writes",
+    ),
+    "filter_bytes": (
+        "0",
+        "size of a chunk's Bloom filter, 16 to 255, or 0 for none; 16 with `filter_by`",
+    ),
+    "filter_by": (
+        "",
+        "filter value of a record: `prefix:N`, `delimiter:TEXT`, `json:PATH`, or a Python function",
+    ),
+    "manifest_version": ("1", "version of the manifest with `dialect=program`: 1, or 2 for newer programs"),
+    "header_bytes": ("20", "20 as in the document, or 12 as the program writes, without a time"),
+    "chunk_version": ("1", "1 as in the document, or 0, which RabbitMQ reads and writes"),
+    "compression": ("none", "`none`, `gzip`, `snappy`, `lz4` or `zstd`, in sub-batches"),
+    "epoch": ("1", "epoch of the chunks of a new log; an existing log keeps its own"),
+    "chunk_max_bytes": (f"{CHUNK_MAX_BYTES:,}", "largest size of a chunk"),
+    "chunk_max_records": (f"{CHUNK_MAX_RECORDS:,}", "largest number of records in a chunk"),
     "sub_batch_records": (f"{SUB_BATCH_RECORDS:,}", "records of one compressed sub-batch"),
-    "max_uncompressed_bytes": (f"{MAX_UNCOMPRESSED_BYTES:,}", "a sub-batch that claims more is refused: bounds memory"),
-    "record_size": ("", "the length that every value has; needed to make a log"),
-    "lost_slots": ("none", "slots that hold no record any more, `3,7-9`: kept by repair, not for people"),
+    "max_uncompressed_bytes": (
+        f"{MAX_UNCOMPRESSED_BYTES:,}",
+        "the reader refuses a sub-batch that claims more, which bounds memory",
+    ),
+    "record_size": ("", "length of every value; required to create a log"),
+    "lost_slots": ("none", "slots that hold no record, `3,7-9`; repair sets it"),
 }
 
 WRITER: Mapping[str, str] = {
-    "durability": "`fsync` or `write`: what an append waits for, unless the call says otherwise",
-    "max_batch_bytes": "bytes of one commit group",
-    "max_batch_records": "records of one commit group",
-    "linger_ms": "how long the leader of a group waits for more",
-    "queue_bytes": "what may wait: beyond it appenders do",
-    "preallocate_bytes": "zeros that are written ahead of the records, which makes syncs cheaper; 0: none. See "
-    "[Preallocation](../durability.md#preallocation)",
-    "on_damage": "`raise`, or `truncate`: cut damage in the active segment, after a copy was made",
-    "create": "`False`: where no log of ours is, that is an error, and nothing is made",
-    "clock": "where times come from, as a function that answers microseconds",
-    "retention": "rules that are applied while the log is open: see [Retention](../life.md)",
-    "retention_interval_s": "how often they are",
-    "disk": "another disk than the real one: see [Test your own format](../how-to/test-your-own-format.md)",
+    "durability": "`fsync` or `write`, what an append waits for; a call can override it",
+    "max_batch_bytes": "largest size of a commit group",
+    "max_batch_records": "largest number of records in a commit group",
+    "linger_ms": "how long the leader of a group waits for more appends",
+    "queue_bytes": "bytes that may wait; further appenders block",
+    "preallocate_bytes": "zeros written ahead of the records; see [Preallocation](../durability.md#preallocation)",
+    "on_damage": "`raise`, or `truncate` to cut damage in the active segment after copying it",
+    "create": "`False` raises if no log exists",
+    "clock": "function that returns the current time in nanoseconds",
+    "retention": "rules applied while the log is open; see [Retention](../life.md)",
+    "retention_interval_s": "seconds between two runs of retention",
+    "disk": "replacement of the real disk; see [Test your own format](../how-to/test-your-own-format.md)",
 }
 
 
@@ -174,28 +219,33 @@ def options_page() -> str:
         "`--option K=V` on the command line, and `.option('K', V)` in Spark. A log remembers its own in",
         "`.duramen/log.json`; *fixed* ones hold for its life. Options of Spark's source and sink are in",
         "[Logs in Spark](../spark.md) and [Exactly once](../exactly-once.md).\n",
+        "## Several formats\n",
+        *(f"- `{option}`: {MEANINGS[option][1]}." for option in SHARED),
+        "- `dialect` is fixed in "
+        + ", ".join(n for n, kind in FORMATS.items() if "dialect" in kind.fixed_options)
+        + ".",
+        "",
     ]
     for name, kind in FORMATS.items():
-        lines += [f"## {name}\n", "| option | type | default | fixed | meaning |", "|---|---|---|---|---|"]
+        lines.append(f"## {name}\n")
         for option, of in kind.option_names.items():
+            if option in SHARED:
+                continue
             default, meaning = MEANINGS[option]
-            fixed = "yes" if option in kind.fixed_options else ""
-            lines.append(
-                f"| `{option}` | {of.__name__} | {segment_default(kind, option, default)} | {fixed} | {meaning} |"
-            )
+            fixed = ", fixed" if option in kind.fixed_options else ""
+            lines.append(f"- `{option}` ({of.__name__}{fixed}): {meaning}.{default and f' Default: {default}.'}")
+        sizes = (number(kind.default_segment_bytes), number(kind.default_segment_age_ms))
+        if "segment_max_bytes" in kind.option_names:
+            defaults = f"`segment_max_bytes` {sizes[0]}" + (f", `segment_max_age_ms` {sizes[1]}" if sizes[1] else "")
+            lines.append(f"- Defaults: {defaults}.")
         lines.append("")
     lines += ["## The writer\n", 'Arguments of `duramen.open(path, "a", …)` that belong to no format.\n']
-    lines += ["| argument | default | meaning |", "|---|---|---|"]
     taken = inspect.signature(WritableLog.__init__).parameters
     for argument in taken.values():
         if argument.kind is argument.KEYWORD_ONLY and argument.name != "format":
-            lines.append(f"| `{argument.name}` | {number(argument.default)} | {WRITER[argument.name]} |")
+            default = number(argument.default)
+            lines.append(f"- `{argument.name}`: {WRITER[argument.name]}.{default and f' Default: {default}.'}")
     return "\n".join([*lines, ""])
-
-
-def segment_default(kind: type[Format], option: str, default: str) -> str:
-    known = {"segment_max_bytes": kind.default_segment_bytes, "segment_max_age_ms": kind.default_segment_age_ms}
-    return number(known[option]) if option in known else default
 
 
 def number(value: Any) -> str:
@@ -210,17 +260,14 @@ def errors_page() -> str:
         NOTE,
         "# Errors\n",
         "All derive from `duramen.DuramenError` and have `message`, `path`, `position` (a byte in a file), `offset`",
-        "(of a record) and `hint`, None where it does not apply. All survive pickling. The exit code is that of the",
-        "command line.\n",
-        "| error | also a | exit code | raised when |",
-        "|---|---|---|---|",
+        "(of a record) and `hint`, None where it does not apply. All survive pickling. The number in parentheses is",
+        "the exit code of the command line.\n",
     ]
     for kind, depth in tree(errors.DuramenError):
         also = ", ".join(f"`{base.__name__}`" for base in kind.__bases__ if not issubclass(base, errors.DuramenError))
-        indent = "&emsp;" * depth
-        also = "" if kind is errors.DuramenError else also
+        also = f", also a {also}" if also and kind is not errors.DuramenError else ""
         meaning = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-        lines.append(f"| {indent}`{kind.__name__}` | {also} | {kind.exit_code} | {cell(prose(meaning))} |")
+        lines.append(f"{'    ' * depth}- `{kind.__name__}` ({kind.exit_code}{also}): {prose(meaning)}")
     return "\n".join([*lines, ""])
 
 
@@ -238,14 +285,19 @@ def metrics_page() -> str:
     lines = [
         NOTE,
         "# Metrics\n",
-        "What `duramen serve` shows under `/metrics`, and what OpenTelemetry is handed: [Watching](../watching.md).\n",
-        "| metric | kind | unit | labels | meaning |",
-        "|---|---|---|---|---|",
+        "`duramen serve` exposes these under `/metrics`, and OpenTelemetry receives them: [Watching](../watching.md).",
+        "In parentheses: kind, unit, labels.\n",
     ]
     for metric in METRICS.values():
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {cell(metric.meaning)} |")
+        facts = ", ".join([metric.kind, metric.unit, *(f"`{label}`" for label in metric.labels)])
+        lines.append(f"- `{metric.name}` ({facts}): {' '.join(metric.meaning.split())}")
     return "\n".join([*lines, ""])
+
+
+# --- the recovery table
+
+RECOVERY = Path(__file__).parent / "recovery.md"
+TABLE_STARTS, TABLE_ENDS = "<!-- table -->", "<!-- end -->"
 
 
 # --- all of them
@@ -260,8 +312,17 @@ def prose(text: str) -> str:
     return text.replace("``", "`")
 
 
+def recovery_page() -> str:
+    """docs/recovery.md with the table of the code in its place."""
+    text = RECOVERY.read_text(encoding="utf-8")
+    before, _, rest = text.partition(TABLE_STARTS)
+    _, _, after = rest.partition(TABLE_ENDS)
+    return f"{before}{TABLE_STARTS}\n\n{markdown_table()}\n\n{TABLE_ENDS}{after}"
+
+
 def pages() -> dict[Path, str]:
     return {
+        RECOVERY: recovery_page(),
         PAGES / "cli.md": cli_page(),
         PAGES / "options.md": options_page(),
         PAGES / "errors.md": errors_page(),
@@ -277,7 +338,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         found = stale()
         for path in found:
-            sys.stderr.write(f"{path}: out of date; `python -m docs.generate` makes it anew\n")
+            sys.stderr.write(f"{path}: out of date; `python -m docs.generate` regenerates it\n")
         return 1 if found else 0
     for path, text in pages().items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What mkdocs does not do by itself: pages that lie beside docs/, and links that lead out of it.
+"""Hooks of mkdocs for pages outside docs/ and for links that lead out of it.
 
-Pages are written so that their links work where the files lie, in an editor and on a code host. On the site
-RELIABILITY.md and its neighbours become pages, links to them follow, and a link to any other file of the project
-becomes its text: the site does not carry the sources.
+Links in the pages work in the source tree, in an editor and on a code host. On the site README.md and its neighbours
+become pages, links to them follow, and a link to any other file of the project becomes its text: the site does not
+contain the sources.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
-BESIDE = {"RELIABILITY.md": "reliability.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+BESIDE = {
+    "README.md": "index.md", "RELIABILITY.md": "reliability.md", "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md",
+}  # fmt: skip
 
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -41,8 +44,6 @@ def _link(match: re.Match[str], home: str, uri: str) -> str:
         there = BESIDE[target]
     elif target.startswith("docs/"):
         there = target.removeprefix("docs/")
-    elif target == "README.md":
-        there = "index.md"
     else:
         return match["text"]
     relative = posixpath.relpath(there, posixpath.dirname(uri) or ".")

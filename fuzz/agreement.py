@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duramen.formats import durable_log, keratin, rustlog
+from duramen.formats import durable_log, rustlog
+from duramen.formats.keratin import keratin
 from duramen.kernel import _chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots, reference
 from duramen.kernel.layout import (
     Checksum,

@@ -16,18 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.errors import DuramenError
-from duramen.formats import Format
-from duramen.formats.base import Block, Cursor, Role, Rows, Segment, Severity
-from duramen.formats.fixed_slot import SlotSegment
-from duramen.formats.frames import FrameSegment
-from duramen.formats.osiris_chunk import MAGIC
-from duramen.formats.osiris_segment import OsirisSegment
+from duramen.formats import Block, Format, Role, Rows, ScanPosition, Segment, Severity
+from duramen.formats.fixed_slot import FixedSlotSegment
+from duramen.formats.frame import FrameSegment
+from duramen.formats.osiris.chunk import MAGIC
+from duramen.formats.osiris.segment import OsirisSegment
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, ChunkColumns, FrameColumns, Stop
-from duramen.log.ending import End, Ending, judge
-from duramen.log.reader import Log
-from duramen.log.report import Report
-from duramen.log.verify import verify as verify_log
-from duramen.model import COLUMNS, Record
+from duramen.log.read.log import Log
+from duramen.log.segments.segment_end import EndKind, SegmentEnd, classify_end
+from duramen.log.verify.report import Report
+from duramen.log.verify.verify import verify_log
+from duramen.record import COLUMNS, Record
 from fuzz.memory import MemoryDisk
 
 MOST_READS = 4
@@ -69,10 +68,10 @@ def walk(fmt: Format, opened: Segment) -> None:
     if whole.stop != Stop.LIMIT:
         assert (whole.count, whole.end[1:]) == (count, rows.end[1:])
     for is_last in (True, False):
-        end(opened, judge(opened, cursor, rows.stop, is_last=is_last))
+        end(opened, classify_end(opened, cursor, rows.stop, is_last=is_last))
 
 
-def step(opened: Segment, cursor: Cursor, rows: Rows) -> None:
+def step(opened: Segment, cursor: ScanPosition, rows: Rows) -> None:
     """Rows lie within the bytes that the step consumed, in order, and a limit is only met after progress."""
     assert cursor.position <= rows.end.position <= len(opened.buf)
     assert rows.end.last_offset >= cursor.previous_offset
@@ -117,25 +116,25 @@ def decode(fmt: Format, opened: Segment, rows: Rows) -> None:
             )  # fmt: skip
 
 
-def end(opened: Segment, verdict: End) -> None:
+def end(opened: Segment, verdict: SegmentEnd) -> None:
     """A torn tail has no valid record behind it; where records are said to go on, one is there."""
     assert verdict.why
-    if verdict.ending == Ending.TORN:
+    if verdict.ending == EndKind.TORN:
         assert verdict.goes_on_at is None
         for position in behind(opened, verdict.position):
-            rows = opened.scan(Cursor(position, verdict.previous_offset), max_records=1)
+            rows = opened.scan(ScanPosition(position, verdict.previous_offset), max_records=1)
             assert not counts_as_valid(opened, rows, verdict.previous_offset), f"a valid record at {position}"
     if verdict.goes_on_at is not None:
         assert verdict.position < verdict.goes_on_at <= len(opened.buf)
-        rows = opened.scan(Cursor(verdict.goes_on_at, verdict.previous_offset), max_records=1)
+        rows = opened.scan(ScanPosition(verdict.goes_on_at, verdict.previous_offset), max_records=1)
         assert len(rows.columns) == 1
-    if verdict.ending in (Ending.DAMAGE, Ending.UNKNOWN_VERSION):
+    if verdict.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION):
         assert isinstance(verdict.error("path"), DuramenError)
 
 
 def behind(opened: Segment, position: int) -> Iterator[int]:
     """The places behind a torn tail where a record could start, for formats whose records have a checksum."""
-    if isinstance(opened, SlotSegment):
+    if isinstance(opened, FixedSlotSegment):
         yield from range(position + opened.slot_bytes, len(opened.buf), opened.slot_bytes)
     elif opened.record_checksum:
         begins = _first_bytes(opened)
@@ -167,20 +166,20 @@ def counts_as_valid(opened: Segment, rows: Rows, previous_offset: int) -> bool:
 def places(opened: Segment, dice: int) -> None:
     """Cursors, reads and searches from anywhere."""
     size = len(opened.buf)
-    stride = opened.slot_bytes if isinstance(opened, SlotSegment) else 1
+    stride = opened.slot_bytes if isinstance(opened, FixedSlotSegment) else 1
     position = dice % (size + 1) // stride * stride
     for offset in (0, dice % 97, opened.base_offset, 2**63 - 1):
         cursor = opened.cursor_at(offset, position)
-        assert cursor in (None, Cursor(position, offset - 1))
+        assert cursor in (None, ScanPosition(position, offset - 1))
         for start in (opened.start, cursor):
             if start is not None:
                 with may_refuse():
                     found = opened.read(start, offset)
                     assert isinstance(found, Stop) or found.offset == offset
-    found_at = opened.resync(Cursor(position, -1))
+    found_at = opened.resync(ScanPosition(position, -1))
     assert found_at in (NOT_FOUND, GAVE_UP) or position < found_at <= size
     for verify in (True, False):
-        step(opened, Cursor(position, -1), opened.scan(Cursor(position, -1), verify=verify))
+        step(opened, ScanPosition(position, -1), opened.scan(ScanPosition(position, -1), verify=verify))
 
 
 # --- other files
@@ -211,7 +210,7 @@ def index(fmt: Format, role: Role, data: bytes, files: Mapping[str, bytes], reco
             opened.floor_time(wanted)
     disk = MemoryDisk({**files, name: data})
     report = verify_log(MemoryDisk.ROOT, format=fmt.name, disk=disk)
-    assert {f.code for f in report.findings if f.severity == Severity.DAMAGE} <= {"index-disagrees"}
+    assert {f.code for f in report.findings if f.severity == Severity.DAMAGE} <= {"index-disagrees", "records-lost"}
     assert report.records == len(records)
     report_is_sane(report)
     with Log(MemoryDisk.ROOT, format=fmt.name, disk=disk) as log:

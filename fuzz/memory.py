@@ -11,8 +11,10 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from duramen.disk.base import Kind
+from duramen.disk.vfs import Kind
+from duramen.errors import StorageError
 
 BOUND_BYTES = 512 << 20
 
@@ -55,6 +57,16 @@ class MemoryDisk:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = dict(files)
 
+    def within(self, root: str) -> Self:
+        return self
+
+    def directories(self, path: str) -> Sequence[str]:
+        names = (name.removeprefix(path.removeprefix(self.ROOT).lstrip("/")).lstrip("/") for name in self._files)
+        return sorted({name.partition("/")[0] for name in names if "/" in name})
+
+    def specials(self, path: str) -> Sequence[tuple[str, str]]:
+        return ()
+
     def kind(self, path: str) -> Kind:
         if path == self.ROOT:
             return Kind.DIRECTORY
@@ -71,6 +83,12 @@ class MemoryDisk:
 
     def size(self, path: str) -> int:
         return len(self._files[path.removeprefix(f"{self.ROOT}/")])
+
+    def stamp(self, path: str) -> tuple[int, int, int]:
+        name = path.removeprefix(f"{self.ROOT}/")
+        if name not in self._files:
+            raise StorageError("no such file", path=path)
+        return len(self._files[name]), 0, 0
 
     def map(self, path: str) -> MemoryFile:
         return MemoryFile(self._files[path.removeprefix(f"{self.ROOT}/")])

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duramen import kernel
-from duramen.formats import durable_log, keratin, keratin_manifest, osiris_chunk, osiris_segment, stroma
-from duramen.formats.frames import Dialect
+from duramen.formats import durable_log, stroma
+from duramen.formats.frame import Dialect
+from duramen.formats.keratin import keratin
+from duramen.formats.keratin.manifest import MANIFEST_HEADER
+from duramen.formats.osiris import chunk, segment
 from duramen.kernel.layout import FrameColumns
 
 Mend = Callable[[bytes], bytes]
@@ -68,7 +71,7 @@ def keratin_header(data: bytes) -> bytes:
 
 def manifest(data: bytes) -> bytes:
     out = bytearray(data)
-    at = keratin_manifest.MANIFEST_HEADER.at("crc32c")
+    at = MANIFEST_HEADER.at("crc32c")
     _put(out, at, kernel.crc32c(bytes(out[at + 4 :])))
     return bytes(out)
 
@@ -94,8 +97,8 @@ def delta(data: bytes) -> bytes:
 
 def osiris(data: bytes) -> bytes:
     out = bytearray(data)
-    header = osiris_chunk.HEADER
-    at = osiris_segment.FILE_HEADER.size
+    header = chunk.HEADER
+    at = segment.FILE_HEADER.size
     while at + header.size <= len(out):
         fields = header.unpack(out, at)
         start = at + header.size + int(fields["filter_size"])

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from duramen.errors import CorruptionError
-from duramen.formats.osiris import LOG_HEADER
-from duramen.formats.osiris_chunk import SUB_BATCH, Chunk, ChunkType, SubBatch, parse_chunk
-from duramen.formats.osiris_tracking import encode_blocks
+from duramen.formats.osiris.chunk import SUB_BATCH, Chunk, ChunkType, SubBatch, parse_chunk
+from duramen.formats.osiris.osiris import LOG_HEADER
+from duramen.formats.osiris.tracking import encode_blocks
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 GOLDEN = DATA / "golden"

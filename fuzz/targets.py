@@ -12,20 +12,20 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from duramen.formats import Format, make, stroma
-from duramen.formats.base import FileName, Role
+from duramen.formats import FileName, Format, Role, make, stroma
 from duramen.formats.detect import detect_directory, detect_file
-from duramen.formats.keratin_manifest import Manifest
-from duramen.formats.osiris import LOG_HEADER
-from duramen.formats.osiris_chunk import SUB_BATCH, Chunk, SimpleEntry, SubBatch, encode_chunk
-from duramen.formats.osiris_tracking import Tracking, encode_blocks, parse_blocks
+from duramen.formats.keratin.header_block import decode_block, decode_blocks, encode_block
+from duramen.formats.keratin.manifest import Manifest
+from duramen.formats.osiris.chunk import SUB_BATCH, Chunk, SimpleEntry, SubBatch, encode_chunk
+from duramen.formats.osiris.osiris import LOG_HEADER
+from duramen.formats.osiris.tracking import Tracking, encode_blocks, parse_blocks
 from duramen.formats.rustlog import Checkpoint
-from duramen.formats.user_headers import decode_block, decode_blocks, encode_block
-from duramen.log.verify import verify as verify_log
-from duramen.model import TIMESTAMP
+from duramen.log.verify.verify import verify_log
+from duramen.record import TIMESTAMP
 from fuzz import agreement, checks, mending, seeds
 from fuzz.checks import may_refuse
 from fuzz.memory import MemoryDisk
+from tests.formats.stroma import plain
 
 Run = Callable[[bytes], None]
 
@@ -131,17 +131,17 @@ def group_file(role: Role, suffix: str, survives: Run) -> Run:
 
 def snapshot_survives(data: bytes) -> None:
     """What is written is in order, whatever was read; written again it is the same."""
-    written = stroma.Snapshot.decode(data).encode()
-    assert stroma.Snapshot.decode(written).encode() == written
+    written = plain.StromaSnapshot.decode(data).encode()
+    assert plain.StromaSnapshot.decode(written).encode() == written
 
 
 def delta_survives(data: bytes) -> None:
     found = stroma.find_event(data, len(data) // 2)
     assert found < 0 or len(data) // 2 <= found <= len(data)
-    read = stroma.Delta.decode(data)
+    read = plain.Delta.decode(data)
     assert 0 <= read.end <= len(data)
     assert read.resumes_at < 0 or read.end < read.resumes_at < len(data)
-    assert stroma.Delta.decode(read.encode()).events == read.events
+    assert plain.Delta.decode(read.encode()).events == read.events
 
 
 def checkpoint(data: bytes) -> None:

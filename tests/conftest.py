@@ -1,23 +1,56 @@
 """Test data and Hypothesis profiles, for every test.
 
-Profiles: "default", "ci" (chosen when CI is set) and "thorough"; `--hypothesis-profile=NAME` overrides.
+Profiles: "default" and, with THOROUGH=1, "thorough"; `--hypothesis-profile=NAME` overrides.
 Files of the fixtures are shared and must not be written to: copy them to `tmp_path` first.
 """
 
 import json
 import os
+import shutil
+import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.sampling import THOROUGH
+from tests.unprivileged import run_unprivileged
+
 DATA = Path(__file__).parent / "data"
 
-settings.register_profile("default", deadline=None, derandomize=False, max_examples=100)
-settings.register_profile("ci", settings.get_profile("default"), max_examples=60)
-settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as the parent of a background job leaves it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("default", deadline=None, max_examples=40)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
+settings.load_profile("thorough" if THOROUGH else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """For root, keep temporary files where another user may reach them: pytest closes its own directory to others."""
+    if os.geteuid() == 0 and not config.option.basetemp and not hasattr(config, "workerinput"):
+        config.option.basetemp = os.path.join(tempfile.gettempdir(), f"pytest-duramen-{os.getpid()}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    directory = Path(session.config.option.basetemp or "")
+    if exitstatus == 0 and directory.name == f"pytest-duramen-{os.getpid()}":
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test marked `unprivileged` under another user id if this process is root."""
+    if os.geteuid() != 0 or pyfuncitem.get_closest_marker("unprivileged") is None:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    factory = pyfuncitem._request.getfixturevalue("tmp_path_factory")
+    directory = pyfuncitem._request.getfixturevalue("tmp_path")
+    run_unprivileged(lambda: pyfuncitem.obj(**arguments), directory, factory.getbasetemp())
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,15 @@ import doctest
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).parent.parent
 ON_SPARK = "<!-- runs on Spark -->"
@@ -56,7 +59,12 @@ def blocks(page: Path, remark: str | None = None) -> list[Block]:
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    programs = tmp_path / ".bin"
+    programs.mkdir()
+    (programs / "duramen").write_text(f'#!/bin/sh\nexec {shlex.join(warm.duramen())} "$@"\n')
+    (programs / "duramen").chmod(0o755)
+    path = (str(programs), str(Path(sys.executable).parent), os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     return tmp_path
@@ -108,6 +116,15 @@ def run_console(block: Block, where: str) -> None:
             assert same, f"{where}: $ {command}\n--- printed\n{printed}\n--- expected\n{wanted}"
         else:
             assert done.returncode == 0, f"{where}: $ {command}\n{printed}"
+
+
+def test_the_reference_names_options_as_they_are_typed() -> None:
+    """It named them after the parameters of the functions: ``--start`` for ``--from``, ``--kind`` for ``--as``."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert "- `--from, -o FROM`:" in page
+    assert "- `--as KIND`:" in page
+    assert "--start" not in page
+    assert "--kind" not in page
 
 
 def test_a_wrong_block_is_noticed(scratch: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from duramen.formats.osiris import LOG_HEADER
-from duramen.formats.osiris_chunk import Chunk, Compression, SubBatch, deflate, encode_chunk
+from duramen.formats.osiris.chunk import Chunk, Compression, SubBatch, deflate, encode_chunk
+from duramen.formats.osiris.osiris import LOG_HEADER
 from fuzz import __main__ as runner
 from fuzz.memory import BOUND_BYTES, bounded
 from fuzz.mutations import mutations

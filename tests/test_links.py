@@ -20,7 +20,7 @@ from fuzz.targets import TARGETS
 from tests.test_fuzz import MUTATIONS
 
 ROOT = Path(__file__).parent.parent
-BESIDE = [ROOT / name for name in ("README.md", "RELIABILITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+BESIDE = [ROOT / name for name in ("README.md", "RELIABILITY.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
 PAGES = [*BESIDE, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests/interop/README.md"]
 
 _CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -65,7 +65,9 @@ def test_a_broken_link_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert broken_links(page) == ["nowhere.md", "#three"]
 
 
-@pytest.mark.parametrize("name", ["RELIABILITY.md", "docs/crash-safety.md", "docs/assumptions.md"])
+@pytest.mark.parametrize(
+    "name", ["RELIABILITY.md", "docs/crash-safety.md", "docs/assumptions.md", "docs/threat-model.md"]
+)
 def test_the_tests_that_are_named_exist(name: str) -> None:
     named = [match for match in _TEST_FILE.findall((ROOT / name).read_text(encoding="utf-8")) if "test" in match[0]]
     assert named or name == "docs/assumptions.md"
@@ -84,9 +86,10 @@ def test_every_regression_is_in_the_track_record() -> None:
 
 def test_the_counts_in_the_record_are_those_of_the_tests() -> None:
     record = (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+) \| (\d+) \|", (ROOT / "docs/damage.md").read_text(encoding="utf-8"), re.MULTILINE)
+    matrix = (ROOT / "tests/damage/matrix.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \|", matrix, re.MULTILINE)
     cases, flips = sum(int(count) for _, count in rows), sum(int(count) for what, count in rows if "flip" in what)
-    assert f"| {cases:,}, of which {flips:,} flipped bits |" in record
+    assert f" all {cases:,}, of which {flips:,} flipped bits |" in record
     assert f"| fuzz targets, each on its seeds and {MUTATIONS} mutations | {len(TARGETS)} |" in record
     assert f"{len(patterns())} standard patterns" in record
 

@@ -102,7 +102,18 @@ def test_what_is_in_the_sdist(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "mkdocs.yml", "Makefile"}
     assert (needed | sources(ROOT)) - names == set()
-    known = ("src", "docs", "tests", "fuzz", "bench", "examples", "PKG-INFO", "RELIABILITY.md", "CONTRIBUTING.md")
+    known = (
+        "src",
+        "docs",
+        "tests",
+        "fuzz",
+        "bench",
+        "examples",
+        "PKG-INFO",
+        "RELIABILITY.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    )
     assert {name.partition("/")[0] for name in names} - needed - set(known) == set()
     assert [name for name in names if name.endswith(MADE) or name.startswith("bench/scratch/")] == []
 

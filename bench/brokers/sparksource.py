@@ -77,7 +77,7 @@ def _table(scratch: Path, node: kafkanode.Node, connector: Connector, count: int
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from duramen.spark.session import session
+    from duramen.spark.local_session import session
 
     logs = {name: scratch / f"spark-{name}" for name in contest.FORMATS}
     for name, path in logs.items():

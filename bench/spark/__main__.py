@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.report import at_least, machine
 from bench.spark import exporting, reading, scale, sink, verifying
-from duramen.spark.session import session
+from duramen.spark.local_session import session
 
 PAYLOADS = (100, 1024)
 Figures = list[tuple[str, float, float | None]]

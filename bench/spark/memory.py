@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from duramen.spark.options import parse
-from duramen.spark.places import disk_of
-from duramen.spark.planning import plan_read
-from duramen.spark.reading import read_split
-from duramen.spark.schema import schema_of, wanted_of
-from duramen.spark.worker import settle
+from duramen.spark.gc_freeze import settle
+from duramen.spark.source.discovery import disk_of
+from duramen.spark.source.options import parse_options
+from duramen.spark.source.plan import plan_read
+from duramen.spark.source.schema import schema_of, wanted_of
+from duramen.spark.source.task import read_split
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -45,7 +45,7 @@ def room(scratch: Path, size_bytes: int) -> Iterator[Path]:
 def keep(log: Path, directory: Path, **options: str) -> None:
     """Write what a read with these options yields into ``directory``, one file for each task."""
     directory.mkdir()
-    parsed = parse({**options, "path": str(log)}, streaming=False)
+    parsed = parse_options({**options, "path": str(log)}, streaming=False)
     wanted = wanted_of(schema_of(parsed), parsed)
     disk = disk_of(parsed.path)[0]
     for number, split in enumerate(plan_read(parsed, payload=wanted.payload)):
@@ -63,7 +63,9 @@ class RowsInMemory(DataSource):
 
     def schema(self) -> StructType:
         columns = self.options.get("columns")
-        return schema_of(parse({"path": "unused", **({"columns": columns} if columns else {})}, streaming=False))
+        return schema_of(
+            parse_options({"path": "unused", **({"columns": columns} if columns else {})}, streaming=False)
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RowsInMemoryReader(self.options["path"])

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench import logs
 from bench.measure import Samples, take_turns
 from bench.spark import memory, synthetic
-from duramen.log.reader import Log
+from duramen.log.read.log import Log
 from duramen.spark import scan
 
 FORMAT = "keratin"

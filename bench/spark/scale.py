@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from bench import logs
 from duramen.spark import jobs
+from duramen.spark.jobs.export_target import ParquetTarget
 from duramen.spark.jobs.scanning import plan_scan, read_options
-from duramen.spark.jobs.targets import ParquetTarget
 
 FORMAT = "keratin"
 PAYLOAD_BYTES = 1024

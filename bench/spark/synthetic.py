@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from duramen.spark.worker import settle
+from duramen.spark.gc_freeze import settle
 
 BATCH_BYTES = 2 << 20
 NARROW_ROWS = 1 << 16

@@ -22,7 +22,7 @@ from bench.measure import take_turns
 from bench.spark import bare
 from bench.verifying import scan_on_one_core
 from duramen.spark import jobs
-from duramen.spark.jobs.tasks import distribute
+from duramen.spark.jobs.task_runner import distribute
 
 BAR = 0.8
 FORMAT = "keratin"

@@ -1,6 +1,6 @@
-"""The orders of oak, from one log into another, as a Spark Declarative Pipeline. It goes on where the last run ended.
+"""Copy the orders of oak from one log to another, as a Spark Declarative Pipeline. Each run continues the last one.
 
-A view over the log, a sink that is a log, and a flow between them: no table, so no catalog is needed.
+It consists of a view over the log, a sink that is a log, and a flow between them: no table, so no catalog is needed.
 """
 
 import os

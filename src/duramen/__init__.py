@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, overload
 
-from duramen.disk import PosixDisk
-from duramen.disk.address import disk_for, is_address
+from duramen.consumers import ConsumableLog, ConsumableWritableLog
+from duramen.disk import PosixDisk, disk_for, is_address
 from duramen.errors import (
     CorruptionError,
     DetectionError,
     DuramenError,
+    FencedError,
     IncompleteHeaderError,
     LateTimestampError,
     LeaseError,
@@ -36,23 +37,16 @@ from duramen.errors import (
     UnsupportedFieldError,
     UsageError,
 )
-from duramen.formats.detect import Detected
-from duramen.formats.registry import names as formats
-from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.convert import Converted
-from duramen.log.convert import convert as _convert
-from duramen.log.copy import Copied
-from duramen.log.copy import copy as _copy
-from duramen.log.directory import detect as _detect
-from duramen.log.reader import Log, SegmentInfo
-from duramen.log.repair import Plan
-from duramen.log.repair import repair as _repair
-from duramen.log.report import Finding, Report
-from duramen.log.requests import Appended
-from duramen.log.verify import verify as _verify
-from duramen.log.writer import WritableLog
-from duramen.model import SCHEMA, Record
-from duramen.store.store import Store
+from duramen.formats import Detected
+from duramen.formats import names as formats
+from duramen.log import Appended, Converted, Copied, Finding, Log, Plan, Report, SegmentInfo, WritableLog
+from duramen.log import convert as _convert
+from duramen.log import copy as _copy
+from duramen.log import detect as _detect
+from duramen.log import repair_log as _repair
+from duramen.log import verify_log as _verify
+from duramen.record import SCHEMA, Record
+from duramen.store import Store
 
 
 def __getattr__(name: str) -> Any:
@@ -77,10 +71,10 @@ def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options
 def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> ConsumableLog:
     """Open the log at ``path``.
 
-    Mode ``"r"`` reads a directory or a single segment file and leaves no trace. Mode ``"a"`` appends, and makes the log
-    if there is none (as ``keratin``, unless ``format`` says otherwise). ``format`` is told from the files unless given;
-    ``options`` are the format's (``record_size`` for fixed-slot) and, for ``"a"``, the writer's: see `WritableLog`.
-    An address that pyarrow or fsspec know (``s3://bucket/events``) can be read; its segments are fetched whole.
+    Mode ``"r"`` reads a directory or a single segment file and writes nothing. Mode ``"a"`` appends, and creates a
+    missing log (as ``keratin`` by default). ``format`` is detected from the files unless given. ``options`` belong to
+    the format (``record_size`` for fixed-slot) and, for ``"a"``, to the writer: see `WritableLog`. A URI that pyarrow
+    or fsspec supports (``s3://bucket/events``) can be read; its segments are fetched whole.
 
     >>> import tempfile, duramen
     >>> with duramen.open(tempfile.mkdtemp() + "/events", "a") as log:
@@ -97,12 +91,12 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
         return ConsumableLog(path, format=format, **options)
     if mode == "a":
         return ConsumableWritableLog(path, format=format, **options)
-    raise UsageError(f"mode {mode!r} is not known", hint='it is "r" or "a"')
+    raise UsageError(f"mode must be 'r' or 'a' (got {mode!r})")
 
 
 def detect(path: Path) -> Detected:
-    """Which format lies at ``path``, and why. Raises `DetectionError` where that cannot be told."""
-    return _detect(PosixDisk(), os.fsdecode(path))
+    """Detect the format of the log at ``path``, with the reason. `DetectionError` if it is unknown."""
+    return _detect(PosixDisk().within(os.fsdecode(path)), os.fsdecode(path))
 
 
 def verify(path: Path, *, format: str | None = None, **options: Any) -> Report:
@@ -123,9 +117,9 @@ def convert(
 ) -> Converted:
     """Convert the log at ``src`` to the format ``to``, as a new log at ``dst``.
 
-    Raises `UnsupportedFieldError` where ``to`` has no place for something that the log holds, unless ``allow_loss``
-    names it. ``on_damage="skip"`` leaves damaged places out. ``format`` and ``source_options`` are those of ``src``,
-    ``options`` those of the new log. There is never half a log at ``dst``.
+    Raises `UnsupportedFieldError` if ``to`` cannot store a field of the log, unless ``allow_loss`` names it.
+    ``on_damage="skip"`` skips damaged places. ``format`` and ``source_options`` belong to ``src``, ``options`` to the
+    new log. ``dst`` appears completely or not at all.
 
     >>> import tempfile, duramen
     >>> root = tempfile.mkdtemp()
@@ -150,10 +144,10 @@ def copy(
     format: str | None = None,
     **options: Any,
 ) -> Copied:
-    """Copy the log at ``src``, which may be written meanwhile, to the new path ``dst``.
+    """Copy the log at ``src``, which a writer may have open, to the new path ``dst``.
 
-    ``until_offset``: without that record and all behind it; ``until_time``: without the first record of that time or
-    later, and all behind it."""
+    ``until_offset`` copies the records before that offset; ``until_time`` stops at the first record with that time or a
+    later one."""
     return _copy(
         os.fsdecode(src), os.fsdecode(dst), until_offset=until_offset, until_time=until_time, format=format, **options
     )
@@ -167,10 +161,10 @@ def repair(
     format: str | None = None,
     **options: Any,
 ) -> Plan:
-    """What it takes to make the log at ``path`` sound again; with ``plan_only=False`` it is done.
+    """Plan the repair of the log at ``path``; with ``plan_only=False``, also carry it out.
 
-    The plan says file by file what stays, what goes and why. Everything that changes is copied aside first, and
-    ``duramen repair --undo`` puts it back.
+    The plan lists for each file what is kept, what is removed, and why. Every file is copied to the quarantine before
+    it changes, and ``duramen repair --undo`` restores it.
 
     >>> import tempfile, duramen
     >>> path = tempfile.mkdtemp() + "/events"
@@ -192,6 +186,7 @@ __all__ = [
     "Detected",
     "DetectionError",
     "DuramenError",
+    "FencedError",
     "Finding",
     "IncompleteHeaderError",
     "LateTimestampError",

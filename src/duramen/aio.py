@@ -1,8 +1,8 @@
-"""The same log for asyncio: every call that may touch the disk runs in a thread, the event loop never waits.
+"""The log for asyncio: every call that may touch the disk runs in a thread, and the event loop never blocks.
 
-Appends that are awaited together share a group commit, as threads do, and so do the acks of a consumer group. A call
-that is cancelled may have happened all the same; what a cancelled fetch gets is given back, and what a cancelled open
-opens is closed. Whoever waits for records, however many they are, holds one thread between them: the others work.
+The methods have the signatures of the blocking classes. Concurrent appends share a group commit, and so do concurrent
+acks of a consumer group. A cancelled call may still take effect; a cancelled fetch returns its records to the group,
+and a cancelled open closes the log. All tasks that wait for new records share one thread.
 
 >>> import asyncio, tempfile, duramen.aio
 >>> async def main():
@@ -20,43 +20,61 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 import duramen
+from duramen.consumers import (
+    POLL_S,
+    ConsumableLog,
+    Cursor,
+    Delivery,
+    DeliveryBatch,
+    Group,
+    Producer,
+    Seconds,
+)
 from duramen.errors import UsageError
-from duramen.formats.base import columns_for
-from duramen.groups.cursors import Cursor, CursorState
-from duramen.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
-from duramen.groups.group import POLL_S, Group, GroupStatus
-from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.groups.producers import Confirmed, Producer, ProducerState
-from duramen.log.compaction.compact import Compaction, CompactionReport
-from duramen.log.reader import FOLLOW_WAIT_S, Log, SegmentInfo
-from duramen.log.report import Report
-from duramen.log.requests import Appended
-from duramen.log.retention import Retention, RetentionPlan
-from duramen.log.rows import records_of
-from duramen.log.window import Time
-from duramen.log.writer import WritableLog
-from duramen.model import Record
+from duramen.formats import columns_for
+from duramen.log import (
+    FOLLOW_WAIT_S,
+    Log,
+    SegmentInfo,
+    Time,
+    WritableLog,
+    records_of,
+)
+from duramen.record import Record
 
+P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", list[Delivery], DeliveryBatch)
 
 _END: Any = object()
 
 THREADS = 32
-"""How many calls of one log may wait for the disk at the same time; more queue up."""
+"""Concurrent calls per log; further calls queue."""
+
+
+def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A coroutine method that runs ``method`` of the blocking object in a thread, with its signature and docstring."""
+
+    @wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        name = method.__name__
+        result: T = await self._run(getattr(self._object(name), name), *args, **kwargs)
+        return result
+
+    return call
 
 
 class AsyncLog:
-    """A log whose methods are awaited. Made by `duramen.aio.open`; use it with ``async with`` or ``await`` it."""
+    """A log whose methods are awaited. Created by `duramen.aio.open`; use ``async with``, or ``await`` it."""
 
     def __init__(self, path: str, mode: str, options: dict[str, Any]) -> None:
         self.path = path
@@ -65,12 +83,12 @@ class AsyncLog:
         self._log: Log | None = None
         self._opening = asyncio.Lock()
         self._to_open: Future[ConsumableLog] | None = None
-        """The log as soon as a thread has opened it."""
+        """The result of the thread that opens the log."""
         self._closed = False
         self._waiting: asyncio.Task[None] | None = None
-        """The one who waits for records, for all."""
+        """The task that waits for new records on behalf of all."""
         self._seen: object = None
-        """What it saw last; see `Log.wait`."""
+        """What it saw last: see `Log.wait`."""
 
     async def _run(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if self._closed:
@@ -107,54 +125,28 @@ class AsyncLog:
 
     @property
     def log(self) -> Log:
-        """The log behind it, for what does not wait."""
+        """The blocking log, for calls that do not touch the disk."""
         if self._log is None:
             raise UsageError("the log is not open yet", hint="use `async with`, or await it first")
         return self._log
 
-    def _writable(self) -> WritableLog:
-        if not isinstance(self.log, WritableLog):
+    def _object(self, method: str) -> Any:
+        if not hasattr(self.log, method):
             raise UsageError("the log is open for reading", path=self.log.path, hint='open it with mode "a"')
         return self.log
 
-    # --- writing
-
-    async def append(self, value: bytes, **record: Any) -> int:
-        """Append one record; see `WritableLog.append`."""
-        return await self._run(self._writable().append, value, **record)
-
-    async def append_batch(self, data: Any, **how: Any) -> Appended:
-        """Append many records; see `WritableLog.append_batch`."""
-        return await self._run(self._writable().append_batch, data, **how)
-
-    async def sync(self) -> None:
-        await self._run(self._writable().sync)
-
-    async def seal(self) -> None:
-        await self._run(self._writable().seal)
-
-    async def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
-        """Append all at once and exactly once; see `WritableLog.append_once`."""
-        return await self._run(self._writable().append_once, data, writer=writer, batch=batch)
-
-    async def retain(self, rules: Retention | None = None, *, dry_run: bool = False) -> RetentionPlan:
-        """Remove the oldest segments; see `WritableLog.retain`."""
-        return await self._run(self._writable().retain, rules, dry_run=dry_run)
-
-    async def compact(self, how: Compaction | None = None, *, dry_run: bool = False) -> CompactionReport:
-        """Keep the newest record of every key; see `WritableLog.compact`."""
-        return await self._run(self._writable().compact, how, dry_run=dry_run)
-
-    # --- reading
-
-    async def read(self, offset: int) -> Record:
-        return await self._run(self.log.read, offset)
-
-    async def offset_at(self, timestamp: Time) -> int:
-        return await self._run(self.log.offset_at, timestamp)
-
-    async def verify(self) -> Report:
-        return await self._run(self.log.verify)
+    append = awaited(WritableLog.append)
+    append_batch = awaited(WritableLog.append_batch)
+    append_once = awaited(WritableLog.append_once)
+    sync = awaited(WritableLog.sync)
+    seal = awaited(WritableLog.seal)
+    retain = awaited(WritableLog.retain)
+    compact = awaited(WritableLog.compact)
+    read = awaited(Log.read)
+    offset_at = awaited(Log.offset_at)
+    verify = awaited(Log.verify)
+    cursors = awaited(ConsumableLog.cursors)
+    producers = awaited(ConsumableLog.producers)
 
     async def batches(
         self,
@@ -169,7 +161,7 @@ class AsyncLog:
         follow: bool = False,
         verify: bool = True,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Arrow batches; see `Log.batches`. Leaving the loop, or a cancellation, ends it at once."""
+        """Arrow batches; see `Log.batches`. Leaving the loop or cancelling the task ends it."""
         names = columns_for(self.log.codec, columns)
         bounds = from_offset, to_offset, from_time, to_time, max_records, max_bytes
         passes = (await self._run(self.log._window, *bounds)).passes(names, verify)
@@ -183,8 +175,7 @@ class AsyncLog:
                 return
 
     async def _more(self, seen: object, timeout_s: float | None = None) -> object:
-        """Return when there may be more to read than when ``seen`` was answered, or the time is over. One thread waits
-        for all."""
+        """Wait until there may be more to read than at ``seen``, or until the timeout. One thread waits for all."""
         if seen is self._seen:
             waiting = self._waiting
             if waiting is None or waiting.done():
@@ -204,7 +195,7 @@ class AsyncLog:
             for record in records_of(batch):
                 yield record
 
-    # --- what does not wait
+    # --- without I/O
 
     @property
     def format(self) -> str:
@@ -226,33 +217,19 @@ class AsyncLog:
     def segments(self) -> list[SegmentInfo]:
         return self.log.segments
 
-    # --- who consumes and who produces
+    # --- consumers and producers
 
     async def group(self, name: str, **options: Any) -> AsyncGroup:
-        """The consumer group of that name; see `ConsumableLog.group`."""
-        return AsyncGroup(self, await self._run(self._consumable().group, name, **options))
+        """The consumer group with this name; see `ConsumableLog.group`."""
+        return AsyncGroup(self, await self._run(self._object("group").group, name, **options))
 
     async def cursor(self, name: str) -> AsyncCursor:
-        """A position under a name."""
-        return AsyncCursor(self, await self._run(self._consumable().cursor, name))
+        """The cursor with this name; see `ConsumableLog.cursor`."""
+        return AsyncCursor(self, await self._run(self._object("cursor").cursor, name))
 
     async def producer(self, name: str) -> AsyncProducer:
-        """A sender whose appends can be repeated without being stored twice."""
-        log = self._writable()
-        assert isinstance(log, ConsumableWritableLog)
-        return AsyncProducer(self, await self._run(log.producer, name))
-
-    def _consumable(self) -> ConsumableLog:
-        assert isinstance(self.log, ConsumableLog)
-        return self.log
-
-    async def cursors(self) -> list[CursorState]:
-        """Every cursor of this log."""
-        return await self._run(self._consumable().cursors)
-
-    async def producers(self) -> list[ProducerState]:
-        """Every producer that this log knows, with its last sequence."""
-        return await self._run(self._consumable().producers)
+        """The producer with this name; see `ConsumableWritableLog.producer`."""
+        return AsyncProducer(self, await self._run(self._object("producer").producer, name))
 
     async def close(self) -> None:
         """Close the log and end its threads."""
@@ -266,7 +243,7 @@ class AsyncLog:
 
 
 class AsyncGroup:
-    """A consumer group whose methods are awaited. Made by ``await log.group(name)``.
+    """A consumer group whose methods are awaited. Created by ``await log.group(name)``.
 
     >>> import asyncio, tempfile, duramen.aio
     >>> async def main():
@@ -283,22 +260,33 @@ class AsyncGroup:
         self._run = log._run
         self._more = log._more
         self.group = group
-        """The group behind it."""
+        """The blocking group."""
+
+    def _object(self, method: str) -> Group:
+        return self.group
+
+    ack = awaited(Group.ack)
+    ack_many = awaited(Group.ack_many)
+    nack = awaited(Group.nack)
+    extend = awaited(Group.extend)
+    status = awaited(Group.status)
+    delete = awaited(Group.delete)
+    reset = awaited(Group.reset)
 
     @property
     def name(self) -> str:
         return self.group.name
 
     async def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
-        """Up to ``max`` records, each yours for ``lease`` seconds; see `Group.fetch`."""
+        """Return up to ``max`` records, each leased for ``lease`` seconds; see `Group.fetch`."""
         return await self._fetched(partial(self.group.fetch, max, lease), timeout_s)
 
     async def fetch_batch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> DeliveryBatch:
-        """The same as an Arrow batch, without an object per record."""
+        """Like `fetch`, as an Arrow batch without an object per record."""
         return await self._fetched(partial(self.group.fetch_batch, max, lease), timeout_s)
 
     async def _fetched(self, fetch: Callable[[], F], timeout_s: float) -> F:
-        """Fetch until there is something, or the time is over."""
+        """Fetch until there are records, or until the timeout."""
         clock = asyncio.get_running_loop().time
         until = clock() + timeout_s
         seen: object = None
@@ -309,7 +297,7 @@ class AsyncGroup:
             seen = await self._more(seen, min(left_s, POLL_S))
 
     async def _fetched_now(self, fetch: Callable[[], F]) -> F:
-        """What the thread fetches belongs to nobody once the wait for it is cancelled: it goes back."""
+        """Fetch once. If the task is cancelled, return what the thread fetches to the group."""
         fetching = asyncio.ensure_future(self._run(fetch))
         try:
             return await asyncio.shield(fetching)
@@ -320,43 +308,22 @@ class AsyncGroup:
     def _give_back(self, fetched: asyncio.Future[F]) -> None:
         if not fetched.cancelled() and fetched.exception() is None and len(fetched.result()):
             nacking = asyncio.ensure_future(self._run(self.group.nack, fetched.result()))
-            nacking.add_done_callback(_ignore)  # a log that is closed by now: they come back when their lease ends
-
-    async def ack(self, handed: Delivery | int, epoch: int | None = None, *, durability: str | None = None) -> bool:
-        """Acknowledge one delivery; see `Group.ack`."""
-        return await self._run(self.group.ack, handed, epoch, durability=durability)
-
-    async def ack_many(self, handed: Handed, epochs: Any = None, *, durability: str | None = None) -> int:
-        """Acknowledge many; see `Group.ack_many`."""
-        return await self._run(self.group.ack_many, handed, epochs, durability=durability)
-
-    async def nack(self, handed: Handed, epochs: Any = None, **how: Any) -> int:
-        """Give back one delivery or many; see `Group.nack`."""
-        return await self._run(self.group.nack, handed, epochs, **how)
-
-    async def extend(self, handed: Handed, lease: Seconds | None = None, epochs: Any = None) -> int:
-        """Hold deliveries longer; answers the new deadline in milliseconds."""
-        return await self._run(self.group.extend, handed, lease, epochs)
-
-    async def status(self) -> GroupStatus:
-        return await self._run(self.group.status)
-
-    async def delete(self) -> bool:
-        """Forget the group; False where there was nothing to forget."""
-        return await self._run(self.group.delete)
-
-    async def reset(self, to: int | str | None = None, *, time: Time | None = None) -> int:
-        """Go to an offset or a time; see `Group.reset`."""
-        return await self._run(self.group.reset, to, time=time)
+            nacking.add_done_callback(_ignore)  # if the log is closed by now, the leases expire
 
 
 class AsyncProducer:
-    """A named sender whose methods are awaited. Made by ``await log.producer(name)``."""
+    """A producer whose methods are awaited. Created by ``await log.producer(name)``."""
 
     def __init__(self, log: AsyncLog, producer: Producer) -> None:
         self._run = log._run
         self.producer = producer
-        """The producer behind it."""
+        """The blocking producer."""
+
+    def _object(self, method: str) -> Producer:
+        return self.producer
+
+    append = awaited(Producer.append)
+    append_batch = awaited(Producer.append_batch)
 
     @property
     def name(self) -> str:
@@ -366,40 +333,29 @@ class AsyncProducer:
     def last_sequence(self) -> int | None:
         return self.producer.last_sequence
 
-    async def append(self, value: bytes, **record: Any) -> Confirmed:
-        """Append one record, unless its sequence says that it is there; see `Producer.append`."""
-        return await self._run(self.producer.append, value, **record)
-
-    async def append_batch(self, data: Any, **how: Any) -> Confirmed:
-        """Append many; see `Producer.append_batch`."""
-        return await self._run(self.producer.append_batch, data, **how)
-
 
 class AsyncCursor:
-    """A position under a name, whose methods are awaited. Made by ``await log.cursor(name)``."""
+    """A cursor whose methods are awaited. Created by ``await log.cursor(name)``."""
 
     def __init__(self, log: AsyncLog, cursor: Cursor) -> None:
         self._run = log._run
         self.cursor = cursor
-        """The cursor behind it."""
+        """The blocking cursor."""
+
+    def _object(self, method: str) -> Cursor:
+        return self.cursor
+
+    load = awaited(Cursor.load)
+    store = awaited(Cursor.store)
+    delete = awaited(Cursor.delete)
 
     @property
     def name(self) -> str:
         return self.cursor.name
 
-    async def load(self) -> int | None:
-        return await self._run(self.cursor.load)
-
-    async def store(self, offset: int) -> None:
-        """Keep an offset; it is on the disk when this returns."""
-        await self._run(self.cursor.store, offset)
-
-    async def delete(self) -> bool:
-        return await self._run(self.cursor.delete)
-
 
 def _close_opened(opening: Future[ConsumableLog]) -> None:
-    """In a thread: close a log once it is open, if it is opened at all."""
+    """Runs in a thread: wait until the log is open, and close it."""
     wait([opening])
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
@@ -411,5 +367,5 @@ def _ignore(done: asyncio.Future[Any]) -> None:
 
 
 def open(path: duramen.Path, mode: str = "r", **options: Any) -> AsyncLog:
-    """Like `duramen.open`, to be used with ``async with`` or awaited."""
+    """Like `duramen.open`, for ``async with`` or ``await``."""
     return AsyncLog(os.fsdecode(path), mode, options)

@@ -1,7 +1,7 @@
-"""One tree of errors. Each says what, where (path, position, offset) and what to do next.
+"""The tree of errors. Each error states what is wrong, where (path, position, offset) and what to do next.
 
-``position`` is a byte in a file, ``offset`` a logical record number. Every error survives pickling, because
-errors are raised in worker processes and shown in another one. Nothing here knows a format or opens a file.
+``position`` is a byte in a file, ``offset`` a logical record number. Every error can be pickled, because worker
+processes raise errors that another process shows.
 """
 
 from __future__ import annotations
@@ -62,55 +62,55 @@ def _rebuild(kind: type[DuramenError], message: str, state: dict[str, Any], errn
 
 
 class UsageError(DuramenError, ValueError):
-    """The caller asked for something that makes no sense: an unknown option, mode or format name."""
+    """The caller passed something invalid: an unknown option, mode or format name."""
 
     exit_code = 2
 
 
 class UnsupportedFieldError(UsageError):
-    """A record holds a field that the format has no place for."""
+    """A record holds a field that the format cannot store."""
 
 
 class LateTimestampError(UsageError):
-    """A record's time is before that of the record that precedes it, in a format whose times never go back."""
+    """A record's time is before that of the previous record, in a format whose times must not decrease."""
 
 
 class DetectionError(DuramenError):
-    """Which format a path holds cannot be told, or it holds none."""
+    """The format of a path cannot be detected, or the path holds no log."""
 
     exit_code = 2
 
 
 class UnknownTopicError(UsageError, LookupError):
-    """A store has no topic of that name."""
+    """The store has no topic of that name."""
 
 
 class OffsetError(DuramenError, LookupError):
-    """No record with that offset is in the log."""
+    """The log holds no record with that offset."""
 
 
 class CorruptionError(DuramenError):
-    """Bytes that once were whole are not any more."""
+    """Stored bytes are damaged."""
 
     exit_code = 1
 
 
 class IncompleteHeaderError(CorruptionError):
-    """A file ends inside its own header: the program that made it was stopped before it wrote a record."""
+    """A file ends within its header: its writer stopped before it wrote a record."""
 
 
 class UnknownVersionError(CorruptionError):
-    """A version that this program does not know. Never truncated away and never skipped."""
+    """A version that this program does not know. Such data is never truncated and never skipped."""
 
 
 class LimitError(DuramenError):
-    """A length in a file exceeds a bound that keeps memory flat. The bound is an option."""
+    """A length in a file exceeds a limit that bounds memory. The limit is an option."""
 
     exit_code = 1
 
 
 class StorageError(DuramenError, OSError):
-    """The operating system refused: missing path, no permission, full disk."""
+    """The operating system reported an error: missing path, no permission, full disk."""
 
     exit_code = 3
 
@@ -124,16 +124,22 @@ class LockedError(StorageError):
 
 
 class QueueTimeoutError(DuramenError, TimeoutError):
-    """An append was not begun in time; nothing of it is stored."""
+    """An append did not start in time; nothing of it is stored."""
 
 
 class PoisonedError(DuramenError):
-    """A write or a sync failed before, so nothing can be promised any more. Reopening runs recovery."""
+    """An earlier write or sync failed, so the on-disk state is unknown. Reopening the log runs recovery."""
+
+
+class FencedError(PoisonedError):
+    """The log's directory or its ``.duramen/`` was deleted or replaced while it was open for writing. The writer
+    acknowledges nothing more: another writer may have the log, or no path may lead to what is written. Close the
+    log."""
 
 
 class LeaseError(DuramenError, LookupError):
-    """A record is not held by whoever wants to acknowledge, return or extend it: its lease has expired, it was
-    delivered again since, or it never was. ``refused`` names the offsets: (start, end, why) each."""
+    """The consumer does not hold a record that it wants to acknowledge, return or extend: the lease has expired, or the
+    record was delivered again or never. ``refused`` lists the offsets as (start, end, why)."""
 
     exit_code = 2
 

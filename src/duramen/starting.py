@@ -1,9 +1,8 @@
-"""How the program ends when a signal comes while it is only starting: quietly, with the exit code of that signal.
+"""Signals during start-up: the program ends silently with the exit code of the signal.
 
-Importing Arrow takes a few tenths of a second, and whoever presses ctrl-C then wants no traceback. Nothing has been
-done by then, so there is nothing to clean up. Whoever imports `duramen` as a library is left alone: the handlers are
-set only where this process is the program, which its command says. `duramen.cli.main` takes over from here; when it is
-done, these handlers are back until the interpreter ends.
+Importing Arrow takes a few tenths of a second, and ctrl-C during that time should not print a traceback. Nothing needs
+cleaning up yet. Library users are not affected: the handlers are installed only if this process is the program
+`duramen`. `duramen.cli.main` replaces them while a verb runs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def is_program() -> bool:
     """Whether this process was started as ``duramen``, ``python -m duramen`` or ``python -m duramen.cli.main``."""
     if not sys.argv:
         return False
-    if sys.argv[0] == "-m":  # the interpreter looks for the module, and imports its package to find it
+    if sys.argv[0] == "-m":  # the interpreter imports the package to find the module
         return sys.orig_argv[-len(sys.argv)].removeprefix("-m") in MODULES
     return os.path.basename(sys.argv[0]) == "duramen"
 
@@ -32,18 +31,17 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def _ignore() -> None:
-    """The interpreter's last moments: it would put back the default, which makes a finished run look like a failed
-    one."""
+    """Ignore signals while the interpreter shuts down: the default handler would make a finished run look failed."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_quietly() -> None:
-    """Set the handlers, but for a signal that is ignored: ``nohup`` and shells mean that."""
+    """Install the handlers, except for signals that the parent ignores, as ``nohup`` and shells do."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
-    atexit.register(_ignore)  # the first to be registered is the last to run
+    atexit.register(_ignore)  # registered first, runs last
 
 
 if is_program():

@@ -17,11 +17,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: `make browser` does that")
-    executable = next((path for path in map(shutil.which, NAMES) if path is not None), None)
-    if executable is None:
-        pytest.skip("there is no chromium on the PATH: `make browser` installs one where it may")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: `make browser` installs it")
     with api.sync_playwright() as playwright:
+        known = (*map(shutil.which, NAMES), playwright.chromium.executable_path)
+        executable = next((path for path in known if path is not None and Path(path).exists()), None)
+        if executable is None:
+            pytest.skip("no Chromium was found: `make browser` installs one where it may")
         started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield started
         started.close()

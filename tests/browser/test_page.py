@@ -109,7 +109,7 @@ def test_browsing(visit: Visit, orders: Path) -> None:
     assert "300 looked at" in page.text("#records-state")
     page.tab.fill("#at", "never")
     page.tab.click("#browse button[type=submit]")
-    page.wait("#records-state:has-text('is no place in a log')")
+    page.wait("#records-state:has-text('not a position in a log')")
     page.tab.click("#map button:nth-child(2)")
     page.wait("#records tbody tr")
     assert page.errors == [page.errors[0]]  # the browser itself tells of the answer 400

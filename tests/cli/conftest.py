@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from duramen.cli.demo.samples import DemoSample, write_samples
 from duramen.cli.main import main
-from duramen.cli.samples import Sample, write_samples
+from tests import warm
 from tests.cli.running import Logs, Result, Run
 
 
 @pytest.fixture(scope="session")
 def cli() -> Run:
-    """The real thing: ``python -m duramen.cli.main``."""
+    """The command in a process of its own, which a warm one forks; ``python -m MODULE`` where a module is named."""
 
-    def run(*arguments: str | Path, module: str = "duramen.cli.main", timeout_s: float = 20) -> Result:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+    def run(*arguments: str | Path, module: str | None = None, timeout_s: float = 100) -> Result:
+        start = warm.duramen() if module is None else (sys.executable, "-m", module)
+        command = [*start, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
         return Result(done.returncode, done.stdout, done.stderr.decode())
 
@@ -44,12 +46,12 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture(scope="session")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DemoSample]:
     """A log of every format; nobody may write to them."""
     written = write_samples(str(tmp_path_factory.mktemp("samples")))
     return {sample.format: sample for sample in written}
 
 
 @pytest.fixture
-def logs(pristine: dict[str, Sample], tmp_path: Path) -> Logs:
+def logs(pristine: dict[str, DemoSample], tmp_path: Path) -> Logs:
     return Logs(pristine, tmp_path)

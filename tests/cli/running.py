@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duramen.cli.samples import Sample
+from duramen.cli.demo.samples import DemoSample
 
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
 
@@ -49,7 +49,7 @@ Run = Callable[..., Result]
 class Logs:
     """Copies of the samples that a test may damage."""
 
-    def __init__(self, pristine: dict[str, Sample], directory: Path) -> None:
+    def __init__(self, pristine: dict[str, DemoSample], directory: Path) -> None:
         self._pristine = pristine
         self._directory = directory
 

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import duramen
 from duramen.disk import PosixDisk
-from duramen.log.journal import State, read_journal
-from duramen.log.repair import repair, undo_repair
+from duramen.log.repair import repair_log, undo_repair
+from duramen.sidecar.repair_journal import RepairState, read_repair_journal
 from tests.cli.running import flip, segments
 
 DURAMEN = [sys.executable, "-m", "duramen"]
@@ -106,13 +106,13 @@ def can_append(log: Path) -> None:
 def after_repair(log: Path, old: Path, new: Path) -> Left:
     if files(log) == files(old):
         return "old"
-    journal = read_journal(PosixDisk(), str(log))
-    if journal is None or journal.state != State.DONE:
+    journal = read_repair_journal(PosixDisk(), str(log))
+    if journal is None or journal.state != RepairState.DONE:
         raise UnexpectedError(f"{_difference(log, old)}; journal {journal and journal.state}")
     if outside(files(log)) != outside(files(new)):
         raise UnexpectedError(f"not as repaired: {_difference(log, new)}")
     is_sound(log)
-    if repair(str(log)).steps:
+    if repair_log(str(log)).steps:
         raise UnexpectedError("there is still something to repair")
     undo_repair(str(log))
     return "new"
@@ -121,8 +121,8 @@ def after_repair(log: Path, old: Path, new: Path) -> Left:
 def after_undo(log: Path, old: Path, new: Path) -> Left:
     if files(log) == files(old):
         return "old"
-    journal = read_journal(PosixDisk(), str(log))
-    if journal is None or journal.state != State.UNDONE:
+    journal = read_repair_journal(PosixDisk(), str(log))
+    if journal is None or journal.state != RepairState.UNDONE:
         raise UnexpectedError(f"{_difference(log, old)}; journal {journal and journal.state}")
     if outside(files(log)) != outside(files(new)):
         raise UnexpectedError(f"not as before the repair: {_difference(log, new)}")
@@ -193,7 +193,7 @@ class Verb:
 
 def _repaired(log: Path) -> None:
     damage(log)
-    assert repair(str(log), plan_only=False).ok
+    assert repair_log(str(log), plan_only=False).ok
 
 
 VERBS = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duramen import __version__
-from duramen.cli import info
+from duramen.cli.log import info
 from duramen.cli.signals import Interrupted
 from tests.cli.running import Logs, Run
 
@@ -86,9 +86,7 @@ def test_a_bug_is_not_taken_for_damage(call: Run, logs: Logs, monkeypatch: pytes
     lines = done.err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert any("test_main.py" in line for line in lines)
-    assert lines[-2].startswith(
-        f"duramen: this is a bug of duramen {__version__}, and says nothing about the log: KeyError"
-    )
+    assert lines[-2].startswith(f"duramen: this is a bug in duramen {__version__}, not a problem of the log: KeyError")
     assert "report it" in lines[-1]
     assert "\x1b" not in done.err
 
@@ -103,11 +101,11 @@ def test_other_ends_keep_their_codes(call: Run, logs: Logs, monkeypatch: pytest.
 
 def test_a_bug_ends_the_process_with_70(logs: Logs) -> None:
     code = (
-        "import sys; from duramen.cli import info, main\n"
+        "import sys; from duramen.cli import main; from duramen.cli.log import info\n"
         "def run(*_, **__): raise RuntimeError('unexpected')\n"
         "info.run = run; sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "info", str(logs.copy("keratin"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20, cwd=Path("/"))
     assert done.returncode == 70
-    assert "RuntimeError: unexpected\nduramen: this is a bug of duramen" in done.stderr
+    assert "RuntimeError: unexpected\nduramen: this is a bug in duramen" in done.stderr

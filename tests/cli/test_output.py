@@ -8,15 +8,15 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from duramen.cli.samples import Sample
+from duramen.cli.demo.samples import DemoSample
 from duramen.formats import make
+from tests import warm
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -27,7 +27,7 @@ def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
     with subprocess.Popen(
-        [sys.executable, "-m", "duramen", *arguments],
+        [*warm.duramen(), *arguments],
         stdin=follower, stdout=follower, stderr=follower, env=clean | {"TERM": "xterm-256color"} | environment,
     ) as process:  # fmt: skip
         os.close(follower)
@@ -48,7 +48,7 @@ def widest(text: str) -> int:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_nothing_is_wider_than_the_terminal(
-    pristine: dict[str, Sample], monkeypatch: pytest.MonkeyPatch, columns: int
+    pristine: dict[str, DemoSample], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.chdir(Path(pristine["keratin"].path).parent)
     info = on_terminal(columns, "info", "keratin")

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from duramen.cli.samples import Sample, orders, segment_paths
-from duramen.formats import make
-from duramen.formats.base import Cursor
+from duramen.cli.demo.samples import DemoSample, orders, segment_paths
+from duramen.formats import ScanPosition, make
 from tests.cli.running import FORMATS, Logs, Run, segments
 
 DURAMEN = [sys.executable, "-m", "duramen"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_verb_on_every_format(cli: Run, logs: Logs, pristine: dict[str, Sample], format: str) -> None:
+def test_every_verb_on_every_format(cli: Run, logs: Logs, pristine: dict[str, DemoSample], format: str) -> None:
     sample, options = pristine[format], logs.options(format)
     info = cli("info", sample.path, *options)
     assert (info.code, info.err) == (0, "")
@@ -55,7 +54,7 @@ def test_help_waits_for_nothing() -> None:
 def long_segment(tmp_path: Path) -> Path:
     """More than a pipe holds."""
     codec, path = make("durable-log"), tmp_path / "long.log"
-    path.write_bytes(codec.encode(orders(codec, 0, 5000), Cursor(0, -1)).data)
+    path.write_bytes(codec.encode(orders(codec, 0, 5000), ScanPosition(0, -1)).data)
     return path
 
 
@@ -90,7 +89,7 @@ def test_following_until_interrupted(logs: Logs) -> None:
         for offset in range(300, 400):
             batch = orders(codec, offset, 1)
             with last.open("ab") as file:
-                file.write(codec.encode(batch, Cursor(last.stat().st_size, offset - 1)).data)
+                file.write(codec.encode(batch, ScanPosition(last.stat().st_size, offset - 1)).data)
             if select.select([process.stdout], [], [], 0.25)[0]:
                 found = os.read(process.stdout.fileno(), 1 << 16)
                 break

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import duramen
-from duramen.cli import cat
-from duramen.log.retention import Retention
+from duramen.cli.log import cat
+from duramen.log.maintain.retention import Retention
 from tests.cli.running import Run
 
 WRITER = """
 import sys, duramen
-from duramen.log.retention import Retention
+from duramen.log.maintain.retention import Retention
 with duramen.open(sys.argv[1], "a", durability="write") as log:
     print("ready", flush=True)
     while True:
@@ -41,6 +41,7 @@ def moving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         writer.kill()
 
 
+@pytest.mark.slow
 def test_nothing_is_called_wrong(moving: Path, call: Run, tmp_path: Path) -> None:
     for number in range(5):
         for verb, *more in LOOKING:
@@ -56,7 +57,7 @@ def test_cat_says_which_records_it_could_not_show(moving: Path, call: Run) -> No
     for _ in range(8):
         done = call("cat", moving, "--output", "jsonl")
         if done.code:
-            assert done.fails(3, "was removed before its turn", "continue at offset")
+            assert done.fails(3, "was removed before it was read", "continue at offset")
             assert done.out
 
 
@@ -83,6 +84,6 @@ def test_cat_from_the_beginning_begins_where_the_log_begins_by_then(tmp_path: Pa
         log.seal()
         log.append(b"y")
         with duramen.open(tmp_path / "log") as reader:
-            batches = reader.batches(**cat._bounds(reader, cat.Place.parse("beginning"), None))
+            batches = reader.batches(**cat._bounds(reader, cat.LogPosition.parse("beginning"), None))
             log.retain(Retention(before_offset=10))
             assert [batch.column("offset")[0].as_py() for batch in batches] == [10]

@@ -25,6 +25,7 @@ def start_s() -> float:
     return timed("--version")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_a_signal_leaves_the_old_state_or_the_new_one(verb: Verb, tmp_path: Path, start_s: float) -> None:
     hunt = Hunt(verb, tmp_path)

@@ -1,4 +1,4 @@
-"""`python -m tests.damage`: run the matrix and write docs/damage.md; ``--all`` damages every field twice, and writes
+"""`python -m tests.damage`: run the matrix and write matrix.md; ``--all`` damages every field twice, and writes
 nothing."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every kind of damage to a single place of a log. Fields and their bytes come from the formats' own `dump`.
 
-A damage answers the files as they are afterwards, and which offsets it may have cost: the ones whose bytes it touched.
+A damage returns the files as they are afterwards, and the offsets that it may have cost: those whose bytes it touched.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from duramen.formats.base import Role
+from duramen.formats import Role
 from duramen.formats.index import Index
 from tests.damage.logs import Base, Place
 
@@ -30,6 +30,8 @@ class Damage:
     """Offsets that may be lost."""
     lengthens: bool = False
     """Whether records come twice or change places: the format may have no way to tell."""
+    strange: bool = False
+    """Whether it brings in records of another log, which nothing in them tells from our own."""
     extra: bool = False
     """Left out where time is short: another one is like it."""
 

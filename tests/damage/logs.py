@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import CorruptionError
-from duramen.formats import Format, make
-from duramen.formats.base import Cursor, Role
-from duramen.formats.osiris_chunk import Chunk, SimpleEntry, encode_chunk
-from duramen.formats.osiris_tracking import Kind, TrackingBlock
+from duramen.formats import Format, Role, ScanPosition, make
+from duramen.formats.osiris.chunk import Chunk, SimpleEntry, encode_chunk
+from duramen.formats.osiris.tracking import TrackingBlock, TrackingKind
 from duramen.kernel.layout import Stop
-from duramen.log.reader import Log
-from duramen.log.sidecar import read_config
-from duramen.log.writer import WritableLog
-from duramen.model import SCHEMA
-from duramen.testing.running import clocked, disk_of
+from duramen.log.read.log import Log
+from duramen.log.write.writable_log import WritableLog
+from duramen.record import SCHEMA
+from duramen.sidecar.layout import read_config
+from duramen.testing.run import clocked, disk_of
+from duramen.testing.simulated_disk import SimulatedDisk
 
 ROOT = "/log"
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
@@ -80,18 +79,21 @@ class Base:
         return 0 if known is None or known.base is None else known.base
 
 
-def value(offset: int) -> bytes:
-    return f"record {offset:04} of the log".encode().ljust(RECORD_SIZE, b".")[:RECORD_SIZE]
+OURS = "the log"
 
 
-def batch(fmt: Format, first: int, count: int) -> pa.RecordBatch:
+def value(offset: int, owner: str = OURS) -> bytes:
+    return f"record {offset:04} of {owner}".encode().ljust(RECORD_SIZE, b".")[:RECORD_SIZE]
+
+
+def batch(fmt: Format, first: int, count: int, owner: str = OURS) -> pa.RecordBatch:
     able = fmt.capabilities
     rows = [
         {
             "offset": offset,
             "timestamp": (START_MS + offset) * 1000 if able.timestamps else None,
             "key": b"k%d" % (offset % 3) if able.key and offset % 2 else None,
-            "value": value(offset),
+            "value": value(offset, owner),
             "headers": None,
         }
         for offset in range(first, first + count)
@@ -100,33 +102,33 @@ def batch(fmt: Format, first: int, count: int) -> pa.RecordBatch:
 
 
 @cache
-def base_log(name: str, sidecar: bool) -> Base:
-    """The sound log of a format."""
-    files = _appended(name) if sidecar else _built(name)
+def base_log(name: str, sidecar: bool, counts: tuple[int, ...] = SEGMENTS, owner: str = OURS) -> Base:
+    """The sound log of a format, with so many records in its segments."""
+    files = _appended(name, counts, owner) if sidecar else _built(name, counts, owner)
     disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
-    return Base(name, sidecar, files, read(disk, name), tuple(_places(name, files)))
+    return Base(name, sidecar, files, read(disk, name), tuple(places(name, files)))
 
 
-def _built(name: str) -> dict[str, bytes]:
+def _built(name: str, counts: tuple[int, ...], owner: str) -> dict[str, bytes]:
     """As another program leaves it."""
     fmt = make(name, **OPTIONS[name])
     if name == "osiris":
-        return _osiris(fmt)
-    counts = SEGMENTS if fmt.capabilities.segments else (sum(SEGMENTS),)
+        return _osiris(fmt, counts, owner)
+    counts = counts if fmt.capabilities.segments else (sum(counts),)
     firsts = [sum(counts[:number]) for number in range(len(counts))]
-    batches = [batch(fmt, first, count) for first, count in zip(firsts, counts, strict=True)]
+    batches = [batch(fmt, first, count, owner) for first, count in zip(firsts, counts, strict=True)]
     return dict(fmt.build(batches, START_MS))
 
 
-def _osiris(fmt: Format) -> dict[str, bytes]:
+def _osiris(fmt: Format, counts: tuple[int, ...], owner: str) -> dict[str, bytes]:
     """With tracking in trailers, which no checksum covers."""
     files: dict[str, bytes] = {}
     first = 0
-    for count in SEGMENTS:
+    for count in counts:
         data, base = fmt.segment_header(first, START_MS), first
         for chunk_id in range(first, first + count, 2):
-            entries = tuple(SimpleEntry(value(o)) for o in range(chunk_id, min(chunk_id + 2, first + count)))
-            blocks = (TrackingBlock(Kind.SEQUENCE, b"writer-1", chunk_id),)
+            entries = tuple(SimpleEntry(value(o, owner)) for o in range(chunk_id, min(chunk_id + 2, first + count)))
+            blocks = (TrackingBlock(TrackingKind.SEQUENCE, b"writer-1", chunk_id),)
             chunk = Chunk(chunk_id, START_MS + chunk_id, 1, entries, trailer=blocks if chunk_id % 4 == 0 else ())
             data += encode_chunk(chunk)
         segment = fmt.open_segment(data, base)
@@ -138,17 +140,17 @@ def _osiris(fmt: Format) -> dict[str, bytes]:
     return files
 
 
-def _appended(name: str) -> dict[str, bytes]:
+def _appended(name: str, counts: tuple[int, ...], owner: str) -> dict[str, bytes]:
     """As Duramen leaves it; an Osiris log of a broker that Duramen went on with."""
-    start = _osiris(make(name)) if name == "osiris" else {}
+    start = _osiris(make(name), counts, owner) if name == "osiris" else {}
     disk = disk_of({posixpath.join(ROOT, path): content for path, content in start.items()} | {ROOT + "/": b""})
     with clocked():
         log = WritableLog(ROOT, format=name, disk=disk, **OPTIONS[name])
         done = log.next_offset
-        for number, count in enumerate(SEGMENTS):
+        for number, count in enumerate(counts):
             if number and log.codec.capabilities.segments:
                 log.seal()
-            log.append_batch([value(o) for o in range(done, done + count)])
+            log.append_batch([value(o, owner) for o in range(done, done + count)])
             done += count
         log.close()
     return tree(disk)
@@ -180,7 +182,7 @@ def options_for(disk: SimulatedDisk, name: str) -> dict[str, Any]:
     return {} if held is not None else dict(OPTIONS[name])
 
 
-def _places(name: str, files: Mapping[str, bytes]) -> list[Place]:
+def places(name: str, files: Mapping[str, bytes]) -> list[Place]:
     fmt = make(name, **OPTIONS[name])
     places = []
     for path, content in sorted(files.items()):
@@ -188,7 +190,7 @@ def _places(name: str, files: Mapping[str, bytes]) -> list[Place]:
         if known is None or known.role != Role.SEGMENT:
             continue
         segment = fmt.open_segment(content, known.base)
-        cursor: Cursor = segment.start
+        cursor: ScanPosition = segment.start
         while True:
             rows = segment.scan(cursor, max_records=1)
             if len(rows.columns):

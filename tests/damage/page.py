@@ -1,4 +1,4 @@
-"""The matrix as a page: `docs/damage.md`. Rows that are damaged alike are one line."""
+"""The matrix as a page, `matrix.md`: one line per kind of damage."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 
 from tests.damage.matrix import Row
 
-PAGE = Path(__file__).parents[2] / "docs" / "damage.md"
+PAGE = Path(__file__).parent / "matrix.md"
 
 HEAD = """# Damage: what is found, what is done, what is kept
 
-Every line is a kind of damage to a single place of a log: what `duramen verify` says, what `duramen repair` plans, and
-what is left after `duramen repair --apply`. The page is made by `python -m tests.damage`, which damages small logs of
-every format (21 records or more, in 3 segments or more) in each field that `duramen dump` shows, and in every file.
-`tests/damage` runs the same and fails where a promise is broken or this page is out of date.
+Each row is one kind of damage to a single place of a log: what `duramen verify` reports, what `duramen repair` plans,
+and what remains after `duramen repair --apply`. `python -m tests.damage` generates this page: it damages small logs of
+every format (21 records or more, in 3 segments or more) in each field that `duramen dump` shows, and in every file. The
+tests in this directory run the same cases and fail if a promise is broken or this page is out of date.
 
-In each case, without exception: verify ends and reports; repair leaves a log that verify calls sound; a record that is
-appended then reads back, under an offset that no other record ever had; every record whose bytes were not touched is
-still there, and none that was never written; `duramen repair --undo` gives back every file, byte for byte. What no
-checksum covers and nothing else speaks against is beyond that: the last two columns count it.
+In every case: verify terminates and reports; repair leaves a log that verify calls sound; a record appended afterwards
+reads back under an offset that no other record ever had; every untouched record still exists, and no record that was
+never written; `duramen repair --undo` restores every file byte for byte. The last two columns count what no checksum
+covers and nothing else contradicts.
 
 - **cases**: how many places were damaged.
-- **verify says**: the codes of its findings, the most frequent first; *exit* is 1 when any of them is damage.
-- **repair does**: its steps. Everything that it changes is in the quarantine first. The sidecar's own part is left out.
-- **kept**: of all records of the log, in the worst case. A flipped bit of a record's header is put right where the
-  checksum proves it, so that nothing is lost. A record whose payload is damaged is gone; of Osiris, the chunk it is in.
-- **unseen**: cases in which nothing was noticed, and nothing had to be repaired for the log to be read.
-- **altered**: cases after which a record reads otherwise than it was written, or has another's offset, because nothing
-  in the log can tell. Most of them are RustLog's, which has no checksum at all.
+- **verify says**: the codes of its findings, the most frequent first; *exit* is 1 if any of them is damage.
+- **repair does**: its steps. Everything it changes is in the quarantine first. Steps on the sidecar are left out.
+- **kept**: of all records of the log, in the worst case. A flipped bit in a record's header is corrected where the
+  checksum proves it. A record with a damaged payload is lost; in Osiris, the whole chunk.
+- **unseen**: cases in which nothing was noticed, and nothing had to be repaired to read the log.
+- **altered**: cases after which a record reads differently from what was written, or has another record's offset,
+  because nothing in the log can tell. Most are RustLog's, which has no checksum.
 
-"Without sidecar" is a log of another program, "with sidecar" one that Duramen has written: that one knows the digests
-of sealed segments, and how far records were promised.
+"Without sidecar" is a log of another program. "With sidecar" is a log that Duramen wrote: it has the digests of sealed
+segments and the durable watermark.
 """
 
 

@@ -71,7 +71,7 @@ def test_that_once_broke_a_promise(name: str, sidecar: bool, first: str, second:
 def test_where_nothing_is_left_repair_says_what_to_do(name: str, sidecar: bool, first: str, second: str) -> None:
     row = both(name, sidecar, first, second)
     assert (row.actions, row.exit_code) == ((), 1)
-    assert "nothing says how many there were: bring the files back from a copy" in row.refused[0]
+    assert "nothing says how many there were: restore the files from a copy" in row.refused[0]
     assert not broken(row)
 
 
@@ -79,6 +79,6 @@ def test_where_nothing_is_left_repair_says_what_to_do(name: str, sidecar: bool, 
 def test_a_file_of_an_unknown_version_is_left_alone(name: str, sidecar: bool, first: str, second: str) -> None:
     """Whatever else is wrong with it: it may hold records, so none is given up."""
     row = both(name, sidecar, first, second)
-    assert "nothing of this file is changed" in row.refused[0]
+    assert "this file is not changed" in row.refused[0]
     assert not broken(row)
     assert row.actions == (), "where the log ends is not known, so nothing else is changed either"

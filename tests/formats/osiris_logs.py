@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from duramen.errors import DuramenError
-from duramen.formats.base import Block, Cursor, FileName, Role, Rows
-from duramen.formats.osiris import LOG_HEADER, Osiris
-from duramen.formats.osiris_chunk import (
+from duramen.formats import Block, FileName, Role, Rows, ScanPosition
+from duramen.formats.osiris.chunk import (
     Chunk,
     Compression,
     SimpleEntry,
@@ -24,10 +23,11 @@ from duramen.formats.osiris_chunk import (
     parse_chunk,
     snapshot_chunk,
 )
-from duramen.formats.osiris_segment import OsirisSegment
-from duramen.formats.osiris_tracking import Tracking, TrackingBlock, delta_blocks
+from duramen.formats.osiris.osiris import LOG_HEADER, Osiris
+from duramen.formats.osiris.segment import OsirisSegment
+from duramen.formats.osiris.tracking import Tracking, TrackingBlock, delta_blocks
 from duramen.kernel.layout import ChunkColumns, Stop
-from duramen.model import COLUMNS, EPOCH, SCHEMA, Record
+from duramen.record import COLUMNS, EPOCH, SCHEMA, Record
 
 F = Osiris()
 DATA = Path(__file__).parents[1] / "data" / "osiris"
@@ -93,7 +93,7 @@ def batch_of(values: Sequence[bytes], offsets: Sequence[int] | None = None, ms: 
 
 def written(batch: Any, **options: Any) -> tuple[OsirisSegment, Rows]:
     fmt = Osiris(**options)
-    encoded = fmt.encode(batch, Cursor(len(LOG_HEADER), -1))
+    encoded = fmt.encode(batch, ScanPosition(len(LOG_HEADER), -1))
     return fmt.open_segment(LOG_HEADER + bytes(encoded.data), 0), encoded.rows
 
 

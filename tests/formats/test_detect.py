@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import duramen
 from duramen.errors import DetectionError, StorageError
-from duramen.formats import FORMATS, make
-from duramen.formats.base import Cursor, Role
+from duramen.formats import FORMATS, Role, ScanPosition, make
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from tests.formats import vectors
 from tests.formats.vectors import GOLDEN
@@ -222,7 +221,7 @@ def test_structure_is_known_under_any_name(path: str) -> None:
     if data:
         assert detect_file("renamed.bin", data).format == format_of(path)
     else:
-        with pytest.raises(DetectionError, match="holds nothing"):
+        with pytest.raises(DetectionError, match="holds only zeros"):
             detect_file("renamed.bin", data)
 
 
@@ -250,7 +249,7 @@ def forged(prefix: bytes, wanted: int) -> bytes:
 def test_both_structures_at_once() -> None:
     """A slot whose checksum reads as the length of a RustLog record that ends where the slot does."""
     payload = forged((7).to_bytes(8, "big") + b"\0\6\n$", 0)
-    data = make("fixed-slot", record_size=16).encode(vectors.batch_of([payload], [0]), Cursor(0, -1)).data
+    data = make("fixed-slot", record_size=16).encode(vectors.batch_of([payload], [0]), ScanPosition(0, -1)).data
     assert data[:4] == b"\0\0\0\0"
     with pytest.raises(DetectionError, match=r"could be rustlog .* or fixed-slot \(record size 16\)"):
         detect_file("00000000.log", data)

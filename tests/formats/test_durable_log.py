@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import duramen
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats.base import Cursor, FileName, Role, Severity
+from duramen.formats import FileName, Role, ScanPosition, Severity
 from duramen.formats.durable_log import DIALECT, ENTRY, HEADER, DurableLog
 from duramen.kernel.layout import NOT_FOUND, Stop
-from duramen.log.ending import Ending
-from duramen.model import SCHEMA
+from duramen.log.segments.segment_end import EndKind
+from duramen.record import SCHEMA
 from tests.formats import vectors
 from tests.formats.vectors import GOLDEN, VECTORS
 
@@ -71,7 +71,7 @@ def test_the_index_points_at_every_record(name: str) -> None:
     assert index.positions.tolist() == rows.columns.position.tolist()
     for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True):
         assert index.floor(offset) == (offset, position)
-        assert segment.cursor_at(offset, position) == Cursor(position, offset - 1)
+        assert segment.cursor_at(offset, position) == ScanPosition(position, offset - 1)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -85,12 +85,12 @@ def test_golden_logs_verify_clean(name: str) -> None:
 # --- negative files
 
 OUTCOMES = {
-    "bad_crc_last": ("torn-tail", Ending.TORN, Stop.BAD_CHECKSUM),
-    "big_endian_magic": ("torn-tail", Ending.TORN, Stop.BAD_MAGIC),
-    "torn_header": ("torn-tail", Ending.TORN, Stop.SHORT_HEADER),
-    "torn_payload": ("torn-tail", Ending.TORN, Stop.SHORT_BODY),
-    "unknown_version": ("unknown-version", Ending.UNKNOWN_VERSION, Stop.BAD_VERSION),
-    "zero_tail": ("zero-tail", Ending.CLEAN, Stop.ZEROS),
+    "bad_crc_last": ("torn-tail", EndKind.TORN, Stop.BAD_CHECKSUM),
+    "big_endian_magic": ("torn-tail", EndKind.TORN, Stop.BAD_MAGIC),
+    "torn_header": ("torn-tail", EndKind.TORN, Stop.SHORT_HEADER),
+    "torn_payload": ("torn-tail", EndKind.TORN, Stop.SHORT_BODY),
+    "unknown_version": ("unknown-version", EndKind.UNKNOWN_VERSION, Stop.BAD_VERSION),
+    "zero_tail": ("zero-tail", EndKind.CLEAN, Stop.ZEROS),
 }
 
 
@@ -98,7 +98,7 @@ OUTCOMES = {
 def test_negative_files(vector: str, tmp_path: Path) -> None:
     code, ending, stop = OUTCOMES[Path(vector).stem]
     expect = VECTORS[vector]["expect"]
-    assert (ending == Ending.UNKNOWN_VERSION) == (expect["action"] == "raise")
+    assert (ending == EndKind.UNKNOWN_VERSION) == (expect["action"] == "raise")
     rows, end = vectors.judge_all(F.open_segment(vectors.read(vector), 0))
     assert (end.ending, end.stop, end.position) == (ending, stop, expect["valid_bytes"])
     assert rows.count == expect["valid_records"]
@@ -124,7 +124,7 @@ def test_a_valid_record_behind_a_bad_one_makes_it_damage(tmp_path: Path) -> None
     data = bytearray(vectors.read(segment_name("three")))
     data[28] ^= 1  # the last byte of "hello"
     rows, end = vectors.judge_all(F.open_segment(data, 0))
-    assert (rows.count, end.ending, end.stop, end.goes_on_at) == (0, Ending.DAMAGE, Stop.BAD_CHECKSUM, 29)
+    assert (rows.count, end.ending, end.stop, end.goes_on_at) == (0, EndKind.DAMAGE, Stop.BAD_CHECKSUM, 29)
     report = duramen.verify(vectors.put(tmp_path, {SEGMENT: data}))
     assert not report.ok
     (damage,) = (f for f in report.findings if f.severity == Severity.DAMAGE)
@@ -135,7 +135,7 @@ def test_a_valid_record_behind_a_bad_one_makes_it_damage(tmp_path: Path) -> None
 def test_a_repeated_offset_is_damage() -> None:
     three = vectors.read(segment_name("three"))
     rows, end = vectors.judge_all(F.open_segment(three + three[53:], 0))
-    assert (rows.count, end.ending, end.stop, end.position) == (3, Ending.DAMAGE, Stop.BAD_ORDER, 97)
+    assert (rows.count, end.ending, end.stop, end.position) == (3, EndKind.DAMAGE, Stop.BAD_ORDER, 97)
 
 
 @pytest.mark.parametrize(("at", "stop"), [(5, Stop.BAD_FIELD), (6, Stop.BAD_FIELD), (7, Stop.BAD_FIELD)])
@@ -156,7 +156,7 @@ def test_the_table_of_covered_fields_is_complete() -> None:
 
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 100, 200]], ids=["contiguous", "compacted"])
 def test_every_flipped_bit_is_noticed_or_uncovered(offsets: list[int], tmp_path: Path) -> None:
-    encoded = F.encode(vectors.batch_of([b"hello", b"", b"\0\xff"], offsets), Cursor(0, -1))
+    encoded = F.encode(vectors.batch_of([b"hello", b"", b"\0\xff"], offsets), ScanPosition(0, -1))
     vectors.put(tmp_path, {SEGMENT: bytes(encoded.data)})
     bounds = [*encoded.rows.columns.position.tolist(), len(encoded.data)]
     unnoticed = vectors.unnoticed_flips(tmp_path / SEGMENT, "durable-log")
@@ -178,7 +178,7 @@ def test_every_cut_is_a_torn_tail(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 23, 24, 25, 100, 4096])
 def test_zeros_behind_the_records_are_a_clean_end(size: int) -> None:
     rows, end = vectors.judge_all(F.open_segment(vectors.read(segment_name("three")) + bytes(size), 0))
-    assert (rows.count, end.ending, end.position) == (3, Ending.CLEAN, 97)
+    assert (rows.count, end.ending, end.position) == (3, EndKind.CLEAN, 97)
 
 
 # --- round trips
@@ -216,25 +216,25 @@ def test_fields_without_a_place_are_refused(column: str, value: object) -> None:
         {"value": [b"v"], column: [value]}, schema=pa.schema([SCHEMA.field("value"), SCHEMA.field(column)])
     )
     with pytest.raises(UnsupportedFieldError, match=f"durable-log.*{column}"):
-        F.encode(batch, Cursor(0, -1))
+        F.encode(batch, ScanPosition(0, -1))
     nothing = batch.set_column(1, SCHEMA.field(column), pa.nulls(1, SCHEMA.field(column).type))
-    assert len(F.encode(nothing, Cursor(0, -1)).data) == HEADER.size + 1
+    assert len(F.encode(nothing, ScanPosition(0, -1)).data) == HEADER.size + 1
 
 
 def test_null_values_and_disorder_are_refused() -> None:
     nulls = pa.RecordBatch.from_pydict({"value": pa.array([None], pa.binary())})
     with pytest.raises(UnsupportedFieldError, match="null"):
-        F.encode(nulls, Cursor(0, -1))
+        F.encode(nulls, ScanPosition(0, -1))
     for offsets in ([1, 1], [2, 1], [0, 5]):
-        with pytest.raises(UsageError, match="rise"):
-            F.encode(vectors.batch_of([b"", b""], offsets), Cursor(0, 0))
+        with pytest.raises(UsageError, match="increase"):
+            F.encode(vectors.batch_of([b"", b""], offsets), ScanPosition(0, 0))
 
 
 def test_offsets_are_assigned_where_the_batch_has_none() -> None:
-    encoded = F.encode(pa.RecordBatch.from_pydict({"value": [b"a", b"b"]}), Cursor(100, 41))
+    encoded = F.encode(pa.RecordBatch.from_pydict({"value": [b"a", b"b"]}), ScanPosition(100, 41))
     assert encoded.rows.columns.offset.tolist() == [42, 43]
     assert encoded.rows.columns.position.tolist() == [100, 125]
-    assert encoded.rows.cursor == Cursor(150, 43)
+    assert encoded.rows.cursor == ScanPosition(150, 43)
 
 
 def test_names() -> None:
@@ -281,10 +281,10 @@ def test_a_short_index_keeps_its_whole_entries(size: int) -> None:
 
 def test_resync_finds_the_next_record() -> None:
     segment = F.open_segment(vectors.read(segment_name("three")), 0)
-    assert segment.resync(Cursor(0, -1)) == 29
-    assert segment.resync(Cursor(29, 0)) == 53
-    assert segment.resync(Cursor(53, 1)) == NOT_FOUND
-    assert segment.resync(Cursor(97, 2)) == NOT_FOUND
+    assert segment.resync(ScanPosition(0, -1)) == 29
+    assert segment.resync(ScanPosition(29, 0)) == 53
+    assert segment.resync(ScanPosition(53, 1)) == NOT_FOUND
+    assert segment.resync(ScanPosition(97, 2)) == NOT_FOUND
 
 
 def test_the_layout_is_the_declared_header() -> None:

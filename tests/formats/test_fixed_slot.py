@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import duramen
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats.base import Cursor, FileName, Role, Severity
+from duramen.formats import FileName, Role, ScanPosition, Severity
 from duramen.formats.fixed_slot import CRC, NAME, FixedSlot, infer
 from duramen.kernel.layout import NOT_FOUND, Stop
-from duramen.log.ending import Ending
-from duramen.model import SCHEMA
+from duramen.log.segments.segment_end import EndKind
+from duramen.record import SCHEMA
 from tests.formats import vectors
 from tests.formats.vectors import GOLDEN, VECTORS
 
@@ -77,9 +77,9 @@ def test_golden_logs_verify_clean(vector: str) -> None:
 # --- negative files
 
 OUTCOMES = {
-    "bad_crc_mid": ("damaged-records", Ending.DAMAGE, Stop.BAD_CHECKSUM),
-    "torn_2bytes": ("torn-tail", Ending.TORN, Stop.SHORT_BODY),
-    "zero_slot": ("zero-tail", Ending.CLEAN, Stop.ZEROS),
+    "bad_crc_mid": ("damaged-records", EndKind.DAMAGE, Stop.BAD_CHECKSUM),
+    "torn_2bytes": ("torn-tail", EndKind.TORN, Stop.SHORT_BODY),
+    "zero_slot": ("zero-tail", EndKind.CLEAN, Stop.ZEROS),
 }
 
 
@@ -95,8 +95,8 @@ def test_negative_files(vector: str, tmp_path: Path) -> None:
     for path in (vectors.put(tmp_path, {NAME: vectors.read(vector)}), tmp_path / NAME):
         report = duramen.verify(path, format="fixed-slot", record_size=size_of(vector))
         assert (code, expect["valid_bytes"]) in vectors.findings(report)
-        assert report.ok == (ending != Ending.DAMAGE)
-        behind = 1 if ending == Ending.DAMAGE else 0
+        assert report.ok == (ending != EndKind.DAMAGE)
+        behind = 1 if ending == EndKind.DAMAGE else 0
         assert report.records == expect["valid_records"] + behind
 
 
@@ -136,13 +136,13 @@ def test_every_cut_is_a_torn_tail(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 4, 19, 20, 21, 4096])
 def test_zeros_behind_the_slots_are_a_clean_end(size: int) -> None:
     rows, end = vectors.judge_all(fmt().open_segment(vectors.read(THREE) + bytes(size), 0))
-    assert (rows.count, end.ending, end.position) == (3, Ending.CLEAN, 60)
+    assert (rows.count, end.ending, end.position) == (3, EndKind.CLEAN, 60)
 
 
 def test_a_zero_slot_between_valid_ones_is_damage() -> None:
     three = vectors.read(THREE)
     rows, end = vectors.judge_all(fmt().open_segment(three[:20] + bytes(20) + three[40:], 0))
-    assert (rows.count, end.ending, end.goes_on_at) == (1, Ending.DAMAGE, 40)
+    assert (rows.count, end.ending, end.goes_on_at) == (1, EndKind.DAMAGE, 40)
 
 
 # --- the record size
@@ -169,7 +169,7 @@ def test_without_a_size_nothing_is_read_or_written() -> None:
         with pytest.raises(UsageError, match="record_size"):
             FixedSlot().open_segment(data, 0)
     with pytest.raises(UsageError, match="record_size"):
-        FixedSlot().encode(vectors.batch_of([b"x"], [0]), Cursor(0, -1))
+        FixedSlot().encode(vectors.batch_of([b"x"], [0]), ScanPosition(0, -1))
 
 
 def test_a_damaged_first_slot_does_not_stop_a_known_size() -> None:
@@ -177,13 +177,13 @@ def test_a_damaged_first_slot_does_not_stop_a_known_size() -> None:
     data[7] ^= 1
     segment = fmt().open_segment(data, 0)
     rows, end = vectors.judge_all(segment)
-    assert (rows.count, end.ending, end.goes_on_at) == (0, Ending.DAMAGE, 20)
+    assert (rows.count, end.ending, end.goes_on_at) == (0, EndKind.DAMAGE, 20)
 
 
 @pytest.mark.parametrize("length", [0, 15, 17])
 def test_a_payload_of_another_size_is_refused(length: int) -> None:
     with pytest.raises(UnsupportedFieldError, match=f"{length} bytes.*record_size=16"):
-        fmt().encode(vectors.batch_of([bytes(16), bytes(length)], [0, 1]), Cursor(0, -1))
+        fmt().encode(vectors.batch_of([bytes(16), bytes(length)], [0, 1]), ScanPosition(0, -1))
 
 
 # --- round trips, refusals, names
@@ -205,7 +205,7 @@ def test_random_records_survive(size: int, data: st.DataObject) -> None:
 
 
 def test_appended_slots_go_on_where_the_others_end() -> None:
-    first = fmt().encode(vectors.batch_of([bytes(16)] * 2, [0, 1]), Cursor(0, -1))
+    first = fmt().encode(vectors.batch_of([bytes(16)] * 2, [0, 1]), ScanPosition(0, -1))
     second = fmt().encode(pa.RecordBatch.from_pydict({"value": [b"x" * 16]}), first.rows.cursor)
     assert second.rows.columns.offset.tolist() == [2]
     assert second.rows.columns.position.tolist() == [40]
@@ -217,7 +217,7 @@ def test_appended_slots_go_on_where_the_others_end() -> None:
 def test_an_offset_cannot_be_left_out() -> None:
     for offsets in ([0, 2], [1, 2]):
         with pytest.raises(UnsupportedFieldError, match="offset"):
-            fmt().encode(vectors.batch_of([bytes(16)] * 2, offsets), Cursor(0, -1))
+            fmt().encode(vectors.batch_of([bytes(16)] * 2, offsets), ScanPosition(0, -1))
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_fields_without_a_place_are_refused(column: str, value: object) -> None:
     schema = pa.schema([SCHEMA.field("value"), SCHEMA.field(column)])
     batch = pa.RecordBatch.from_pydict({"value": [bytes(16)], column: [value]}, schema=schema)
     with pytest.raises(UnsupportedFieldError, match=f"fixed-slot.*{column}"):
-        fmt().encode(batch, Cursor(0, -1))
+        fmt().encode(batch, ScanPosition(0, -1))
 
 
 def test_a_slice_of_a_batch_encodes_only_its_rows() -> None:
     batch = vectors.batch_of([bytes([n]) * 16 for n in range(5)], range(5))
-    encoded = fmt().encode(batch.slice(2, 2), Cursor(40, 1))
+    encoded = fmt().encode(batch.slice(2, 2), ScanPosition(40, 1))
     assert bytes(encoded.data)[4:20] == b"\2" * 16
     assert len(encoded.data) == 40
 
@@ -246,14 +246,14 @@ def test_names() -> None:
 
 def test_cursors_are_arithmetic() -> None:
     segment = fmt().open_segment(vectors.read(THREE), 0)
-    assert segment.cursor_at(1, 20) == Cursor(20, 0)
+    assert segment.cursor_at(1, 20) == ScanPosition(20, 0)
     for offset, position in [(1, 21), (1, 40), (-1, -20), (4, 80)]:
         assert segment.cursor_at(offset, position) is None
     for offset in (-1, 3, 2**40):
         assert segment.read(segment.start, offset) == Stop.END
-    assert segment.resync(Cursor(0, -1)) == 20
-    assert segment.resync(Cursor(40, 1)) == NOT_FOUND
-    assert segment.resync(Cursor(60, 2)) == NOT_FOUND
+    assert segment.resync(ScanPosition(0, -1)) == 20
+    assert segment.resync(ScanPosition(40, 1)) == NOT_FOUND
+    assert segment.resync(ScanPosition(60, 2)) == NOT_FOUND
 
 
 def test_a_scan_of_few_bytes_still_gets_on() -> None:
@@ -261,4 +261,4 @@ def test_a_scan_of_few_bytes_still_gets_on() -> None:
     cursor, steps = segment.start, 0
     while (rows := segment.scan(cursor, max_bytes=1)).stop == Stop.LIMIT:
         cursor, steps = rows.cursor, steps + 1
-    assert (steps, rows.count, rows.cursor) == (2, 1, Cursor(60, 2))
+    assert (steps, rows.count, rows.cursor) == (2, 1, ScanPosition(60, 2))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import duramen
 from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
-from duramen.formats.base import Cursor, FileName, Role, Severity
-from duramen.formats.frames import encode_frames
+from duramen.formats import FileName, Role, ScanPosition, Severity
+from duramen.formats.frame import encode_frames
 from duramen.formats.rustlog import (
     HEADER,
     MAX_RECORD_BYTES,
@@ -28,10 +28,10 @@ from duramen.formats.rustlog import (
     RustLog,
     dialect_of,
 )
-from duramen.formats.structs import Struct
+from duramen.formats.struct import Struct
 from duramen.kernel.layout import NOT_FOUND, Stop
-from duramen.log.ending import Ending
-from duramen.model import SCHEMA
+from duramen.log.segments.segment_end import EndKind
+from duramen.record import SCHEMA
 from tests.formats import vectors
 from tests.formats.vectors import GOLDEN, VECTORS
 
@@ -96,7 +96,7 @@ def test_records_encode_to_the_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("name", ["empty", "three", "records250"])
 def test_the_programs_records_encode_to_the_same_bytes(name: str) -> None:
     """Only the document's records are written to a new log; the program's are for a log that has them."""
-    encoded = encode_frames(batch_of("impl", listed("impl", name)), Cursor(0, -1), SHORT)
+    encoded = encode_frames(batch_of("impl", listed("impl", name)), ScanPosition(0, -1), SHORT)
     assert bytes(encoded.data) == vectors.read(f"rustlog/impl/{name}/{SEGMENT}")
     builder = F.index_builder(0, 0)
     builder.add(encoded.rows)
@@ -129,7 +129,7 @@ def test_the_interval_of_the_index_is_an_option() -> None:
 
 def test_an_index_that_is_built_in_steps_is_the_same() -> None:
     batch = batch_of("spec", records250())
-    builder, cursor = F.index_builder(0, 0), Cursor(0, -1)
+    builder, cursor = F.index_builder(0, 0), ScanPosition(0, -1)
     for start, stop in pairwise([0, 1, 99, 100, 101, 201, 250]):
         encoded = F.encode(batch.slice(start, stop - start), cursor)
         builder.add(encoded.rows)
@@ -151,9 +151,9 @@ def test_the_lack_of_a_checksum_is_said() -> None:
 # --- negative files
 
 OUTCOMES = {
-    "non_monotonic": ("repeated-offset", Ending.DAMAGE, Stop.BAD_ORDER),
-    "torn_header": ("torn-tail", Ending.TORN, Stop.SHORT_HEADER),
-    "torn_payload": ("torn-tail", Ending.TORN, Stop.SHORT_BODY),
+    "non_monotonic": ("repeated-offset", EndKind.DAMAGE, Stop.BAD_ORDER),
+    "torn_header": ("torn-tail", EndKind.TORN, Stop.SHORT_HEADER),
+    "torn_payload": ("torn-tail", EndKind.TORN, Stop.SHORT_BODY),
 }
 
 
@@ -161,7 +161,7 @@ OUTCOMES = {
 def test_negative_files(vector: str, tmp_path: Path) -> None:
     code, ending, stop = OUTCOMES[Path(vector).stem]
     expect = VECTORS[vector]["expect"]
-    assert (ending == Ending.DAMAGE) == (expect["action"] == "raise")
+    assert (ending == EndKind.DAMAGE) == (expect["action"] == "raise")
     segment = F.open_segment(vectors.read(vector), 0)
     rows, end = vectors.judge_all(segment)
     assert segment.dialect == DIALECTS[vector.split("/")[1]].name
@@ -202,7 +202,7 @@ def test_every_flipped_bit_is_noticed_or_uncovered(kind: str, tmp_path: Path) ->
         for offset, payload in [(0, b"hello"), (100, b""), (200, b"\0\xff" * 4)]
     ]
     dialect = DIALECTS[kind]
-    encoded = encode_frames(batch_of(kind, rows), Cursor(0, -1), dialect)
+    encoded = encode_frames(batch_of(kind, rows), ScanPosition(0, -1), dialect)
     vectors.put(tmp_path, {SEGMENT: bytes(encoded.data)})
     bounds = [*encoded.rows.columns.position.tolist(), len(encoded.data)]
     unnoticed = vectors.unnoticed_flips(tmp_path / SEGMENT, "rustlog")
@@ -228,7 +228,7 @@ def test_zeros_behind_the_records_are_a_clean_end(kind: str, size: int) -> None:
     segment = F.open_segment(data + bytes(size), 0)
     rows, end = vectors.judge_all(segment)
     assert (segment.dialect, rows.count, end.ending, end.position) == (
-        DIALECTS[kind].name, 3, Ending.CLEAN, len(data),
+        DIALECTS[kind].name, 3, EndKind.CLEAN, len(data),
     )  # fmt: skip
 
 
@@ -244,9 +244,9 @@ def test_the_dialect_is_found_by_walking(payloads: list[bytes], base: int) -> No
     """Both kinds of records are told apart, as long as no payload is made to look like a header."""
     offsets = list(range(base, base + len(payloads)))
     times = [TS_US + k for k in range(len(payloads))]
-    spec = encode_frames(vectors.batch_of(payloads, offsets, times), Cursor(0, base - 1), SPEC)
+    spec = encode_frames(vectors.batch_of(payloads, offsets, times), ScanPosition(0, base - 1), SPEC)
     assert dialect_of(spec.data) is SPEC
-    short = encode_frames(vectors.batch_of(payloads, offsets), Cursor(0, base - 1), SHORT)
+    short = encode_frames(vectors.batch_of(payloads, offsets), ScanPosition(0, base - 1), SHORT)
     if len(payloads) > 1 or len(payloads[0]) < 8:
         # One record alone may be explained by both: the document's layout is taken then.
         assert dialect_of(short.data) is SHORT
@@ -273,7 +273,7 @@ def test_a_damaged_time_does_not_change_the_dialect(swapped: bool) -> None:
     order = [0, 2, 1, 3, 4, 5] if swapped else [0, 1, 2, 5, 9, 11]
     times = [TS_US + number for number in range(6)]
     rows = [vectors.batch_of([b"x" * 30], [offset], [time]) for offset, time in zip(order, times, strict=True)]
-    data = bytearray(b"".join(bytes(encode_frames(row, Cursor(0, -1), SPEC).data) for row in rows))
+    data = bytearray(b"".join(bytes(encode_frames(row, ScanPosition(0, -1), SPEC).data) for row in rows))
     data[SHORT.layout.header_bytes] ^= 0x40
     assert dialect_of(data) is SPEC
 
@@ -325,17 +325,17 @@ def test_fields_without_a_place_are_refused(column: str, value: object) -> None:
         {"value": [b"v"], column: [value]}, schema=pa.schema([SCHEMA.field("value"), SCHEMA.field(column)])
     )
     with pytest.raises(UnsupportedFieldError, match=f"rustlog.*{column}"):
-        F.encode(batch, Cursor(0, -1))
+        F.encode(batch, ScanPosition(0, -1))
 
 
 def test_a_record_over_ten_mebibytes_is_refused() -> None:
     with pytest.raises(UsageError, match=str(MAX_RECORD_BYTES)):
-        F.encode(vectors.batch_of([bytes(MAX_RECORD_BYTES + 1)], [0]), Cursor(0, -1))
-    encoded = F.encode(vectors.batch_of([bytes(MAX_RECORD_BYTES)], [1]), Cursor(0, 0))
+        F.encode(vectors.batch_of([bytes(MAX_RECORD_BYTES + 1)], [0]), ScanPosition(0, -1))
+    encoded = F.encode(vectors.batch_of([bytes(MAX_RECORD_BYTES)], [1]), ScanPosition(0, 0))
     assert vectors.scan_all(F.open_segment(encoded.data, 1)).count == 1
     claim = bytearray(encoded.data[:100])
     claim[:4] = (MAX_RECORD_BYTES + 1).to_bytes(4, "big")
-    assert F.open_segment(claim, 1).scan(Cursor(0, 0)).stop == Stop.BAD_LENGTH
+    assert F.open_segment(claim, 1).scan(ScanPosition(0, 0)).stop == Stop.BAD_LENGTH
 
 
 def test_names() -> None:
@@ -351,7 +351,7 @@ def test_names() -> None:
 
 
 def test_a_single_file_says_its_base_itself() -> None:
-    encoded = F.encode(vectors.batch_of([b"a", b"b"], [41, 42], [TS_US, TS_US]), Cursor(0, 40))
+    encoded = F.encode(vectors.batch_of([b"a", b"b"], [41, 42], [TS_US, TS_US]), ScanPosition(0, 40))
     assert F.open_segment(encoded.data, None).base_offset == 41
     assert F.open_segment(b"", None).base_offset == 0
 
@@ -359,9 +359,9 @@ def test_a_single_file_says_its_base_itself() -> None:
 def test_resync_wants_a_record_with_a_fitting_successor() -> None:
     data = vectors.read(f"rustlog/spec/three/{SEGMENT}")
     segment = F.open_segment(data, 0)
-    assert segment.resync(Cursor(0, -1)) == 25
-    assert segment.resync(Cursor(25, 0)) == 45
-    assert segment.resync(Cursor(45, 1)) == NOT_FOUND
+    assert segment.resync(ScanPosition(0, -1)) == 25
+    assert segment.resync(ScanPosition(25, 0)) == 45
+    assert segment.resync(ScanPosition(45, 1)) == NOT_FOUND
 
 
 def test_times_that_go_backwards_are_reported(tmp_path: Path) -> None:

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import duramen
-from duramen.formats import Format
-from duramen.formats.base import Cursor, Role, Rows, Segment
-from duramen.formats.structs import Block, Struct
+from duramen.formats import Format, Role, Rows, ScanPosition, Segment
+from duramen.formats.struct import Block, Struct
 from duramen.kernel.layout import Stop
-from duramen.log.ending import End, judge
-from duramen.model import COLUMNS, TIMESTAMP
+from duramen.log.segments.segment_end import SegmentEnd, classify_end
+from duramen.record import COLUMNS, TIMESTAMP
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 VECTORS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "vectors.json").read_text(encoding="utf-8"))
@@ -92,10 +91,10 @@ def scan_all(segment: Segment) -> Rows:
     return segment.scan(segment.start, max_records=1 << 16, max_bytes=1 << 40)
 
 
-def judge_all(segment: Segment) -> tuple[Rows, End]:
+def judge_all(segment: Segment) -> tuple[Rows, SegmentEnd]:
     """The rows before the first place that is no record, and what that place is."""
     rows = scan_all(segment)
-    return rows, judge(segment, rows.cursor, rows.stop, is_last=True)
+    return rows, classify_end(segment, rows.cursor, rows.stop, is_last=True)
 
 
 def values(segment: Segment) -> list[bytes]:
@@ -135,7 +134,7 @@ def assert_encodes_to(fmt: Format, batch: pa.RecordBatch, files: Mapping[str, by
     """The batch written as a log gives these files, byte for byte, and scans to the rows that encoding told."""
     assert dict(fmt.build([batch])) == dict(files)
     base = batch.column("offset")[0].as_py() if batch.num_rows else 0
-    encoded = fmt.encode(batch, Cursor(0, base - 1))
+    encoded = fmt.encode(batch, ScanPosition(0, base - 1))
     segment = fmt.open_segment(encoded.data, base)
     rows = scan_all(segment)
     assert (rows.count, rows.end) == (encoded.rows.count, encoded.rows.end)

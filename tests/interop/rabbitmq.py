@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import duramen
-from duramen.formats.osiris_chunk import Chunk, ChunkType, parse_chunk
-from duramen.formats.osiris_segment import FILE_HEADER
+from duramen.formats.osiris.chunk import Chunk, ChunkType, parse_chunk
+from duramen.formats.osiris.segment import FILE_HEADER
 from tests.interop import broker as broker_module
 from tests.interop import client as client_module
 from tests.interop.broker import Broker
@@ -270,7 +270,8 @@ def clear(directory: Path) -> None:
 # --- scenarios
 
 SMALL: dict[str, Any] = {"segment_max_bytes": SMALL_SEGMENT_BYTES}
-RABBITMQ: dict[str, Any] = {"format": "osiris", "chunk_version": 0}
+DIALECT: dict[str, Any] = {"dialect": "program"}
+RABBITMQ: dict[str, Any] = {"format": "osiris", **DIALECT}
 
 
 def placed(bench: Bench) -> Scenario:
@@ -532,6 +533,100 @@ def deleted(bench: Bench) -> Scenario:
     stream.check("the sidecar removed, the stream deleted: the directory is there", directory.exists(), False)
 
 
+def repaired(bench: Bench) -> Scenario:
+    """Chunks in the middle are damaged, the first ones and the last ones of segments, and a whole segment is lost.
+    Duramen repairs the log; the broker serves every record that is left, and goes on after the last offset."""
+    stream = bench.stream("repaired")
+    stream.declare()
+    yield
+    clear(stream.directory)
+    with duramen.open(stream.directory, "a", **RABBITMQ, **SMALL) as log:
+        stream.append(log, *[7] * 300, step_ms=10)
+    lost = _damage(stream)
+    stream.count("records in chunks that were damaged, and in a lost segment", len(lost))
+    done = duramen.repair(stream.directory, plan_only=False)
+    stream.check("repaired; offsets that are lost", sum(loss.count for loss in done.losses), len(lost))
+    stream.expected = [e for e in stream.expected if e.offset not in lost]
+    stream.read("read by Duramen after the repair")
+    with duramen.open(stream.directory) as reader:
+        following = reader.next_offset
+    yield
+    stream.consume("consumed after the repair, past every gap")
+    stream.consume_with_java("consumed with the Java client")
+    for offset in sorted(lost)[:: max(len(lost) // 7, 1)]:
+        wanted = [e for e in stream.expected if (e.offset or 0) >= offset]
+        stream.consume(f"consumed from the lost offset {offset} on", wanted, offset=offset)
+    stream.publish(200)
+    stream.consume("consumed, with what the broker appended")
+    first = stream.expected[-200].offset
+    stream.check("the broker went on at the offset that Duramen would have used", first, following)
+    yield
+    stream.read("read by Duramen, with what the broker appended")
+    with duramen.open(stream.directory, "a") as log:
+        stream.append(log, 1, 50)
+    yield
+    stream.consume("consumed: Duramen, repair, broker, Duramen")
+
+
+def _damage(stream: Stream) -> set[int]:
+    """Flip bits of a chunk in every other segment, take one segment away; the offsets that this costs."""
+    paths = sorted(stream.directory.glob("*.segment"))
+    lost: set[int] = set()
+    for number, path in enumerate(paths[:-1]):
+        data = bytearray(path.read_bytes())
+        places, position = [], FILE_HEADER.size
+        while position < len(data):
+            chunk, following = parse_chunk(data, position)
+            places.append((position, following, chunk))
+            position = following
+        hit = {0: places[:1], 1: places[len(places) // 2 :][:2], 2: places[-1:]}.get(number % 4, [])
+        if number == 5:
+            hit = places
+        for _, end, chunk in hit:
+            lost |= set(range(chunk.chunk_id, chunk.chunk_id + chunk.num_records))
+            data[end - 1] ^= 0x10
+        if number == 5:
+            path.unlink()
+        else:
+            path.write_bytes(data)
+    return lost
+
+
+def compacted(bench: Bench) -> Scenario:
+    """A Keratin log is compacted, so that most offsets are missing, and converted for RabbitMQ."""
+    stream = bench.stream("compacted")
+    stream.declare()
+    yield
+    source = bench.root / "compacted-keratin"
+    with duramen.open(source, "a", format="keratin", segment_max_bytes=SMALL_SEGMENT_BYTES) as log:
+        for number in range(2000):
+            key = b"rare %d" % number if number % 97 == 0 else b"k%d" % (number % 11)
+            raw = amqp(b"record %d " % number * 5)
+            stream.expected.append(Expected(raw, log.append(raw, key=key)))
+        log.seal()
+        log.compact()
+        kept = {record.offset for record in log.scan()}
+    stream.expected = [e for e in stream.expected if e.offset in kept]
+    stream.count("of 2000 records compaction kept", len(kept), 30)
+    directory = stream.directory
+    shutil.rmtree(directory)
+    duramen.convert(source, directory, "osiris", allow_loss=["key"], **DIALECT)
+    stream.read("read by Duramen after the conversion")
+    yield
+    stream.consume("consumed after the conversion, past every gap")
+    stream.consume_with_java("consumed with the Java client")
+    for offset in (1, 500, 1500):
+        wanted = [e for e in stream.expected if (e.offset or 0) >= offset]
+        stream.consume(f"consumed from offset {offset} on", wanted, offset=offset)
+    stream.publish(200)
+    stream.consume("consumed, with what the broker appended")
+    stream.check("the broker went on at offset 2000", stream.expected[-200].offset, 2000)
+    yield
+    stream.read("read by Duramen, with what the broker appended")
+    yield
+    stream.consume("consumed after another restart")
+
+
 # --- what does not go
 
 
@@ -627,6 +722,8 @@ SCENARIOS: tuple[Callable[[Bench], Scenario], ...] = (
     sealed,
     shortened,
     deleted,
+    repaired,
+    compacted,
 )
 LIMITS: tuple[Callable[[Bench], Scenario], ...] = (deleted_with_sidecar, other_version, high_epoch, unrecovered)
 
@@ -680,6 +777,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, which must be empty, and keep it")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the records' contents")
     parser.add_argument("--limits", action="store_true", help="show what does not go")
+    parser.add_argument("--only", metavar="NAME", help="run the scenarios whose name contains NAME")
     parser.add_argument("--no-java", action="store_true", help="do without the Java client")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the broker is stopped
@@ -697,7 +795,8 @@ def main() -> int:
         print(f"Duramen {duramen.__version__}, seed {arguments.seed}, in {root}", flush=True)
         client, dice = Client(broker.stream_port), random.Random(arguments.seed)
         bench = Bench(root, broker, client, Checks(), dice, with_java)
-        run(bench, LIMITS if arguments.limits else SCENARIOS)
+        chosen = LIMITS if arguments.limits else SCENARIOS
+        run(bench, [one for one in chosen if (arguments.only or "") in getattr(one, "__name__", "compressed")])
     print("--- noted")
     for note in bench.notes:
         print(note)

@@ -42,6 +42,7 @@ from tests.kernel.twins import (
     names,
     rows_of,
 )
+from tests.sampling import examples
 
 FUNCTIONS = (
     "encode_chunks", "encode_entries", "find_chunk", "scan_chunks", "scan_entries", "scan_prefixed", "seek_chunk",
@@ -348,7 +349,7 @@ def test_small_log_with_every_bit_flipped() -> None:
         find(changed, position=end.position, previous=end.last_offset)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(logs(), st.data())
 def test_edited_logs(made: list[Made], data: st.DataObject) -> None:
     ask_everything(data.draw(edited(log_of(made))))
@@ -488,6 +489,37 @@ def test_seek_finds_what_a_scan_lists(made: list[Made], zeros: bool) -> None:
         else:
             beyond = target > end.last_offset
             assert (hit.stop, hit.offset) == (end.stop if beyond else Stop.LIMIT, -1)
+
+
+@pytest.mark.parametrize("span", [1, 2, 70_000, 2**32 - 1])
+def test_an_empty_delta_takes_up_as_many_offsets_as_it_says(span: int) -> None:
+    data = log_of([
+        Made(5, values(b"a")), Made(6, values(b""), kind=DELTA, records=span), Made(6 + span, values(b"b", b"c")),
+    ])  # fmt: skip
+    end, columns = scan(data)
+    assert (end.stop, end.last_offset) == (Stop.END, 7 + span)
+    assert columns.records.tolist() == [1, span, 2]
+    assert columns.tracking.tolist() == [0, 0, 0]
+    assert seek(data, 5 + span).stop == Stop.LIMIT
+    assert seek(data, 5 + span).offset == -1
+    assert seek(data, 6 + span).offset == 6 + span
+    assert find(data, position=1, previous=5) == len(Made(5, values(b"a")).pack())
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Made(6, values(b""), kind=DELTA, records=0),
+        Made(6, values(b""), kind=SNAPSHOT, records=2),
+        Made(6, values(b""), kind=USER, records=2),
+        Made(6, values(block(1, b"c", 4)), kind=DELTA, records=2),
+        Made(6, values(b"", b""), kind=DELTA, records=3),
+        Made(6, values(b""), kind=DELTA, records=2, trailer=block(1, b"c", 4)),
+    ],
+)
+def test_nothing_but_an_empty_delta_takes_up_offsets_without_records(chunk: Made) -> None:
+    end, _ = scan(chunk.pack())
+    assert (end.count, end.stop) == (0, Stop.BAD_ENTRIES)
 
 
 def test_seek_in_tracking_and_gaps() -> None:

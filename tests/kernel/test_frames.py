@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duramen.formats import durable_log, keratin, rustlog
+from duramen.formats import durable_log, rustlog
+from duramen.formats.keratin import keratin
 from duramen.kernel import _frames, reference
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, Checksum, FrameColumns, FrameLayout, Stop
 from fuzz.agreement import arrays_of, zeroed
@@ -36,6 +37,7 @@ from tests.kernel.twins import (
     scan_frames,
     seek_frame,
 )
+from tests.sampling import examples
 
 LAYOUTS = {
     "durable-log": durable_log.DIALECT.layout,
@@ -108,7 +110,7 @@ def test_every_bit_flipped(layout: FrameLayout) -> None:
         ask_everything(data, layout)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(layouts(), records(most=2, payload_bytes=4))
 def test_any_table_cut_and_flipped(layout: FrameLayout, made: list[FrameRecord]) -> None:
     data = encode(layout, made).data

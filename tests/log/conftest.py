@@ -11,7 +11,7 @@ import pytest
 
 import duramen
 from duramen.formats import Format, make
-from duramen.model import TIMESTAMP
+from duramen.record import TIMESTAMP
 
 RECORD_SIZE = 16
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")

@@ -10,7 +10,7 @@ import pytest
 import duramen
 from duramen.errors import UsageError
 from duramen.formats import make
-from duramen.model import MAX_OFFSET
+from duramen.record import MAX_OFFSET
 from tests.log.conftest import FORMATS, options
 from tests.log.writing import ORDERED, SEGMENTED, codes, values
 

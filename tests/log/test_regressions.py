@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 
 import duramen
-from duramen.formats import make
-from duramen.formats.base import Cursor, Role
-from duramen.formats.values import Values
-from duramen.log.ending import Ending
-from duramen.model import TIMESTAMP
+from duramen.formats import Role, ScanPosition, Values, make
+from duramen.log.segments.segment_end import EndKind
+from duramen.record import TIMESTAMP
 from tests.log.conftest import START_US, batch, codec, options, value
 
 Write = Callable[..., Path]
@@ -26,16 +24,16 @@ def test_a_header_of_which_only_the_first_bytes_arrived_is_torn(tmp_path: Path, 
     """It was called an unknown version, or a repeated offset: the log would not have opened after a power loss."""
     fmt = make(name)
     header = fmt.segment_header(0, 0)
-    small = bytes(fmt.encode(batch_of(b""), Cursor(len(header), -1)).data)
+    small = bytes(fmt.encode(batch_of(b""), ScanPosition(len(header), -1)).data)
     size = 2 * SECTOR - len(header) - len(small) - arrived
-    whole = header + bytes(fmt.encode(batch_of(bytes(range(1, 256)) * 4, size), Cursor(len(header), -1)).data)
+    whole = header + bytes(fmt.encode(batch_of(bytes(range(1, 256)) * 4, size), ScanPosition(len(header), -1)).data)
     assert len(whole) == 2 * SECTOR - arrived
-    following = bytes(fmt.encode(batch_of(b"x" * 100, 100, offset=1), Cursor(len(whole), 0)).data)
+    following = bytes(fmt.encode(batch_of(b"x" * 100, 100, offset=1), ScanPosition(len(whole), 0)).data)
     path = tmp_path / fmt.segment_path(0)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(whole + following[:arrived] + bytes(len(following) - arrived + 300))
     report = duramen.verify(tmp_path, format=name)
-    assert report.segments[0].ending == Ending.TORN
+    assert report.segments[0].ending == EndKind.TORN
     assert report.ok
     assert report.records == 1
 
@@ -47,9 +45,9 @@ def batch_of(value: bytes, size: int | None = None, offset: int = 0) -> pa.Recor
 
 def test_an_unknown_version_that_did_arrive_is_still_unknown(tmp_path: Path) -> None:
     fmt = make("durable-log")
-    whole = bytearray(fmt.encode(batch_of(b"", 480), Cursor(0, -1)).data)
+    whole = bytearray(fmt.encode(batch_of(b"", 480), ScanPosition(0, -1)).data)
     path = tmp_path / fmt.segment_path(0)
-    newer = bytearray(fmt.encode(batch_of(b"", offset=1), Cursor(len(whole), 0)).data)
+    newer = bytearray(fmt.encode(batch_of(b"", offset=1), ScanPosition(len(whole), 0)).data)
     newer[4] = 2
     path.write_bytes(bytes(whole) + bytes(newer))
     assert {f.code for f in duramen.verify(tmp_path).findings} >= {"unknown-version"}
@@ -71,7 +69,7 @@ def test_a_tracking_chunk_with_a_trailer_swallowed_what_follows(osiris: Path, tm
 def test_a_trailer_length_that_takes_in_the_next_chunk_is_damage(tmp_path: Path) -> None:
     fmt = make("osiris", chunk_max_records=1)
     header = fmt.segment_header(0, 0)
-    raw = bytearray(header + bytes(fmt.encode(batch(fmt, 0, 4), Cursor(len(header), -1)).data))
+    raw = bytearray(header + bytes(fmt.encode(batch(fmt, 0, 4), ScanPosition(len(header), -1)).data))
     chunk_bytes = (len(raw) - len(header)) // 4
     raw[len(header) + 40 : len(header) + 44] = chunk_bytes.to_bytes(4, "big")
     path = tmp_path / fmt.segment_path(0)
@@ -144,7 +142,7 @@ def test_a_time_index_that_lies(tmp_path: Path) -> None:
 def test_the_last_offset_of_all(tmp_path: Path) -> None:
     fmt = make("durable-log")
     last = 2**63 - 1
-    data = fmt.encode(batch_of(b"end", offset=last), Cursor(0, last - 1)).data
+    data = fmt.encode(batch_of(b"end", offset=last), ScanPosition(0, last - 1)).data
     (tmp_path / fmt.segment_path(last)).write_bytes(data)
     with duramen.open(tmp_path) as log:
         assert [r.offset for r in log.scan()] == [last]
@@ -159,14 +157,14 @@ def test_an_unsigned_time_beyond_63_bits_is_null(tmp_path: Path, name: str) -> N
     header = fmt.segment_header(0, 0)
     path = tmp_path / fmt.segment_path(0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(header + bytes(fmt.encode(one, Cursor(len(header), -1)).data))
+    path.write_bytes(header + bytes(fmt.encode(one, ScanPosition(len(header), -1)).data))
     with duramen.open(tmp_path, format=name) as log:
         assert log.read(0).timestamp is None
         assert next(log.scan()).timestamp is None
 
 
 def test_an_index_interval_of_zero_is_refused() -> None:
-    with pytest.raises(duramen.UsageError, match="index_interval_records=0"):
+    with pytest.raises(duramen.UsageError, match="index_interval_records must be at least 1"):
         make("rustlog", index_interval_records=0)
 
 
@@ -177,7 +175,7 @@ def test_a_last_segment_with_a_torn_header_reads_as_empty(write: Write, name: st
     path.write_bytes(path.read_bytes()[:7])
     with duramen.open(root) as log:
         assert [r.offset for r in log.scan()] == list(range(5))
-        assert log.end().ending == Ending.TORN
+        assert log.end().ending == EndKind.TORN
         assert log.next_offset == 5
 
 
@@ -185,7 +183,7 @@ def test_lz4_frames_have_independent_blocks() -> None:
     """RabbitMQ's Java client refuses linked blocks: bit 5 of the frame's flags."""
     import cramjam
 
-    from duramen.formats.osiris_chunk import Compression, deflate
+    from duramen.formats.osiris.chunk import Compression, deflate
 
     for size in (0, 1, 1000, 65536, 65537, 300_000):
         plain = bytes(range(256)) * (size // 256 + 1)
@@ -205,7 +203,7 @@ def test_a_sealed_segment_that_another_program_continued(tmp_path: Path) -> None
     last.unlink()
     (tmp_path / fmt.path_of(Role.INDEX, 2)).unlink()
     with first.open("ab") as file:
-        file.write(fmt.encode_values(Values([b"three"]), Cursor(first.stat().st_size, 1)).data)
+        file.write(fmt.encode_values(Values([b"three"]), ScanPosition(first.stat().st_size, 1)).data)
     assert {f.code for f in duramen.verify(tmp_path).findings} >= {"sealed-continued"}
     with duramen.open(tmp_path, "a") as log:
         assert [r.value for r in log.scan()] == [b"one", b"two", b"three"]
@@ -223,7 +221,7 @@ def test_the_index_of_osiris_does_not_lag(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog", "osiris", "fixed-slot"])
 def test_a_reader_sees_what_was_durable_before_a_power_loss(name: str) -> None:
     """The watermark on the disk was old, and readers took it for the truth until somebody opened the log for append."""
-    from duramen.log.reader import Log
+    from duramen.log.read.log import Log
     from duramen.testing import SimulatedDisk, patterns
 
     disk = SimulatedDisk()
@@ -237,5 +235,5 @@ def test_a_reader_sees_what_was_durable_before_a_power_loss(name: str) -> None:
 
 def test_segment_options_are_positive() -> None:
     for bad in ({"segment_max_bytes": 0}, {"segment_max_age_ms": -1}):
-        with pytest.raises(duramen.UsageError, match="is not 1 or more"):
+        with pytest.raises(duramen.UsageError, match="must be at least 1"):
             make("durable-log", **bad)

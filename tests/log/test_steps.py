@@ -17,19 +17,20 @@ import pyarrow as pa
 import pytest
 
 import duramen
-from duramen.formats import base, make
-from duramen.formats.base import Role, Rows, Segment
-from duramen.formats.fixed_slot import SlotSegment
-from duramen.formats.frames import FrameSegment
-from duramen.formats.osiris_segment import OsirisSegment
-from duramen.log import active, parallel, pieces, running, verify
-from duramen.log.compaction import survivors
-from duramen.log.compaction.compact import Compaction
+from duramen.formats import SCAN_BYTES, SCAN_RECORDS, Role, Rows, Segment, make
+from duramen.formats import index as index_module
+from duramen.formats.fixed_slot import FixedSlotSegment
+from duramen.formats.frame import FrameSegment
+from duramen.formats.osiris.segment import OsirisSegment
+from duramen.log.maintain import survivors
+from duramen.log.maintain.compact import Compaction
 from duramen.log.repair import apply
 from duramen.log.repair.reindex import reindex
-from duramen.log.survey import FIELDS
-from duramen.model import SCHEMA
-from duramen.testing.running import clocked
+from duramen.log.segments import active_segment, crc
+from duramen.log.transfer.loss_survey import FIELDS
+from duramen.log.verify import ranges, threads, verify
+from duramen.record import SCHEMA
+from duramen.testing.run import clocked
 from tests.log.conftest import FORMATS, START_US
 
 RECORD_SIZE = 40
@@ -47,8 +48,8 @@ STEPS = [(1, 1), (40, 900)]
 
 def _stepped(real: Callable[..., Rows], records: int, size_bytes: int) -> Callable[..., Rows]:
     def scan(self: Segment, cursor: Any, *, room: Any = None, **more: Any) -> Rows:
-        more["max_records"] = min(more.get("max_records", base.SCAN_RECORDS), records)
-        more["max_bytes"] = min(more.get("max_bytes", base.SCAN_BYTES), size_bytes)
+        more["max_records"] = min(more.get("max_records", SCAN_RECORDS), records)
+        more["max_bytes"] = min(more.get("max_bytes", SCAN_BYTES), size_bytes)
         return real(self, cursor, **more)  # not into the room, which is filled as far as it goes
 
     return scan
@@ -57,17 +58,17 @@ def _stepped(real: Callable[..., Rows], records: int, size_bytes: int) -> Callab
 @contextlib.contextmanager
 def steps(records: int, size_bytes: int) -> Iterator[None]:
     small = {
-        base: {"LATE_STEPS": 3, "LATE_ROWS": 40},
-        active: {"INDEX_FLUSH_BYTES": 48},
+        index_module: {"LATE_STEPS": 3, "LATE_ROWS": 40},
+        active_segment: {"INDEX_FLUSH_BYTES": 48},
         apply: {"COPY_BYTES": 97},
-        running: {"SCAN_BYTES": 101},
+        crc: {"SCAN_BYTES": 101},
         verify: {"THREADS_FROM_BYTES": 1},
-        parallel: {"PIECE_BYTES": 3000},
-        pieces: {"STEP_BYTES": size_bytes, "STEP_RECORDS": records},
+        threads: {"PIECE_BYTES": 3000},
+        ranges: {"STEP_BYTES": size_bytes, "STEP_RECORDS": records},
         survivors: {"SPILL_ROWS": 5},
     }
     with contextlib.ExitStack() as patches:
-        for kind in (FrameSegment, OsirisSegment, SlotSegment):
+        for kind in (FrameSegment, OsirisSegment, FixedSlotSegment):
             patches.enter_context(mock.patch.object(kind, "scan", _stepped(kind.scan, records, size_bytes)))
         for module, values in small.items():
             for name, value in values.items():
@@ -122,6 +123,7 @@ def tree(root: Path) -> dict[str, bytes]:
     """The files of a log; without what tells a time, or this process."""
     found = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     found.pop(".duramen/lock", None)
+    found.pop(".duramen/closed.json", None)  # with the times and numbers of files
     for name in (".duramen/log.json", ".duramen/compaction.json"):
         if name in found:
             found[name] = json.dumps(

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import duramen
-from duramen.formats.frames import FrameSegment
+from duramen.formats.frame import FrameSegment
 from duramen.log.repair.reindex import reindex
-from duramen.metrics import METRICS, RULES, Histogram, Kind, LogCounters, Sample, exposition, process, snapshot
+from duramen.metrics import METRICS, RULES, Histogram, LogCounters, MetricKind, Sample, exposition, process, snapshot
 from duramen.metrics.counting import BYTES, RECORDS
 from duramen.metrics.rules import prometheus_rules
 
@@ -27,7 +27,7 @@ def test_every_name_is_one_that_prometheus_takes() -> None:
     for name, metric in METRICS.items():
         assert NAME.fullmatch(name)
         assert name.startswith("duramen_")
-        assert name.endswith("_total") == (metric.kind == Kind.COUNTER)
+        assert name.endswith("_total") == (metric.kind == MetricKind.COUNTER)
         assert metric.meaning.endswith(".")
         assert metric.unit
 

@@ -9,7 +9,7 @@ import pytest
 
 import duramen
 from duramen.errors import UsageError
-from duramen.metrics import METRICS, Kind
+from duramen.metrics import METRICS, MetricKind
 from duramen.metrics.otel import register
 
 
@@ -43,9 +43,12 @@ def test_every_metric_is_an_instrument(tmp_path: Path) -> None:
     assert (mine["duramen_batch_records_count"], mine["duramen_batch_records_sum"]) == (2, 3)
     assert mine["duramen_poisoned"] == 0
     assert found["duramen_append_bytes_total"].unit == "bytes"
-    known = {name for name, metric in METRICS.items() if metric.kind != Kind.HISTOGRAM}
+    known = {name for name, metric in METRICS.items() if metric.kind != MetricKind.HISTOGRAM}
     known |= {
-        name + end for name, metric in METRICS.items() if metric.kind == Kind.HISTOGRAM for end in ("_count", "_sum")
+        name + end
+        for name, metric in METRICS.items()
+        if metric.kind == MetricKind.HISTOGRAM
+        for end in ("_count", "_sum")
     }
     assert set(found) <= known
 

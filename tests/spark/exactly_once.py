@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -29,10 +28,10 @@ from pyspark.sql.types import StructType
 
 import duramen
 from duramen.disk import PosixDisk
-from duramen.disk.base import Buffer, File, Page
+from duramen.disk.vfs import Buffer, File, Page
 from duramen.errors import StorageError
-from duramen.spark import sink
-from duramen.spark.source import DuramenSource
+from duramen.spark.sink import sink
+from duramen.spark.source.source import DuramenSource
 
 LINES = 300
 SPLIT_BYTES = 4096
@@ -128,9 +127,8 @@ class StoppedWriter(sink.StreamWriter):
         if batchId != self.at_batch:
             super().commit(messages, batchId)
             return
-        disk = StoppingDisk(self.stop_at, self.how)
-        with mock.patch.object(sink, "PosixDisk", return_value=disk):
-            super().commit(messages, batchId)
+        self.disk = StoppingDisk(self.stop_at, self.how)
+        super().commit(messages, batchId)
 
 
 class StoppedSource(DuramenSource):

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 import duramen
 from duramen.formats import make
-from duramen.log.reader import Log
-from duramen.model import TIMESTAMP
-from duramen.spark.options import parse
-from duramen.spark.places import disk_of
-from duramen.spark.planning import plan_read
-from duramen.spark.reading import read_split
-from duramen.spark.schema import schema_of, wanted_of
-from duramen.spark.splits import Split
+from duramen.log.read.log import Log
+from duramen.record import TIMESTAMP
+from duramen.spark.source.discovery import disk_of
+from duramen.spark.source.options import parse_options
+from duramen.spark.source.plan import plan_read
+from duramen.spark.source.schema import schema_of, wanted_of
+from duramen.spark.source.splits import Split
+from duramen.spark.source.task import read_split
 
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
 RECORD_SIZE = 40
@@ -93,12 +93,12 @@ def assert_same(found: pa.Table, wanted: pa.Table) -> None:
 
 
 def splits_of(path: Path | str, **options: Any) -> list[Split]:
-    return plan_read(parse(_texts(path, options), streaming=False))
+    return plan_read(parse_options(_texts(path, options), streaming=False))
 
 
 def read_here(path: Path | str, splits: Sequence[Split] | None = None, **options: Any) -> pa.Table:
     """What the tasks of a read would yield, in this process."""
-    parsed = parse(_texts(path, options), streaming=False)
+    parsed = parse_options(_texts(path, options), streaming=False)
     schema = schema_of(parsed)
     wanted = wanted_of(schema, parsed)
     disk = disk_of(parsed.path)[0]

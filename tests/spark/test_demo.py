@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import duramen
-from duramen.cli import demo
-from duramen.cli.acts import lake, writing
-from duramen.spark import session
+from duramen.cli.demo import demo, formats, lake
+from duramen.cli.main import app
+from duramen.spark import local_session
 
 
 @pytest.mark.slow
@@ -18,9 +18,9 @@ from duramen.spark import session
 def test_the_act_on_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session, "_own", [spark])  # as within a session that the command line started
-    acts = [demo.Act(act.TITLE, act.play) for act in (writing, lake)]
-    code = demo.run(str(tmp_path / "demo"), acts=acts)
+    monkeypatch.setattr(local_session, "_own", [spark])  # as within a session that the command line started
+    acts = [demo.Act(act.TITLE, act.play) for act in (formats, lake)]
+    code = demo.run(app, str(tmp_path / "demo"), acts=acts)
     text = capsys.readouterr().out
     assert code == 0, text
     assert text.count("✔") == 4

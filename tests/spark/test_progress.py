@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
-from duramen.cli.pipeline_progress import Clock
-from duramen.spark.jobs.tasks import distribute
+from duramen.cli.pipeline.progress import ProgressClock
+from duramen.spark.jobs.task_runner import distribute
 from duramen.spark.progress import Standing, Tally, Watcher, follow, step, watched
 
 
@@ -59,15 +59,15 @@ def standing(done: int, tasks: int = 8, total_bytes: int = 8 << 30, *, is_over: 
 
 
 def test_rate_and_time_left_count_from_the_first_task_that_was_done() -> None:
-    clock = Clock()
+    clock = ProgressClock()
     assert clock.told(Standing("", None, 0, 0, 5, None, False), 0) == ""
     assert clock.told(standing(0), 10) == "0/8 tasks  0.0/8.0 GiB"
     assert clock.told(standing(1), 20) == "1/8 tasks  1.0/8.0 GiB"
     assert clock.told(standing(3), 22) == "3/8 tasks  3.0/8.0 GiB  1.07 GB/s  0:05 left"
     assert clock.told(standing(8), 27) == "8/8 tasks  8.0/8.0 GiB"
     assert clock.told(standing(8, is_over=True), 28) == "finishing"
-    assert Clock().told(standing(1, 1, 0), 1) == "1/1 task"
-    assert Clock().told(standing(0)._replace(is_waiting=True), 1) == "0/8 tasks, waiting for an executor"
+    assert ProgressClock().told(standing(1, 1, 0), 1) == "1/1 task"
+    assert ProgressClock().told(standing(0)._replace(is_waiting=True), 1) == "0/8 tasks, waiting for an executor"
 
 
 def test_a_stream_counts_more_batches_than_spark_remembers() -> None:
@@ -76,7 +76,7 @@ def test_a_stream_counts_more_batches_than_spark_remembers() -> None:
         tally.add([{"batchId": batch, "numInputRows": 0}])
         tally.add({"batchId": number, "numInputRows": 2} for number in range(max(0, batch - 99), batch + 1))
     assert (tally.rows, tally.batches) == (500, 250)
-    told = Clock().told(Standing("", None, 0, 0, 0, tally, False), 0)
+    told = ProgressClock().told(Standing("", None, 0, 0, 0, tally, False), 0)
     assert told == "500 rows in 250 batches"
     follow(tally)  # nobody watches, and nothing happens
 

@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 import duramen
+from duramen.consumers.files import files_of
+from duramen.consumers.group_store import load
 from duramen.errors import LeaseError
-from duramen.groups.journal import load
-from duramen.groups.places import place_of
 from tests.torture.kill import FAILED, PATIENCE_S, VARIANTS, Violation, drain, fork
 
 CONSUMERS = 3
@@ -294,7 +294,7 @@ def _dead_letters(model: Model) -> set[int]:
 
 
 def _check_acks(model: Model, log: duramen.Log, offsets: list[int], dead: set[int]) -> None:
-    place, exists = place_of(log, "g")
+    place, exists = files_of(log, "g")
     if not exists:
         if model.acked:
             raise Violation("the group is gone")

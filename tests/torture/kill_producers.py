@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import duramen
-from duramen.groups.log import ConsumableWritableLog
+from duramen.consumers.log import ConsumableWritableLog
 from tests.torture.kill import FAILED, PATIENCE_S, VARIANTS, Violation, drain, fork
 
 THREADS = 3

@@ -8,14 +8,14 @@ from unittest import mock
 
 import pytest
 
-from duramen.groups.cursors import Cursor
-from duramen.groups.dead_letters import DeadLetters
-from duramen.groups.group import Group
-from duramen.groups.journal import Journal
-from duramen.groups.machine import Machine
+from duramen.consumers.cursors import Cursor
+from duramen.consumers.dead_letters import DeadLetters
+from duramen.consumers.group import Group
+from duramen.consumers.group_store import GroupStore
+from duramen.consumers.state_machine import StateMachine
 from duramen.testing import BrokenPromiseError
-from duramen.testing.consumers import Case, ConsumerExplorer
-from duramen.testing.torture import main
+from tests.torture.__main__ import main
+from tests.torture.consumers import Case, ConsumerExplorer
 
 
 @pytest.mark.parametrize("setup", ["keratin", "durable-log", "rustlog", "osiris", "osiris-v0", "fixed-slot"])
@@ -36,7 +36,7 @@ def _nothing(*_arguments: Any, **_options: Any) -> None:
     pass
 
 
-def _no_deadlines(self: Machine, most: int, _now_ms: int, deadline_ms: int) -> Any:
+def _no_deadlines(self: StateMachine, most: int, _now_ms: int, deadline_ms: int) -> Any:
     return _take_expired(self, most, 10**15, deadline_ms)
 
 
@@ -48,14 +48,14 @@ def _later(self: Cursor, offset: int) -> None:
     _store(self, offset + 1)
 
 
-_take_expired, _ack_many, _store = Machine.take_expired, Group.ack_many, Cursor.store
+_take_expired, _ack_many, _store = StateMachine.take_expired, Group.ack_many, Cursor.store
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "instead", "kills_every", "message"),
     [
-        (Journal, "_sync_name", _nothing, 1, "another power loss"),
-        (Machine, "take_expired", _no_deadlines, 20, "it is held"),
+        (GroupStore, "_sync_name", _nothing, 1, "another power loss"),
+        (StateMachine, "take_expired", _no_deadlines, 20, "it is held"),
         (Group, "ack_many", _at_write, 20, "acks were answered|another power loss"),
         (DeadLetters, "move", _nothing, 20, "no dead letter|nobody tried"),
         (Cursor, "store", _later, 20, "cursor"),

@@ -1,8 +1,8 @@
 """The n-th call fails, for every n of a workload: nothing that was acknowledged is lost, and nobody is told otherwise.
 
-Each workload runs once on a disk without faults to count its calls, and then once for every call and every kind of
-failure. Whatever the program was told before the failure, and whatever it is told after it, must be true when the
-machine then loses power with everything that was not synced.
+Each workload runs once on a disk without faults to count its calls, and then once for every call with one kind of
+failure, in a thorough run with every kind. Whatever the program was told before the failure, and whatever it is told
+after it, must be true when the machine then loses power with everything that was not synced.
 """
 
 import errno
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from duramen.errors import DuramenError, PoisonedError, StorageError
-from duramen.log.writer import WritableLog
+from duramen.log.write.writable_log import WritableLog
 from duramen.testing import CrashPattern, Fault, FaultyDisk, SimulatedDisk
-from duramen.testing.running import ROOT, clocked, read_all
+from duramen.testing.run import ROOT, clocked, read_all
 from duramen.testing.workloads import SETUPS, Setup
+from tests.sampling import every
 
 CHANGING = (
     "write",
@@ -133,7 +134,8 @@ def test_one_call_fails(name: str, effect: str) -> None:
     setup = SETUPS[name]
     calls = calls_of(setup)
     assert len(calls) > 60
-    for number, operation in calls:
+    step = every(len(EFFECTS))
+    for number, operation in calls[[*EFFECTS].index(effect) % step :: step]:
         fault = Fault(call=number, **EFFECTS[effect])
         try:
             check(setup, [fault])
@@ -141,6 +143,11 @@ def test_one_call_fails(name: str, effect: str) -> None:
             raise AssertionError(f"{name}, {operation}, {fault}: {error}") from error
 
 
+CLOSES = 3
+"""How often the log is closed: what a close leaves for the next writer may fail."""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_write_is_short(name: str) -> None:
     """The rest is written by the next call, unless the disk is full by then. Zeros ahead of the records that find no
@@ -158,8 +165,8 @@ def test_a_write_is_short(name: str) -> None:
             unharmed += 1
         full = Fault("write", call=number + 1, count=None, error=errno.ENOSPC)
         told = check(setup, [Fault("write", call=number, short=True), full])
-        assert told.errors
-    assert 1 <= unharmed <= 3
+        assert told.errors or set(told.durable.values()) == told.attempted
+    assert 1 <= unharmed <= 3 + CLOSES
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -170,7 +177,7 @@ def test_the_disk_stays_full(name: str) -> None:
     for operation in ("write", "create", "truncate", "page", "make_directory"):
         for number in range(1, calls.count(operation) + 1):
             told = check(setup, [Fault(operation, call=number, count=None, error=errno.ENOSPC)])
-            assert told.errors
+            assert told.errors or set(told.durable.values()) == told.attempted  # what a close leaves may fail
 
 
 @pytest.mark.parametrize("sync_failure", ["lost", "kept"])

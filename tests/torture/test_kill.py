@@ -13,6 +13,7 @@ from tests.torture.hunting import run_hunt
 KILLS = 15
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     assert "fixed-slot" in run_hunt("kill", tmp_path, "--kills", str(KILLS), "--seconds", "20")
 

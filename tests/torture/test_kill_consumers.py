@@ -27,6 +27,7 @@ from tests.torture.kill_consumers import (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_killed_consumers_lose_no_ack_and_share_no_lease(tmp_path: Path) -> None:
     printed = run_hunt("kill_consumers", tmp_path, "--kills", "8", "--seconds", "3")
     assert "no message lost or twice, no ack lost, no lease with two holders" in printed

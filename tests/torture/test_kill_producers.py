@@ -11,6 +11,7 @@ from tests.torture import kill_producers
 from tests.torture.kill import Violation
 
 
+@pytest.mark.slow
 def test_a_killed_producer_loses_nothing_and_stores_nothing_twice(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.torture.kill_producers", "--kills", "7", "--directory", str(tmp_path)]
     run = subprocess.run(

@@ -15,12 +15,13 @@ from hypothesis.stateful import (
 )
 
 from duramen.errors import LockedError, OffsetError
-from duramen.log.reader import Log
-from duramen.log.verify import verify
-from duramen.log.writer import WritableLog
+from duramen.log.read.log import Log
+from duramen.log.verify.verify import verify_log
+from duramen.log.write.writable_log import WritableLog
 from duramen.testing import CrashPattern, SimulatedDisk, patterns
-from duramen.testing.running import ROOT, Attempt, Moment, Stored, compare, read_all
+from duramen.testing.run import ROOT, Attempt, Moment, Stored, compare, read_all
 from duramen.testing.workloads import SETUPS
+from tests.sampling import examples
 
 DURABILITIES = st.sampled_from(["write", "fsync"])
 SIZES = st.one_of(st.integers(0, 40), st.integers(440, 530), st.sampled_from([1000, 4000, 4096]))
@@ -123,7 +124,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.log.close()
-        assert verify(ROOT, disk=self.disk).ok
+        assert verify_log(ROOT, disk=self.disk).ok
         self.log = WritableLog(ROOT, disk=self.disk)
         self.durable = len(self.records)
         assert read_all(self.log) == self.records
@@ -165,7 +166,7 @@ def test_the_log_is_a_list(setup: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=examples(40),
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

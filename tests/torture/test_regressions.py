@@ -6,13 +6,14 @@ import errno
 import pytest
 
 from duramen.errors import StorageError, UsageError
-from duramen.log.reader import Log
-from duramen.log.recovery import Case
-from duramen.log.sidecar import Sidecar, Watermark, WatermarkPage, read_config, read_watermark
-from duramen.log.verify import verify
-from duramen.log.writer import WritableLog
-from duramen.testing import CrashPattern, Fault, FaultyDisk, SimulatedDisk, write_all
-from duramen.testing.running import ROOT, read_all
+from duramen.log.read.log import Log
+from duramen.log.recover import RecoveryCase
+from duramen.log.verify.verify import verify_log
+from duramen.log.write.writable_log import WritableLog
+from duramen.sidecar import Sidecar, Watermark, read_config, read_watermark
+from duramen.sidecar.watermark import WatermarkPage
+from duramen.testing import CrashPattern, Fault, FaultyDisk, SimulatedDisk, patterns, write_all
+from duramen.testing.run import ROOT, read_all
 
 LOST = CrashPattern("lost", "lost")
 KEPT = CrashPattern("kept", "kept")
@@ -132,7 +133,7 @@ def test_a_header_that_lost_its_length_is_no_empty_record() -> None:
         assert values_of(reader) == [b"x" * 472]
     with WritableLog(ROOT, disk=disk.clone()) as again:
         assert values_of(again) == [b"x" * 472]
-        assert Case.TORN in [step.case for step in again.recovery]
+        assert RecoveryCase.TORN in [step.case for step in again.recovery]
 
 
 def test_an_empty_record_across_two_sectors_stays() -> None:
@@ -222,12 +223,12 @@ def test_pieces_of_an_unfinished_write_are_no_damage_to_who_only_looks(name: str
     lost = disk.crash(CrashPattern("last", "kept", block_bytes=512))
     with Log(ROOT, disk=lost) as reader:
         assert values_of(reader) == [b"one"]
-    report = verify(ROOT, disk=lost)
+    report = verify_log(ROOT, disk=lost)
     assert report.ok, report.findings
     assert "torn-tail" in [finding.code for finding in report.findings]
     with WritableLog(ROOT, disk=lost) as log:
         assert values_of(log) == [b"one"]
-        assert Case.UNSYNCED in [step.case for step in log.recovery]
+        assert RecoveryCase.UNSYNCED in [step.case for step in log.recovery]
 
 
 def test_a_watermark_that_is_ahead_of_the_records_without_checksums() -> None:
@@ -253,3 +254,25 @@ def test_a_sealed_segment_that_a_killed_process_wrote_down() -> None:
     WritableLog(ROOT, disk=killed)
     sealed = Sidecar(killed.crash(LOST), ROOT).sealed()
     assert [entry.last_offset for entry in sealed.values()] == [0]
+
+
+def test_the_index_of_a_segment_that_a_power_loss_kept_from_being_created() -> None:
+    """osiris-tracked:reopens:0:56:22: the segment that took its name was found with the old entries after the next
+    power loss, and no writer could open the log."""
+    disk = SimulatedDisk()
+    log = WritableLog(ROOT, format="osiris", disk=disk)
+    log.append(b"one")
+    before = bytes(disk.map("/log/.duramen/watermark").data)
+    log.seal()
+    log.append(b"two")
+    left = disk.crash(KEPT)  # the power failed before the name of the new segment was on the disk, and kept its index
+    left.remove("/log/00000000000000000001.segment")
+    mark = left.open("/log/.duramen/watermark")
+    write_all(mark, 0, before)
+    mark.sync()
+    left.sync_directory("/log")
+    log = WritableLog(ROOT, disk=left)
+    log.append(b"another")
+    for pattern in patterns(0, 64):
+        with WritableLog(ROOT, disk=left.crash(pattern)) as again:
+            assert values_of(again) == [b"one", b"another"]

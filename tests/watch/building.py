@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import duramen
-from duramen.formats import make
-from duramen.formats.base import Cursor
+from duramen.formats import ScanPosition, make
 from duramen.store.layout import partition_path
 
 
@@ -20,7 +19,7 @@ def many_segments(root: Path, count: int) -> Path:
     batch = pa.record_batch({"offset": pa.array(range(count)), "value": values})
     header = fmt.segment_header(0, 0)
     for offset in range(count):
-        encoded = fmt.encode(batch.slice(offset, 1), Cursor(len(header), offset - 1))
+        encoded = fmt.encode(batch.slice(offset, 1), ScanPosition(len(header), offset - 1))
         (root / fmt.segment_path(offset)).write_bytes(fmt.segment_header(offset, 0) + bytes(encoded.data))
     return root
 

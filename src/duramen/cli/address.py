@@ -1,22 +1,20 @@
-"""Addresses: ``PATH#topic`` and ``PATH#topic/partition`` beside plain paths, for every verb that takes a log.
+"""Addresses: ``PATH#topic`` and ``PATH#topic/partition`` in place of a plain path, for every verb that takes a log.
 
-A partition is a log like any other, so its address is turned into its path, and no verb knows more. A whole topic is
-something that only some verbs can work on. A file or directory whose own name holds a ``#`` is what it is.
+A partition is an ordinary log, so its address is replaced by its path before the verb sees it. Only some verbs work on
+a whole topic. An existing file or directory whose name contains ``#`` is a plain path.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from duramen.disk import PosixDisk
-from duramen.disk.base import Kind
+from duramen.disk import Kind, PosixDisk
 from duramen.errors import UsageError
-from duramen.store import layout
-from duramen.store.names import Address
+from duramen.store import Address, check_topic_exists, list_partitions, partition_path
 
 
 class TopicAddress(NamedTuple):
-    """A topic as the user named it."""
+    """A topic as given on the command line."""
 
     root: str
     topic: str
@@ -26,7 +24,7 @@ class TopicAddress(NamedTuple):
 
 
 def parse(text: str) -> tuple[str, Address] | None:
-    """The root, and the topic with its partition; None for a plain path.
+    """Split an address into the store's root and the topic with its partition; None for a plain path.
 
     >>> parse("data#orders/3")
     ('data', Address(topic='orders', partition=3))
@@ -40,28 +38,28 @@ def parse(text: str) -> tuple[str, Address] | None:
 
 
 def topic_of(text: str) -> TopicAddress | None:
-    """The topic that is meant as a whole; None for a plain path and for one partition. It has to be there."""
+    """The topic that an address names as a whole; None for a plain path or a partition. The topic must exist."""
     found = parse(text)
     if found is None or found[1].partition is not None:
         return None
     root, address = found
-    layout.check_there(PosixDisk(), root, address.topic)
+    check_topic_exists(PosixDisk(), root, address.topic)
     return TopicAddress(root, address.topic)
 
 
 def path_of(text: str) -> str:
-    """The path of a log: of a partition where the text is an address. Refuses a whole topic."""
+    """The path of a log, which may be given as the address of a partition. `UsageError` for a whole topic."""
     found = parse(text)
     if found is None:
         return text
     root, (topic, number) = found
-    parts = layout.list_partitions(PosixDisk(), root, topic)
+    parts = list_partitions(PosixDisk(), root, topic)
     if number is None:
         raise UsageError(
-            f"{topic!r} is a topic with {len(parts)} partitions, and one is needed", path=root,
-            hint=f"write {root}#{topic}/0",
+            f"this verb needs one partition, and {topic!r} is a topic with {len(parts)} partitions", path=root,
+            hint=f"give a partition, for example {root}#{topic}/0",
         )  # fmt: skip
     if number not in [part.number for part in parts]:
         known = ", ".join(str(part.number) for part in parts[:8]) or "none"
-        raise UsageError(f"the topic {topic!r} has no partition {number}", path=root, hint=f"there are {known}")
-    return layout.partition_path(root, topic, number)
+        raise UsageError(f"the topic {topic!r} has no partition {number}", path=root, hint=f"its partitions: {known}")
+    return partition_path(root, topic, number)

@@ -1,7 +1,5 @@
-"""What the verbs have in common on the command line: the log, its format, its options, and how they become a `Target`.
-
-Only turns words into values and refuses the wrong ones; a verb does the work.
-"""
+"""Options that several verbs share (the log, its format, its options, ``--json``, ``--dry-run``), and `Target`, the log
+that they select."""
 
 from __future__ import annotations
 
@@ -14,33 +12,30 @@ from typing import Annotated, Any
 import typer
 
 from duramen.cli.address import path_of
-from duramen.disk import PosixDisk
-from duramen.disk.base import Kind
+from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import UsageError
-from duramen.formats import Format, make
-from duramen.formats.base import Role
-from duramen.formats.detect import Detected
-from duramen.log.directory import detect, format_at, kind_of
-from duramen.log.reader import Log
+from duramen.formats import Detected, Format, Role, make
+from duramen.log import Log, detect, format_at, kind_of
 
 Job = Callable[[], int]
-"""What a command of typer answers: the work, which `main` runs and whose exit code it passes on."""
+"""What a typer command returns: the work, which `main` runs. It returns the exit code."""
 
-LogPath = Annotated[str, typer.Argument(metavar="PATH", help="A log: its directory, or one segment file.")]
+LogPath = Annotated[str, typer.Argument(metavar="PATH", help="The log: its directory, or one segment file.")]
 LogDirectory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
 FormatName = Annotated[
-    str | None, typer.Option("--format", metavar="F", help="The log's format, instead of finding it out.")
+    str | None, typer.Option("--format", metavar="F", help="Format of the log (default: detected from its files).")
 ]
 FormatOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="K=V", help="An option of the format, e.g. record_size=16; repeatable."),
+    typer.Option("--option", metavar="K=V", help="Option of the format, e.g. record_size=16; repeatable."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of text for people.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 
 
 @dataclass(frozen=True)
 class Target:
-    """The log that a verb works on, as the user named it."""
+    """The log that a verb works on, as given on the command line."""
 
     path: str
     format: str | None = None
@@ -51,28 +46,33 @@ class Target:
         return cls(path_of(path), format, dict(_pair(text) for text in options or ()))
 
     @cached_property
+    def disk(self) -> Disk:
+        """The disk, which does not follow links out of the log's directory."""
+        return PosixDisk().within(self.path)
+
+    @cached_property
     def detected(self) -> Detected:
-        """The format and why; raises where it cannot be told."""
+        """The format and the reason; `DetectionError` if it is unknown."""
         if self.format is None:
-            return detect(PosixDisk(), self.path)
+            return detect(self.disk, self.path)
         codec = make(self.format, **self.options)
         name = codec.classify(posixpath.basename(self.path)) if self.is_file else None
-        return Detected(self.format, "--format says so", name.role if name else Role.SEGMENT)
+        return Detected(self.format, "given with --format", name.role if name else Role.SEGMENT)
 
     @cached_property
     def is_file(self) -> bool:
-        return kind_of(PosixDisk(), self.path) == Kind.FILE
+        return kind_of(self.disk, self.path) == Kind.FILE
 
     @cached_property
     def codec(self) -> Format:
-        """The format with its options, once it is sure that the path is a log: a file that is no segment is refused."""
+        """The format with its options. `UsageError` for a file that is not a segment."""
         found = self.detected
         if self.is_file and found.role != Role.SEGMENT:
             raise UsageError(
-                f"this is a {found.role} of {found.format}, not a log", path=self.path,
-                hint="`duramen dump` shows it; point at its directory for the whole log",
+                f"expected a log, and this is a {found.role} of {found.format}", path=self.path,
+                hint="give the log's directory; `duramen dump` shows this file",
             )  # fmt: skip
-        return format_at(PosixDisk(), self.path, found.format, self.options)
+        return format_at(self.disk, self.path, found.format, self.options)
 
     def open(self) -> Log:
         return Log(self.path, format=self.codec.name, **self.options)
@@ -86,5 +86,5 @@ def _pair(text: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--option {text!r} is not of the form K=V", hint="for example record_size=16")
+        raise UsageError(f"--option must have the form K=V (got {text!r})", hint="for example record_size=16")
     return name.strip().replace("-", "_"), value

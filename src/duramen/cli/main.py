@@ -1,11 +1,11 @@
-"""The command line: `duramen VERB …`.
+"""The program `duramen VERB …`.
 
-Typer only parses; a command answers a job, and the job runs here, so that one place decides what an error looks like:
-one line on standard error and its exit code, never a traceback for bad input.
+Typer only parses: a command returns a job, and `main` runs it. One place therefore decides what an error looks like:
+one line on standard error and an exit code, never a traceback for bad input.
 
-Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug of duramen, the only case that
-prints a traceback; 130 after ctrl-C, 143 after SIGTERM: see `signals`. When whoever reads the output goes away
-(``duramen cat … | head -1``), the program ends quietly, with 0 or with what it had found by then.
+Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug in duramen, the only case that
+prints a traceback; 130 after ctrl-C, 143 after SIGTERM (see `signals`). If the reader of the output ends early
+(``duramen cat … | head -1``), the program ends silently with the exit code reached so far.
 """
 
 from __future__ import annotations
@@ -21,44 +21,30 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli import (
-    append,
-    cat,
-    compact,
-    convert,
-    copy,
-    cursor,
-    demo,
-    dump,
-    group,
-    info,
-    lag,
-    pipeline,
-    repair,
-    retain,
-    serve,
-    top,
-    topic,
-    verify,
-)
+from duramen.cli.consumers import cursor, group, lag
+from duramen.cli.demo import demo
+from duramen.cli.log import append, cat, compact, convert, copy, dump, info, repair, retain, verify
 from duramen.cli.output import safe
+from duramen.cli.pipeline import pipeline
 from duramen.cli.signals import Signals
+from duramen.cli.store import topic
 from duramen.cli.usage import Command
+from duramen.cli.watch import serve, top
 from duramen.errors import DuramenError
 
 USAGE = 2
 STORAGE = 3
 BUG = 70
-"""EX_SOFTWARE of sysexits.h: nothing is said about the log, because the program itself is at fault."""
+"""EX_SOFTWARE of sysexits.h: the program is at fault, not the log."""
 INTERRUPTED = 130
 
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
-"""Typer's own error about wrong usage, which it does not export."""
+"""Typer's base class of usage errors, which it does not export."""
 
 app = typer.Typer(
     name="duramen",
-    help="A durable log, in five on-disk formats: write one, look at one, read it, check it.",
-    epilog="Exit codes: 0 fine, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 a bug of duramen; "
+    help="Write, read, inspect, verify and repair durable logs in five on-disk formats.",
+    epilog="Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 bug in duramen; "
     "130 ctrl-C, 143 SIGTERM.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -110,7 +96,7 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and answer the exit code."""
+    """Run the command line and return the exit code."""
     with Signals() as signals:
         try:
             signals.start()
@@ -126,13 +112,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
     code = 0
     try:
-        answer = app(arguments, prog_name="duramen", standalone_mode=False)
-        code = answer() if callable(answer) else int(answer or 0)
+        job = app(arguments, prog_name="duramen", standalone_mode=False)
+        code = job() if callable(job) else int(job or 0)
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # typer turns the former into the latter while it prints its help
-        _let_go()
+    except (BrokenPipeError, SystemExit):  # typer turns the former into the latter while it prints help
+        _discard_output()
         return code
-    except typer.Abort:  # what typer makes of a ctrl-C
+    except typer.Abort:  # typer's translation of ctrl-C
         return _flushed(INTERRUPTED)
     except DuramenError as error:
         return _fail(str(error), error.exit_code)
@@ -142,16 +128,16 @@ def _run(arguments: Sequence[str] | None) -> int:
     except _Misuse as error:
         return _fail(_misuse(error), USAGE)
     except MemoryError:
-        return _fail("there is not enough memory for this", STORAGE)
-    except Exception as error:  # noqa: BLE001  Python would end with 1, which says that damage was found
+        return _fail("out of memory", STORAGE)
+    except Exception as error:  # noqa: BLE001  Python would exit with 1, which means damage
         return _bug(error)
     return code
 
 
 def _prepare_streams() -> None:
-    """File names and payloads may hold what no encoding can: nothing printed may fail because of that."""
+    """Make printing safe for file names and payloads that are not valid UTF-8."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before we started
+        if getattr(sys, name) is None:  # closed by the parent
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         stream = getattr(sys, name)
         if isinstance(stream, TextIOWrapper):
@@ -159,29 +145,29 @@ def _prepare_streams() -> None:
 
 
 def _misuse(error: Exception) -> str:
-    """Typer's message as one line, with where to look it up."""
+    """Typer's message as one line, with a pointer to the help."""
     message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
     context: typer.Context | None = getattr(error, "ctx", None)
     program = context.command_path if context is not None else "duramen"
-    return f"{message[:1].lower()}{message[1:]} (`{program} --help` shows what there is)"
+    return f"{message[:1].lower()}{message[1:]} (see `{program} --help`)"
 
 
 def _fail(message: str, code: int) -> int:
-    """One line on standard error, behind what is on standard output already."""
+    """Print one line on standard error, after flushing standard output."""
     _flushed(code)
     print(f"duramen: {safe(message)}", file=sys.stderr)
     return code
 
 
 def _bug(error: Exception) -> int:
-    """What nobody expected: the traceback, and below it what that means and what to do."""
+    """Print the traceback of an unexpected exception and ask for a bug report."""
     _flushed(BUG)
     for line in "".join(traceback.format_exception(error)).splitlines():
         print(safe(line), file=sys.stderr)
     what = safe(" ".join(traceback.format_exception_only(error)).strip())
     print(
-        f"duramen: this is a bug of duramen {__version__}, and says nothing about the log: {what}\n"
-        f"duramen: please report it with all these lines, the command line and the output of `duramen info` "
+        f"duramen: this is a bug in duramen {__version__}, not a problem of the log: {what}\n"
+        f"duramen: please report it with these lines, the command line and the output of `duramen info` "
         f"(Python {platform.python_version()}, {platform.platform()})",
         file=sys.stderr,
     )
@@ -192,12 +178,12 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        _let_go()
+        _discard_output()
     return code
 
 
-def _let_go() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush does not fail again."""
+def _discard_output() -> None:
+    """Redirect standard output to /dev/null, so that the interpreter's last flush does not fail again."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

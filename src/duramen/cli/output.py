@@ -1,8 +1,7 @@
-"""How things are printed: units, tables, findings' colours, JSON, progress. What to print is the verbs' business.
+"""Printing: units, tables, colours, JSON and progress bars. The verbs decide what to print.
 
-Colours and progress bars are for terminals only; ``NO_COLOR`` turns colours off. Piped text is never cut or wrapped.
-Names and messages may hold any characters: nothing in them is taken for markup or reaches a terminal as a control
-sequence.
+Colours and progress bars appear on terminals only; ``NO_COLOR`` turns colours off. Piped text is never cut or wrapped.
+Names and messages may contain any character: none is interpreted as markup or reaches a terminal as a control sequence.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from duramen.log.verify import Progress
-from duramen.model import from_us
+from duramen.log import Progress
+from duramen.record import from_us
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 100_000
-"""The width of a pipe: wide enough that nothing is ever wrapped."""
+"""Width of a pipe: nothing is ever wrapped."""
 BAR_FROM_BYTES = 32 << 20
-"""Less than this is done before a bar could be read."""
+"""Smaller jobs end before a progress bar would be readable."""
 
 STYLES = {
     "heading": "bold",
@@ -50,7 +49,7 @@ _US = {"ms": 1000, "us": 1}
 
 
 def size(size_bytes: int) -> str:
-    """A number of bytes for people.
+    """A readable number of bytes.
 
     >>> size(17), size(1536), size(3 << 30)
     ('17 B', '1.5 KiB', '3.0 GiB')
@@ -62,7 +61,7 @@ def size(size_bytes: int) -> str:
 
 
 def exact_size(size_bytes: int) -> str:
-    """The same with every byte counted.
+    """A readable number of bytes, with the exact number.
 
     >>> exact_size(1536)
     '1.5 KiB (1,536 B)'
@@ -115,7 +114,7 @@ def offsets(first: int | None, last: int | None) -> str:
 
 
 def moment(name: str, value: int, unit: str | None) -> str | None:
-    """The time that a field holds, if its name says that it holds one.
+    """The time in a field whose name marks it as a timestamp.
 
     >>> moment("created_ts_ms", 1_700_000_000_000, None)
     '2023-11-14T22:13:20Z'
@@ -127,7 +126,7 @@ def moment(name: str, value: int, unit: str | None) -> str | None:
 
 
 def safe(text: str) -> str:
-    """Text on one line that cannot steer a terminal.
+    """Text on one line, with control characters escaped.
 
     >>> safe("a\\x1b[2Jb\\nc")
     'a\\\\x1b[2Jb\\\\nc'
@@ -136,7 +135,7 @@ def safe(text: str) -> str:
 
 
 def safe_value(text: str) -> str:
-    """The same for a value, which may hold line feeds and tabs."""
+    """Like `safe`, but keeps line feeds and tabs."""
     return _CONTROL_IN_VALUES.sub(_escaped, text)
 
 
@@ -145,7 +144,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON with bytes as text where they are text; file names that are not UTF-8 keep their odd bytes escaped."""
+    """JSON with bytes as text; bytes that are not UTF-8 are escaped."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=_plain)
     return text.encode("utf-8", "backslashreplace").decode() if not text.isascii() else text
@@ -159,11 +158,11 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-# --- text for people
+# --- text
 
 
 class Cell(NamedTuple):
-    """A piece of text in one of the `STYLES`."""
+    """Text in one of the `STYLES`."""
 
     text: str
     style: str = ""
@@ -175,7 +174,7 @@ class Column(NamedTuple):
 
 
 class Output:
-    """Text on a stream: coloured and as wide as the terminal, or plain and never wrapped."""
+    """Writes text to a stream: coloured and wrapped on a terminal, plain and never wrapped otherwise."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout
@@ -200,7 +199,7 @@ class Output:
         return self.is_terminal and self._console.color_system is not None
 
     def paint(self, text: str, style: str) -> str:
-        """The text with the control sequences of a style, where the stream shows colours."""
+        """The text with the control sequences of a style, if the stream shows colours."""
         if not style or not self._paints:
             return text
         from rich.style import Style
@@ -208,11 +207,11 @@ class Output:
         return str(Style.parse(STYLES.get(style, style)).render(text))
 
     def write(self, text: str) -> None:
-        """Text that the caller laid out."""
+        """Write text as it is."""
         self._stream.write(text)
 
     def line(self, *parts: str | Cell) -> None:
-        """One line; plain parts may come from anywhere, so they are made safe."""
+        """Write one line; control characters are escaped."""
         cells = [part if isinstance(part, Cell) else Cell(part) for part in parts]
         self.write("".join(self.paint(safe(cell.text), cell.style) for cell in cells) + "\n")
 
@@ -223,7 +222,7 @@ class Output:
         self.line(Cell(text, "heading"))
 
     def paragraph(self, text: str, *, indent: str = "", hanging: str | None = None, style: str = "") -> None:
-        """Text wrapped to the terminal; one line when piped."""
+        """Write text wrapped to the terminal's width, or as one line to a pipe."""
         wrapped = textwrap.wrap(
             safe(text), max(self.width - 1, 20), initial_indent=indent,
             subsequent_indent=indent if hanging is None else hanging,
@@ -233,7 +232,7 @@ class Output:
             self.line(Cell(line, style))
 
     def pairs(self, rows: Sequence[tuple[str, str | Cell]], *, indent: int = 2) -> None:
-        """Labels and what they say, in two columns."""
+        """Write labels and values in two columns."""
         labels = max((len(label) for label, _ in rows), default=0)
         for label, value in rows:
             text, style = value if isinstance(value, Cell) else Cell(value)
@@ -245,7 +244,7 @@ class Output:
                 start = " " * len(start)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], *, indent: int = 2) -> None:
-        """Columns that line up. Rich shrinks them where the terminal is narrow."""
+        """Write an aligned table. Rich shrinks the columns on a narrow terminal."""
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
@@ -267,7 +266,7 @@ class Output:
 
 @contextmanager
 def progress_bar(label: str, total_bytes: int) -> Iterator[Progress | None]:
-    """A bar on standard error while a log is worked through; None where nobody is looking."""
+    """Show a progress bar on standard error; yield None if it is not a terminal or the job is small."""
     if total_bytes < BAR_FROM_BYTES or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return

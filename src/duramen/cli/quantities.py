@@ -1,4 +1,4 @@
-"""Sizes, ages and parts as people type them."""
+"""Parse sizes, durations and percentages given on the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parse_bytes(name: str, text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{name} {text!r} is no size", hint="for example 500MB, 1.5GiB or 1048576")
+        raise UsageError(f"{name} must be a size (got {text!r})", hint="for example 500MB, 1.5GiB or 1048576")
     step = " kmgt".index(found[2].lower() or " ")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** step)
 
@@ -30,7 +30,7 @@ def parse_age_ms(name: str, text: str) -> int:
     """
     found = _AGE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{name} {text!r} is no time span", hint="for example 7d, 12h, 30min or 45s")
+        raise UsageError(f"{name} must be a duration (got {text!r})", hint="for example 7d, 12h, 30min or 45s")
     return int(float(found[1]) * _AGE_MS[(found[2] or "s").lower()])
 
 
@@ -44,5 +44,5 @@ def parse_percent(name: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:
-        raise UsageError(f"{name} {text!r} is no part of 100", hint="for example 15%")
+        raise UsageError(f"{name} must be a percentage from 0 to 100 (got {text!r})", hint="for example 15%")
     return value

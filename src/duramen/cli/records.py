@@ -1,11 +1,11 @@
-"""Records as bytes on a stream, a batch at a time.
+"""Write records to a byte stream, one batch at a time.
 
 - ``text``: each value and a line feed; bytes that are not UTF-8 as ``\\xff``. On a terminal, control characters are
-  shown that way, too.
+  escaped in the same way.
 - ``jsonl``: one object per line with ``offset``, ``timestamp``, ``key``, ``value``, ``headers``; the headers are
-  objects with ``key`` and ``value``. Bytes that are not UTF-8 (or all of them, if asked for) come as base64 under
+  objects with ``key`` and ``value``. Bytes that are not UTF-8 (with ``--base64``: all bytes) are base64 under
   ``key_base64`` and ``value_base64`` instead.
-- ``raw``: the bytes of the values, one behind the other, with nothing between them.
+- ``raw``: the bytes of the values, without separators.
 - ``arrow``: an Arrow IPC stream with the columns of the neutral record.
 """
 
@@ -25,9 +25,8 @@ import pyarrow.compute as pc
 
 from duramen.cli.output import safe_value
 from duramen.errors import UsageError
-from duramen.formats import Format
-from duramen.formats.arrow import binary_buffers
-from duramen.model import SCHEMA
+from duramen.formats import Format, binary_buffers
+from duramen.record import SCHEMA
 
 Write = Callable[[pa.RecordBatch], Any]
 
@@ -40,15 +39,18 @@ class Form(StrEnum):
 
     @property
     def columns(self) -> Sequence[str] | None:
-        """What is needed of a record; None: everything."""
+        """Columns that the form prints; None for all."""
         return ("value",) if self in (Form.TEXT, Form.RAW) else None
 
 
 @contextmanager
 def writer(form: Form, out: BinaryIO, codec: Format, *, base64: bool) -> Iterator[Write]:
-    """A function that writes batches. Whatever happens, what was written is flushed at the end."""
+    """Yield a function that writes batches. Flushes the stream at the end, also after an error."""
     if form == Form.ARROW and out.isatty():
-        raise UsageError("an Arrow stream is not for a terminal", hint="redirect it to a file or a program")
+        raise UsageError(
+            "--output arrow writes binary data, and standard output is a terminal",
+            hint="redirect it to a file or a program",
+        )
     try:
         if form == Form.ARROW:
             with pa.ipc.new_stream(out, SCHEMA) as stream:
@@ -65,7 +67,7 @@ def writer(form: Form, out: BinaryIO, codec: Format, *, base64: bool) -> Iterato
 
 
 def _joined(column: pa.Array) -> memoryview:
-    """The bytes of a binary column, without what a slice left out."""
+    """The bytes of a binary column, limited to its slice."""
     data, offsets = binary_buffers(column)
     return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
 
@@ -104,7 +106,7 @@ def json_lines(batch: pa.RecordBatch, *, unit: str, base64: bool = False) -> byt
 
 
 def _times(column: pa.Array, unit: str) -> list[str]:
-    """ISO 8601 in UTC as JSON, to the format's unit."""
+    """Times as JSON strings: ISO 8601 in UTC, with the precision of the format."""
     if column.null_count == len(column):
         return ["null"] * len(column)
     us = column.view(pa.int64())

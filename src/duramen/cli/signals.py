@@ -1,11 +1,11 @@
 """Ctrl-C and SIGTERM on the command line: both end a verb as `KeyboardInterrupt`, with exit code 130 or 143.
 
-A verb has long phases, which may be interrupted anywhere, and short ones, in which files change and which must not be:
-`held` keeps a signal back until such a phase is over, or until the phase itself asks for it. The first signal counts.
-One that follows it within a few seconds does nothing, so that somebody who presses ctrl-C twice does not interrupt the
-putting back; later ones interrupt again, so that nothing can hang for ever.
+A verb has long phases, which a signal may interrupt, and short ones that change files, which it must not. `held` delays
+a signal until such a phase ends or calls the check function. The first signal counts. A second one within a few seconds
+is ignored, so that pressing ctrl-C twice does not interrupt the clean-up; later ones interrupt again, so that nothing
+hangs forever.
 
-Signals reach the main thread only. Elsewhere, and for those who use the library, nothing here changes anything.
+Signals reach the main thread only. Library users are not affected.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 from duramen.starting import SIGNALS
 
 AGAIN_S = 5.0
-"""How long after an interrupt another one does nothing."""
+"""Further signals are ignored for this long after an interrupt."""
 AFTER_S = 0.01
-"""How long after an interrupt that was lost it comes again."""
+"""Delay before a lost interrupt is repeated."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM. A class of its own: where a plain `KeyboardInterrupt` leaves an ``exec`` of a text (every
-    dataclass has one), the interpreter remembers that, and kills itself in the end whatever the exit code is."""
+    """Ctrl-C or SIGTERM. Not a plain `KeyboardInterrupt`: if that leaves an ``exec`` (every dataclass runs one), the
+    interpreter kills itself with SIGINT at exit, whatever the exit code is."""
 
 
 class Signals:
-    """Catches both signals from `start` to the end of the block. Before `start` and after `finish` none raises."""
+    """Handles both signals from `start` to the end of the block. Before `start` and after `finish`, none raises."""
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
@@ -52,7 +52,7 @@ class Signals:
         return self
 
     def start(self) -> None:
-        """From here on a signal interrupts. Signals that are ignored stay so."""
+        """Let signals interrupt from now on. Signals that the parent ignores stay ignored."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._is_raising = True
@@ -64,7 +64,7 @@ class Signals:
         self._hook_before, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
 
     def finish(self) -> None:
-        """From here on a signal is only noted."""
+        """Only record signals from now on."""
         self._is_raising = False
 
     def __exit__(self, *_error: object) -> None:
@@ -77,7 +77,7 @@ class Signals:
         _current = self._outer
 
     def code(self, otherwise: int) -> int:
-        """The exit code: that of SIGTERM also where a verb took the interrupt as its normal end."""
+        """The exit code: 143 after SIGTERM, even if the verb treated the interrupt as its normal end."""
         return 128 + signal.SIGTERM if self._first == signal.SIGTERM else otherwise
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -94,8 +94,7 @@ class Signals:
         raise Interrupted
 
     def _on_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
-        """An interrupt that hit a finalizer goes no further, and Python would print it. It comes again in a moment,
-        when the main thread is out of there."""
+        """Repeat an interrupt that was raised inside a finalizer: Python would print and drop it."""
         if not isinstance(lost.exc_value, Interrupted):
             assert self._hook_before is not None
             self._hook_before(lost)
@@ -106,7 +105,7 @@ class Signals:
         again.start()
 
     def check(self) -> None:
-        """Raise what was held back."""
+        """Raise a delayed interrupt."""
         if self._waiting:
             self._interrupt()
 
@@ -128,8 +127,8 @@ _current: Signals | None = None
 
 @contextmanager
 def held() -> Iterator[Callable[[], None]]:
-    """Hold signals back for a block, and raise at its end if one came. The block gets a function that raises at once:
-    for places where it can still be taken back. What ends with an error ends with that error."""
+    """Delay signals during a block, and raise at its end if one arrived. The block gets a function that raises at
+    once, for points at which it can still roll back. An error of the block takes precedence."""
     if _current is None or threading.current_thread() is not threading.main_thread():
         yield _nothing
         return

@@ -1,7 +1,7 @@
 """The usage line of a verb: ``duramen append [OPTIONS] PATH [FILE]``.
 
-Typer draws it differently from version to version (``{PATH} [[FILE]]``), so it is made here. An argument is called by
-its metavar; one that may be left out stands in brackets; ``…`` in a metavar says that there may be more of them.
+Typer's own line differs between versions (``{PATH} [[FILE]]``). Here an argument appears as its metavar, in brackets if
+optional; ``…`` in a metavar means that it may be repeated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 
 class Command(TyperCommand):
-    """What every verb is, for ``app.command(…, cls=Command)``."""
+    """The command class of every verb: ``app.command(…, cls=Command)``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(_piece(one) for one in self.get_params(ctx) if one.param_type_name == "argument")]

@@ -1,8 +1,9 @@
-"""Sleeping until a word in a shared file changes, and waking those who do: futex(2), which Linux has and Python hides.
+"""Sleep until a word in a shared file changes, and wake the sleepers: futex(2), which Linux has and Python does not
+offer.
 
-Nothing here reads or writes the word: the mapping serves only as its address, and the kernel looks behind it. So a
-file that was cut, or a disk that is full, ends in an error number and never in a SIGBUS. Where there is no futex
-(another system, another processor, a sandbox that forbids it) `open_word` answers None, and the caller polls.
+This module never reads or writes the word. The mapping only provides its address for the operating system, so that a
+truncated file or a full disk causes an error number, never a SIGBUS. Without futex (another system or processor, or a
+sandbox that forbids it) `open_word` returns None, and the caller polls.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import numpy as np
 
 WORD_BYTES = 4
 
-_FUTEX_WAIT = 0  # without FUTEX_PRIVATE_FLAG: waiters of other processes are woken, too
+_FUTEX_WAIT = 0  # without FUTEX_PRIVATE_FLAG, to wake waiters of other processes too
 _FUTEX_WAKE = 1
-_EVERYBODY = 2**31 - 1
+_ALL_WAITERS = 2**31 - 1
 _SYSCALL_NUMBERS = {"x86_64": 202, "aarch64": 98}
 
 
@@ -43,7 +44,7 @@ def _futex() -> Callable[..., int] | None:
 
 
 class Word:
-    """The first four bytes of an open file, for sleeping. The descriptor may be closed afterwards."""
+    """The first four bytes of an open file, to sleep on. The descriptor may be closed afterwards."""
 
     def __init__(self, descriptor: int, futex: Callable[..., int]) -> None:
         mapped = mmap.mmap(descriptor, WORD_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
@@ -52,8 +53,8 @@ class Word:
         self._futex = futex
 
     def wait(self, expected: int, timeout_s: float) -> bool:
-        """Sleep while the word is ``expected``, until a wake-up, a signal or the end of the time. False where
-        sleeping is not possible."""
+        """Sleep while the word is ``expected``, until a wake-up, a signal or the timeout. Returns False if sleeping is
+        impossible."""
         seconds = int(timeout_s)
         limit = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
         if self._futex(self._address, _FUTEX_WAIT, expected, ctypes.byref(limit)) == 0:
@@ -61,11 +62,11 @@ class Word:
         return ctypes.get_errno() in {errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
 
     def wake(self) -> None:
-        """Wake everybody who sleeps on this word of this file, in whatever process."""
-        self._futex(self._address, _FUTEX_WAKE, _EVERYBODY, None)
+        """Wake all waiters on this word of this file, in every process."""
+        self._futex(self._address, _FUTEX_WAKE, _ALL_WAITERS, None)
 
 
 def open_word(descriptor: int) -> Word | None:
-    """The first word of a file that has one, or None where there is no futex."""
+    """The first word of a file of at least four bytes; None if the system has no futex."""
     futex = _futex()
     return None if futex is None else Word(descriptor, futex)

@@ -1,8 +1,9 @@
-"""The real disk: a thin layer over the calls of the operating system, with nothing kept between two of them.
+"""The real disk: a thin, stateless layer over the calls of the operating system.
 
-It retries no failed sync, follows no policy and syncs nothing by itself. What it does add: a descriptor is never used
-by one thread after another closed it, a lock is let go by forked children, every refusal names its file, and a relative
-path means the same all the time: a program that changes its directory keeps its logs.
+It never retries a failed sync and never syncs on its own. It adds four things: no thread uses a descriptor that another
+thread closed, forked children release locks, every error names its file, and a relative path keeps its meaning when the
+program changes its directory. Below the directory of a log (`within`, `rooted`) it follows no symbolic link and opens
+only regular files: see `paths`. Locks are in `posix_locks`, the shared page is in `posix_page`.
 """
 
 from __future__ import annotations
@@ -11,29 +12,24 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
+import posixpath
 import stat
 import sys
-import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
-from duramen.disk import futex
-from duramen.disk.base import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
-from duramen.disk.refused import locked, refusal, refused
+from duramen.disk.os_errors import kind_name, not_regular, refusal, refused
+from duramen.disk.paths import Descriptor, Paths, Reach, RootedPaths, open_regular
+from duramen.disk.posix_locks import PosixDirectoryLock, PosixGate, PosixLock, check_root
+from duramen.disk.posix_page import PosixPage
+from duramen.disk.rename import rename_new
+from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
 from duramen.errors import StorageError
 
-_MODE = 0o644
-_NOTE_LIMIT_BYTES = 4096
-_NOTE_PATIENCE_S = 0.05  # for a holder that has the lock and has not written its note yet
-_PROBE_PATIENCE_S = 0.05
-_POLL_S = 0.005
-_SLEEP_S = 0.5  # the longest sleep at once: how late a waiter may notice that another thread closed its page
-_WHOLE_LOADS = 8
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -42,7 +38,7 @@ _NO_FULL_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOTTY}
 
 
 def _flush_device(descriptor: int) -> bool:
-    """macOS: fsync leaves the bytes in the device's own cache; this call does not. False where there is none."""
+    """macOS: flush the device's cache too, which fsync does not. False where the call does not exist."""
     if _FULL_SYNC is None:
         return False
     try:
@@ -54,74 +50,14 @@ def _flush_device(descriptor: int) -> bool:
     return True
 
 
-def _open(path: str, flags: int, mode: int = _MODE) -> int:
-    """A descriptor of a regular file. O_NONBLOCK: opening a pipe must not wait for its other end."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode)
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "Not a regular file")
-
-
-def _write_whole(descriptor: int, data: Buffer, position: int) -> None:
-    """Write a few bytes; taking only some of them is what a full disk does."""
-    if os.pwrite(descriptor, data, position) != len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class _Descriptor:
-    """A descriptor that threads share. It is closed once, and never while a call is under way: its number could
-    belong to another file by then, and the bytes would go there.
-
-    Without a lock, because every call passes here twice: a user is listed before it looks whether the descriptor is
-    closed, and whoever closes it says so before it looks for users. Adding to a list and taking from it are atomic."""
-
-    __slots__ = ("_closed", "_number", "_open", "_users")
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._open = [number]  # whoever takes it out closes it
-        self._users: list[None] = []
-        self._closed = False
-
-    def __enter__(self) -> int:
-        self._users.append(None)
-        if self._closed:
-            self._leave()
-            raise OSError(errno.EBADF, "The file is closed")
-        return self._number
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        self._users.pop()
-        if self._closed:
-            self.close()
-
-    def close(self) -> None:
-        self._closed = True
-        if not self._users:
-            try:
-                number = self._open.pop()
-            except IndexError:
-                return
-            os.close(number)
-
-    def __del__(self) -> None:
-        self.close()
-
-
 class MappedFile:
-    """A read-only mapping. Bytes that another process cuts off while they are mapped cannot be read any more: the
-    operating system ends a process that touches them. Duramen itself never shortens a file that may be mapped."""
+    """A read-only mapping. If another process truncates the file, the operating system ends a process that reads the
+    removed bytes. Duramen itself never shortens a file that may be mapped."""
 
-    def __init__(self, path: str, at: str) -> None:
+    def __init__(self, path: str, reach: Reach) -> None:
         try:
-            descriptor = _open(at, os.O_RDONLY)
+            with reach() as place:
+                descriptor = open_regular(path, place, os.O_RDONLY)
             try:
                 filled = os.fstat(descriptor).st_size > 0
                 self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if filled else None
@@ -131,7 +67,7 @@ class MappedFile:
             raise refused(error, path) from error
         self.data = memoryview(self._map) if self._map is not None else memoryview(b"")
 
-    def let_go(self, start: int, stop: int) -> None:
+    def release(self, start: int, stop: int) -> None:
         stop = min(stop, len(self.data))
         begin, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
         if self._map is not None and begin < end and _DONT_NEED is not None:
@@ -139,7 +75,7 @@ class MappedFile:
                 self._map.madvise(_DONT_NEED, begin, end - begin)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends when nothing refers to its bytes any more."""
+        """Drop the mapping; it ends once nothing refers to its bytes."""
         self.data = memoryview(b"")
         self._map = None
 
@@ -149,7 +85,7 @@ SYNC_FILE_RANGE_WRITE = 2
 
 
 def _find(name: str, *types: Any) -> Callable[..., int] | None:
-    """A call of Linux that Python does not offer, or not with its flags; None elsewhere."""
+    """A Linux call that Python does not offer with its flags; None on other systems."""
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function.argtypes = types
@@ -161,12 +97,13 @@ _sync_range = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_in
 
 
 class PosixFile(File):
-    """``path`` is what it is called, ``at`` where it lies; so are those of the classes below."""
+    """A file opened for writing. Errors name ``path``; ``reach`` opens its directory."""
 
-    def __init__(self, path: str, at: str, flags: int) -> None:
+    def __init__(self, path: str, reach: Reach, flags: int) -> None:
         self.path = path
         try:
-            self._descriptor = _Descriptor(_open(at, os.O_WRONLY | flags))
+            with reach() as place:
+                self._descriptor = Descriptor(open_regular(path, place, os.O_WRONLY | flags))
         except OSError as error:
             raise refused(error, path) from error
 
@@ -219,374 +156,252 @@ class PosixFile(File):
             raise refused(error, self.path) from error
 
 
-# Locks of this process. A child that is forked inherits their descriptors, and with them the locks: it lets go of
-# them at once, or a lock would outlive the process that took it.
-_locks: weakref.WeakSet[PosixLock | PosixGate] = weakref.WeakSet()
-
-
-class PosixLock(Lock):
-    """flock on a file that is never removed: a name that comes and goes could be locked twice."""
-
-    def __init__(self, path: str, at: str, note: bytes) -> None:
-        self._path = path
-        self._mutex = threading.Lock()
-        self._descriptor: int | None = None
-        descriptor = _take(path, at)
-        try:
-            # The note first and the cut afterwards: whoever looks in between sees a note, not an empty file.
-            _write_whole(descriptor, note, 0)
-            os.ftruncate(descriptor, len(note))
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        _locks.add(self)
-
-    def release(self) -> None:
-        with self._mutex:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None:
-            return
-        try:
-            os.ftruncate(descriptor, 0)
-            # Closing alone would leave the lock with a child that was forked a moment ago.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        except OSError as error:
-            raise refused(error, self._path) from error
-        finally:
-            os.close(descriptor)
-
-    def abandon(self) -> None:
-        """Close the descriptor: the lock ends, unless it is inherited and another process holds it, too."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.abandon()
-
-
-class PosixGate(Gate):
-    """flock on a descriptor that stays open. One thread at a time. A forked child gets a descriptor of its own: what it
-    inherits is its parent's lock."""
-
-    def __init__(self, path: str, at: str) -> None:
-        self._path = path
-        self._at = at
-        self._descriptor: int | None = None
-        self._held = False
-        _locks.add(self)
-
-    def take(self, note: bytes) -> bool:
-        try:
-            descriptor = self._locked()
-            self._held = True
-            if os.pread(descriptor, _NOTE_LIMIT_BYTES, 0) == note:
-                return True
-            _write_whole(descriptor, note, 0)
-            os.ftruncate(descriptor, len(note))
-        except OSError as error:
-            self.release()
-            raise refused(error, self._path) from error
-        return False
-
-    def _locked(self) -> int:
-        """The descriptor, locked. Where the file was removed meanwhile, the one that is there now."""
-        while True:
-            if self._descriptor is None:
-                self._descriptor = _open(self._at, os.O_RDWR | os.O_CREAT)
-                self._file = os.fstat(self._descriptor)
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise locked(self._path, os.pread(self._descriptor, _NOTE_LIMIT_BYTES, 0)) from None
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(self._file, os.stat(self._at)):
-                    return self._descriptor
-            self.abandon()
-
-    def release(self) -> None:
-        if self._held and self._descriptor is not None:
-            self._held = False
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            except OSError as error:
-                raise refused(error, self._path) from error
-
-    def close(self) -> None:
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Close the descriptor: the lock ends, unless it is inherited and another process holds it, too."""
-        descriptor, self._descriptor, self._held = self._descriptor, None, False
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.abandon()
-
-
-def _take(path: str, at: str) -> int:
-    """A descriptor that holds the lock of the file that ``at`` names."""
-    patience = time.monotonic() + _PROBE_PATIENCE_S
-    while True:
-        descriptor = _open(at, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.fstat(descriptor)
-            try:
-                named = os.stat(at)
-            except FileNotFoundError:
-                named = None
-            if named is not None and os.path.samestat(held, named):
-                return descriptor
-            # Somebody removed the file meanwhile: this lock would hold nothing. Try the file that is there now.
-        except BlockingIOError:
-            if time.monotonic() < patience:
-                # It may be a reader that asks whether there is a writer: that takes an instant.
-                os.close(descriptor)
-                time.sleep(_POLL_S)
-                continue
-            note = _note_of_holder(descriptor)
-            os.close(descriptor)
-            raise locked(path, note) from None
-        except OSError:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _note_of_holder(descriptor: int) -> bytes:
-    deadline = time.monotonic() + _NOTE_PATIENCE_S
-    while not (note := os.pread(descriptor, _NOTE_LIMIT_BYTES, 0)) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    return note
-
-
-def _abandon_locks() -> None:
-    for lock in list(_locks):
-        lock.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_locks)
-
-
-class PosixPage(Page):
-    """A page behind a counter: the first four bytes of the file count the stores, the page follows them.
-
-    Both are read and written by pread and pwrite, which the page cache keeps coherent between processes: a store
-    into a mapping would end the process with SIGBUS where the disk is full or the file was cut. The counter is
-    written after the page, so that whoever read the old page sleeps on the old counter and cannot miss the new one.
-    One page at a time may be writable: whoever opens one holds the log's lock.
-    """
-
-    def __init__(self, path: str, at: str, size_bytes: int, *, writable: bool) -> None:
-        self._path = path
-        self._size_bytes = size_bytes
-        self._mutex = threading.Lock()
-        self._closed = False
-        try:
-            number = _open(at, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
-            self._descriptor = _Descriptor(number)
-            missing = futex.WORD_BYTES + size_bytes - os.fstat(number).st_size
-            if missing > 0:
-                if not writable:
-                    raise OSError(errno.ENODATA, "The page is not there yet")
-                _write_whole(number, bytes(missing), os.fstat(number).st_size)
-            self._stores = self._counter(number)
-            self._word = futex.open_word(number)
-        except OSError as error:
-            raise refused(error, path) from error
-
-    def load(self) -> bytes:
-        """The page. Two reads that agree are one that no store interrupted; after a few that do not, the last one."""
-        try:
-            with self._descriptor as descriptor:
-                page = os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
-                for _ in range(_WHOLE_LOADS):
-                    before, page = page, os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
-                    if page == before:
-                        break
-        except OSError as error:
-            raise refused(error, self._path) from error
-        if len(page) < self._size_bytes:
-            raise refused(OSError(errno.ENODATA, "The page was cut"), self._path)
-        return page
-
-    def store(self, data: bytes) -> None:
-        if len(data) != self._size_bytes:
-            raise ValueError(f"a page of {self._size_bytes} bytes cannot hold {len(data)}")
-        try:
-            with self._mutex, self._descriptor as descriptor:
-                self._stores = (self._stores + 1) % 2**32
-                _write_whole(descriptor, data, futex.WORD_BYTES)
-                _write_whole(descriptor, self._stores.to_bytes(futex.WORD_BYTES, sys.byteorder), 0)
-        except OSError as error:
-            raise refused(error, self._path) from error
-        if self._word is not None:
-            self._word.wake()
-
-    def wait(self, seen: bytes, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not self._closed:
-            try:
-                with self._descriptor as descriptor:
-                    counter = self._counter(descriptor)
-                if self.load() != seen:
-                    return
-            except OSError as error:
-                if self._closed:
-                    return
-                raise refused(error, self._path) from error
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            if self._word is None or not self._word.wait(counter, min(left, _SLEEP_S)):
-                time.sleep(min(left, _POLL_S))
-
-    def close(self) -> None:
-        self._closed = True
-        if self._word is not None:
-            self._word.wake()
-        try:
-            self._descriptor.close()
-        except OSError as error:
-            raise refused(error, self._path) from error
-
-    @staticmethod
-    def _counter(descriptor: int) -> int:
-        return int.from_bytes(os.pread(descriptor, futex.WORD_BYTES, 0), sys.byteorder)
-
-
 class PosixDisk(Disk):
-    """A relative path is relative to the directory in which the process was when the disk was made. Errors name it as
-    it was given."""
+    """The real disk. A relative path is relative to the current directory at the time of construction; errors show it
+    as it was given."""
+
+    __slots__ = ("_paths",)  # everything else is shared by the disks that `within` and `rooted` return
 
     def __init__(self) -> None:
-        try:
-            self._here = os.getcwd()
-        except FileNotFoundError:  # it was removed: only absolute paths lead anywhere
-            self._here = ""
+        self._paths = Paths()
 
-    def _at(self, path: str) -> str:
-        if "\0" in path:
-            raise StorageError("a path cannot hold a null character", path=path)
-        return f"{self._here}/{path}" if path and self._here and not path.startswith("/") else path
+    def _to(self, path: str) -> Reach:
+        return functools.partial(self._paths.reach, path)
+
+    # --- one directory
+
+    def within(self, root: str) -> Self:
+        paths = self._paths
+        if isinstance(paths, RootedPaths) and paths.root == root:
+            return self
+        return self._with(paths.below(root))
+
+    def rooted(self, root: str) -> Self:
+        try:
+            return self._with(self._paths.below(root).pin())
+        except OSError as error:
+            raise refused(error, root) from error
+
+    def check_root(self) -> None:
+        check_root(self._paths)
+
+    def unroot(self) -> None:
+        if isinstance(self._paths, RootedPaths):
+            self._paths.unpin()
+
+    def _with(self, paths: Paths) -> Self:
+        disk = object.__new__(type(self))
+        disk.__dict__ = self.__dict__
+        disk._paths = paths
+        return disk
+
+    # --- looking
 
     def kind(self, path: str) -> Kind:
         try:
-            mode = os.stat(self._at(path)).st_mode
+            with self._paths.reach(path) as place:
+                mode = place.stat().st_mode
         except FileNotFoundError:
-            return Kind.OTHER if os.path.islink(self._at(path)) else Kind.MISSING  # a link to nothing is something
+            return Kind.OTHER if self._is_link(path) else Kind.MISSING  # a dangling link still occupies the name
         except NotADirectoryError:
             return Kind.MISSING
+        except StorageError as error:
+            if error.errno == errno.ELOOP:  # a component is a link, which is not followed
+                return Kind.MISSING
+            raise
         except OSError as error:
             raise refused(error, path) from error
         if stat.S_ISDIR(mode):
             return Kind.DIRECTORY
         return Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
 
+    def _is_link(self, path: str) -> bool:
+        with contextlib.suppress(OSError), self._paths.reach(path) as place:
+            found = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+            return place.follow and stat.S_ISLNK(found.st_mode)
+        return False
+
     def list(self, path: str, within: Sequence[str] = ()) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
-        try:
-            with os.scandir(self._at(path)) as entries:
-                for entry in sorted(entries, key=lambda e: e.name):
-                    try:
-                        if entry.is_dir():
-                            if entry.name in within:
-                                below = self.list(f"{path}/{entry.name}")
-                                found += [(f"{entry.name}/{name}", size) for name, size in below]
-                        elif entry.is_file():
-                            found.append((entry.name, entry.stat().st_size))
-                    except OSError as error:
-                        if error.errno != errno.ENOENT:  # removed since the directory was read
-                            raise
-        except OSError as error:
-            raise refused(error, path) from error
+        for name, entry in self._entries(path):
+            if stat.S_ISREG(entry.st_mode):
+                found.append((name, entry.st_size))
+            elif stat.S_ISDIR(entry.st_mode) and name in within:
+                try:
+                    found += [(f"{name}/{below}", size) for below, size in self.list(f"{path}/{name}")]
+                except StorageError as error:
+                    if error.errno != errno.ENOENT:  # removed since the directory was read
+                        raise
         return found
 
     def directories(self, path: str) -> Sequence[str]:
+        return [name for name, found in self._entries(path, links=True) if stat.S_ISDIR(found.st_mode)]
+
+    def specials(self, path: str) -> Sequence[tuple[str, str]]:
+        found = self._entries(path, links=True)
+        return [
+            (name, kind_name(entry.st_mode))
+            for name, entry in found
+            if not stat.S_ISREG(entry.st_mode) and not stat.S_ISDIR(entry.st_mode)
+        ]
+
+    def _entries(self, path: str, *, links: bool = False) -> Sequence[tuple[str, os.stat_result]]:
+        """The entries of a directory, sorted by name. Where links are followed, a link has the attributes of its
+        target, unless ``links``."""
+        found = []
+        follow = not links and not self._paths.is_below(path)
         try:
-            with os.scandir(self._at(path)) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            with self._opened(path) as descriptor, os.scandir(descriptor) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
+                        found.append((entry.name, entry.stat(follow_symlinks=follow)))
         except OSError as error:
             raise refused(error, path) from error
+        return sorted(found, key=lambda entry: entry[0])
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        """A descriptor of a directory."""
+        with self._paths.reach(path) as place:
+            try:
+                descriptor = place.open(os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:
+                if not place.follow and stat.S_ISLNK(place.stat().st_mode):
+                    raise not_regular(stat.S_IFLNK, path) from None
+                raise
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
 
     def size(self, path: str) -> int:
         try:
-            return os.stat(self._at(path)).st_size
+            with self._paths.reach(path) as place:
+                found = place.stat()
+        except OSError as error:
+            raise refused(error, path) from error
+        if not place.follow and stat.S_ISLNK(found.st_mode):
+            raise not_regular(found.st_mode, path)
+        return found.st_size
+
+    def links(self, path: str) -> int:
+        try:
+            with self._paths.reach(path) as place:
+                return place.stat().st_nlink
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def stamp(self, path: str, *, renew: bool = False) -> tuple[int, int, int]:
+        try:
+            with self._paths.reach(path) as place:
+                if renew:
+                    now_ns = time.time_ns()
+                    os.utime(place.name, ns=(now_ns, now_ns), dir_fd=place.directory, follow_symlinks=False)
+                found = place.stat()
+                return found.st_size, found.st_mtime_ns, found.st_ino
         except OSError as error:
             raise refused(error, path) from error
 
     def space(self, path: str) -> tuple[int, int]:
         try:
-            found = os.statvfs(self._at(path))
+            with self._paths.reach(path) as place:
+                found = os.statvfs(place.name if place.directory is None else place.directory)
         except OSError as error:
             raise refused(error, path) from error
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def map(self, path: str) -> Mapped:
-        return MappedFile(path, self._at(path))
+        return MappedFile(path, self._to(path))
+
+    # --- changing
 
     def make_directory(self, path: str, *, parents: bool = True) -> None:
         try:
             if parents:
-                os.makedirs(self._at(path), exist_ok=True)
-            else:
-                os.mkdir(self._at(path))
+                self._make_parents(path)
+            with self._paths.reach(path) as place:
+                os.mkdir(place.name, dir_fd=place.directory)
         except OSError as error:
-            if isinstance(error, FileExistsError) and os.path.isdir(self._at(path)):
+            if isinstance(error, FileExistsError) and self.kind(path) == Kind.DIRECTORY:
                 return
             raise refused(error, path) from error
 
+    def _make_parents(self, path: str) -> None:
+        parent = posixpath.dirname(path.rstrip("/"))
+        if parent and parent != path and self.kind(parent) == Kind.MISSING:
+            self.make_directory(parent)
+
     def create(self, path: str) -> File:
-        return PosixFile(path, self._at(path), os.O_CREAT | os.O_EXCL)
+        return PosixFile(path, self._to(path), os.O_CREAT | os.O_EXCL)
 
     def open(self, path: str) -> File:
-        return PosixFile(path, self._at(path), 0)
+        return PosixFile(path, self._to(path), 0)
 
     def replace(self, source: str, target: str) -> None:
         try:
-            os.replace(self._at(source), self._at(target))
+            with self._paths.reach(source) as old, self._paths.reach(target) as new:
+                os.replace(old.name, new.name, src_dir_fd=old.directory, dst_dir_fd=new.directory)
         except OSError as error:
-            missing = isinstance(error, FileNotFoundError) and not os.path.lexists(self._at(source))
+            missing = isinstance(error, FileNotFoundError) and self.kind(source) == Kind.MISSING
+            raise refused(error, source if missing else target) from error
+
+    def rename_new(self, source: str, target: str) -> None:
+        try:
+            with self._paths.reach(source) as old, self._paths.reach(target) as new:
+                rename_new(old.name, new.name, old.directory, new.directory)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError) and self.kind(source) == Kind.MISSING
             raise refused(error, source if missing else target) from error
 
     def remove(self, path: str) -> None:
         try:
-            os.unlink(self._at(path))
+            with self._paths.reach(path) as place:
+                os.unlink(place.name, dir_fd=place.directory)
         except OSError as error:
             raise refused(error, path) from error
 
     def remove_directory(self, path: str) -> None:
         try:
-            os.rmdir(self._at(path))
+            with self._paths.reach(path) as place:
+                os.rmdir(place.name, dir_fd=place.directory)
         except OSError as error:
             raise refused(error, path) from error
 
     def sync_directory(self, path: str) -> None:
         try:
-            descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with self._opened(path) as descriptor:
                 if not _flush_device(descriptor):
                     os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             raise refused(error, path) from error
 
+    # --- sharing
+
     def lock(self, path: str, note: bytes) -> Lock:
         try:
-            return PosixLock(path, self._at(path), note)
+            return PosixLock(path, self._paths, note)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    def lock_directory(self, path: str) -> Lock:
+        try:
+            with self._paths.reach(path) as place:
+                descriptor = place.open(os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                return PosixDirectoryLock(path, self._paths, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
         except OSError as error:
             raise refused(error, path) from error
 
     def gate(self, path: str) -> Gate:
-        return PosixGate(path, self._at(path))
+        return PosixGate(path, self._to(path))
 
     def is_locked(self, path: str) -> bool:
         try:
-            descriptor = _open(self._at(path), os.O_RDONLY)
+            with self._paths.reach(path) as place:
+                descriptor = open_regular(path, place, os.O_RDONLY)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -602,4 +417,4 @@ class PosixDisk(Disk):
         return False
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
-        return PosixPage(path, self._at(path), size_bytes, writable=writable)
+        return PosixPage(path, self._to(path), size_bytes, writable=writable)

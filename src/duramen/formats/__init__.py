@@ -1,12 +1,152 @@
-"""The five formats, pure bytes: one module each, plus the registry and `detect`.
+"""The five on-disk formats, as pure bytes.
 
-`make` turns a name and options into a `Format`; `detect` says which format a directory or a file holds, and why.
-No file is opened here: whoever asks brings the names and the bytes.
-"""
+- `make` turns a name and options into a `Format`: file names, encoding, derived files, and `Format.capabilities`.
+- `Format.open_segment` gives a `Segment`: its `scan` walks the records step by step and returns `Rows`, its `decode`
+  turns rows into Arrow. An encoder returns the same `Rows`, so that an `IndexBuilder` serves readers and writers.
+- What only some formats have (tracking, a manifest, fillers, a cleaner checkpoint, slots) is a class of `extensions`;
+  callers ask for it with ``isinstance``. No caller asks for a format by name.
+- `detect_directory` and `detect_file` find out which format some bytes are in, and why.
+
+A new format is one module and one line in `registry`. The durable-log format is the smallest example. Nothing here
+opens a file, knows the sidecar or decides when to sync: the caller brings names and bytes."""
 
 from __future__ import annotations
 
-from duramen.formats.base import Format
+from duramen.formats.arrow import Values, binary_buffers
+from duramen.formats.detect import Detected, detect_directory, detect_file
+from duramen.formats.dump import SHOWN_BYTES
+from duramen.formats.extensions import (
+    SequenceRun,
+    SlotSegment,
+    SupportsCheckpoint,
+    SupportsGapFill,
+    SupportsManifest,
+    SupportsTracking,
+)
+from duramen.formats.format import DOCUMENT, PROGRAM, Capabilities, FileName, Format, columns_for, schema_for
+from duramen.formats.index import Index, IndexBuilder, Places, dump_index, position_near, rows_after
+from duramen.formats.keys import KeyOf, extractor, murmur2, siphash
+from duramen.formats.osiris import TrackingBlock, TrackingKind, delta_chunk, encode_chunk
 from duramen.formats.registry import FORMATS, make, names
+from duramen.formats.rustlog import Checkpoint
+from duramen.formats.segment import (
+    SCAN_BYTES,
+    SCAN_RECORDS,
+    SECTOR_BYTES,
+    Encoded,
+    Problem,
+    Role,
+    Rows,
+    ScanPosition,
+    Segment,
+    SegmentSummary,
+    Severity,
+)
+from duramen.formats.stroma import (
+    ACK,
+    BUMP,
+    CLEAR,
+    CRC,
+    GROUP_BYTES,
+    INFLIGHT,
+    MARK,
+    RESET,
+    Acked,
+    Bumped,
+    Cleared,
+    Events,
+    GroupName,
+    Marked,
+    Run,
+    SnapshotColumns,
+    WasReset,
+    decode_events,
+    decode_snapshot,
+    delta_header,
+    delta_start,
+    encode_runs,
+    encode_snapshot,
+    with_crc,
+)
+from duramen.formats.struct import Block, Buffer, Field, Struct
+from duramen.kernel import Stop
 
-__all__ = ["FORMATS", "Format", "make", "names"]
+__all__ = [
+    "ACK",
+    "BUMP",
+    "CLEAR",
+    "CRC",
+    "DOCUMENT",
+    "FORMATS",
+    "GROUP_BYTES",
+    "INFLIGHT",
+    "MARK",
+    "PROGRAM",
+    "RESET",
+    "SCAN_BYTES",
+    "SCAN_RECORDS",
+    "SECTOR_BYTES",
+    "SHOWN_BYTES",
+    "Acked",
+    "Block",
+    "Buffer",
+    "Bumped",
+    "Capabilities",
+    "Checkpoint",
+    "Cleared",
+    "Detected",
+    "Encoded",
+    "Events",
+    "Field",
+    "FileName",
+    "Format",
+    "GroupName",
+    "Index",
+    "IndexBuilder",
+    "KeyOf",
+    "Marked",
+    "Places",
+    "Problem",
+    "Role",
+    "Rows",
+    "Run",
+    "ScanPosition",
+    "Segment",
+    "SegmentSummary",
+    "SequenceRun",
+    "Severity",
+    "SlotSegment",
+    "SnapshotColumns",
+    "Stop",
+    "Struct",
+    "SupportsCheckpoint",
+    "SupportsGapFill",
+    "SupportsManifest",
+    "SupportsTracking",
+    "TrackingBlock",
+    "TrackingKind",
+    "Values",
+    "WasReset",
+    "binary_buffers",
+    "columns_for",
+    "decode_events",
+    "decode_snapshot",
+    "delta_chunk",
+    "delta_header",
+    "delta_start",
+    "detect_directory",
+    "detect_file",
+    "dump_index",
+    "encode_chunk",
+    "encode_runs",
+    "encode_snapshot",
+    "extractor",
+    "make",
+    "murmur2",
+    "names",
+    "position_near",
+    "rows_after",
+    "schema_for",
+    "siphash",
+    "with_crc",
+]

@@ -1,9 +1,10 @@
-"""Between Arrow arrays and the flat columns of the kernel. No format and no file is known here."""
+"""Conversion between Arrow arrays and the flat columns of the kernel. Knows no format and no file."""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import LimitError, UsageError
-from duramen.kernel.layout import Int64s, UInt32s
-from duramen.model import TIMESTAMP
+from duramen.kernel import Int64s, UInt32s
+from duramen.record import TIMESTAMP, VALUE
 
 MAX_BATCH_BYTES = 2**31 - 1
 """What an Arrow binary array can hold."""
@@ -25,7 +26,7 @@ def gather(buf: Any, positions: Int64s, lengths: UInt32s) -> pa.BinaryArray:
     """The bytes at ``positions`` as an Arrow binary array."""
     total = int(lengths.sum(dtype=np.int64))
     if total > MAX_BATCH_BYTES:
-        hint = "ask for fewer bytes at a time" if len(lengths) > 1 else "`read` of its offset reads such a record alone"
+        hint = "read fewer bytes at a time" if len(lengths) > 1 else "`read` of its offset reads such a record alone"
         raise LimitError(f"{total} bytes of values do not fit into one Arrow batch", hint=hint)
     offsets = np.empty(len(positions) + 1, np.int32)
     data = allocate(total)
@@ -40,8 +41,8 @@ REUSED_UP_TO_BYTES = 16 << 20
 _PAGE_BYTES = 4096
 
 
-class _Block:
-    """Memory that a thread uses again and again."""
+class _ArrowBlock:
+    """Memory that a thread reuses."""
 
     __slots__ = ("_memory", "_user", "address")
 
@@ -55,42 +56,42 @@ class _Block:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing refers any more to what `part` gave last."""
+        """Whether nothing refers to the last result of `part`."""
         return self._user is None or self._user() is None
 
     def part(self, start: int, size_bytes: int) -> memoryview:
         part = self._memory[start : start + size_bytes]
-        self._user = weakref.ref(part)  # which whatever is made of the memoryview keeps alive
+        self._user = weakref.ref(part)  # everything made from the memoryview keeps it alive
         return memoryview(part)  # type: ignore[arg-type]
 
 
 class _Scratch(threading.local):
     def __init__(self) -> None:
-        self.blocks: list[_Block] = []
+        self.blocks: list[_ArrowBlock] = []
 
 
 _scratch = _Scratch()
-_KEPT_BYTES = 32 << 20  # who takes batches one after the other often holds a few until the next one is there
+_KEPT_BYTES = 32 << 20  # a consumer of batches often holds a few at a time
 
 
 def allocate(size_bytes: int, position: int = 0) -> memoryview:
-    """Memory that is not cleared first, because all of it will be written.
+    """Uninitialized memory, all of which the caller will write.
 
-    Each thread keeps its last blocks, 32 MiB at most, and uses them again once nothing refers to them any more: fresh
-    memory of this size comes from the operating system page by page, which costs more than what is written into it. It
-    lies in its page as a file's bytes at ``position`` lie in theirs: the operating system copies such memory a fifth
-    faster."""
+    Each thread keeps its last blocks, at most 32 MiB, and reuses them once nothing refers to them: fresh memory of this
+    size comes from the operating system page by page, which costs more than filling it. The memory has the same
+    alignment within its page as the bytes of a file at ``position``, which the operating system copies a fifth faster.
+    """
     if not REUSED_FROM_BYTES <= size_bytes <= REUSED_UP_TO_BYTES:
         return memoryview(np.empty(size_bytes, np.uint8))  # type: ignore[arg-type]
     block = _free_block(size_bytes + _PAGE_BYTES)
     return block.part((position - block.address) % _PAGE_BYTES, size_bytes)
 
 
-def _free_block(size_bytes: int) -> _Block:
+def _free_block(size_bytes: int) -> _ArrowBlock:
     for block in _scratch.blocks:
         if len(block) >= size_bytes and block.is_free:
             return block
-    block = _Block(size_bytes + size_bytes // 8)
+    block = _ArrowBlock(size_bytes + size_bytes // 8)
     kept = [*_scratch.blocks, block]
     while len(kept) > 1 and sum(map(len, kept)) > _KEPT_BYTES:
         del kept[0]
@@ -99,6 +100,7 @@ def _free_block(size_bytes: int) -> _Block:
 
 
 def binary_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
+    """An Arrow binary array over these buffers, without a copy."""
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
@@ -116,8 +118,8 @@ def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Any, npt.NDArray[
 
 
 def timestamps_from(raw: Int64s, unit: str | None, *, signed: bool = False) -> pa.Array:
-    """Stored numbers as Arrow timestamps. A number that microseconds in 63 bits cannot hold becomes null; so does
-    one with the top bit where the format's numbers are unsigned."""
+    """Stored numbers as Arrow timestamps; null where 63 bits of microseconds cannot hold the number, or where the top
+    bit of an unsigned number is set."""
     if unit is None:
         return pa.nulls(len(raw), TIMESTAMP.type)
     factor = _US[unit]
@@ -150,8 +152,43 @@ def offsets_to(batch: pa.RecordBatch, first: int) -> Int64s:
         return np.arange(first, first + batch.num_rows, dtype=np.int64)
     column = batch.column("offset")
     if column.null_count:
-        raise UsageError("an offset is null", hint="leave the column out to have offsets assigned")
+        raise UsageError("an offset is null", hint="leave out the column, and the log assigns offsets")
     offsets: Int64s = column.cast(pa.int64()).to_numpy()
     if len(offsets) and (int(offsets[0]) < first or (np.diff(offsets) <= 0).any()):
-        raise UsageError(f"offsets must rise and start at {first} or above")
+        raise UsageError(f"offsets must increase and start at {first} or above")
     return offsets
+
+
+class Values:
+    """Records that consist of a value only: bytes objects, or an Arrow array without nulls. Copied only where a format
+    needs it. Has what the append queue needs of a record batch: ``num_rows``, ``nbytes``, ``schema``, ``slice``.
+
+    ``values`` and ``offsets`` are the kernel's arguments: bytes objects and None, or a buffer and the value offsets.
+    """
+
+    __slots__ = ("_array", "longest", "nbytes", "num_rows", "offsets", "shortest", "values")
+    schema = pa.schema([VALUE])
+
+    def __init__(self, values: Sequence[bytes] | pa.BinaryArray) -> None:
+        self._array: pa.BinaryArray | None = None
+        self.values: Any
+        self.offsets: npt.NDArray[np.int32] | None = None
+        if isinstance(values, pa.Array):
+            self._array = values
+            self.values, self.offsets = binary_buffers(values)
+            self.num_rows = len(self.offsets) - 1
+        else:
+            self.values = tuple(values)
+            self.num_rows = len(self.values)
+        self.nbytes, self.shortest, self.longest = kernel.measure_values(self.values, self.offsets)
+
+    def slice(self, start: int, length: int | None = None) -> Values:
+        if self._array is not None:
+            return Values(self._array.slice(start, length))
+        return Values(self.values[start : None if length is None else start + length])
+
+    def array(self) -> pa.BinaryArray:
+        return self._array if self._array is not None else pa.array(self.values, VALUE.type)
+
+    def batch(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([self.array()], schema=self.schema)

@@ -1,7 +1,7 @@
-"""Which format is this, and why: by magic numbers, then by names, then by structure and checksums.
+"""Detect the format of a log: by magic numbers, then by names, then by structure and checksums.
 
-RustLog and fixed-slot have no magic number; where their evidence is weak or contradicts itself, this raises and asks
-for the format instead of guessing. Judges names and bytes that the caller brings; opens nothing.
+RustLog and fixed-slot have no magic number. Where the evidence for them is weak or contradictory, detection raises and
+asks for the format instead of guessing. The caller brings names and bytes; nothing is opened here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import NamedTuple, Protocol
 
 from duramen.errors import DetectionError
 from duramen.formats import fixed_slot, rustlog
-from duramen.formats.base import Buffer, Role
 from duramen.formats.registry import FORMATS
-from duramen.kernel import is_zero
-from duramen.kernel.layout import Stop
+from duramen.formats.rustlog import RustLogWalk
+from duramen.formats.segment import Role
+from duramen.formats.struct import Buffer
+from duramen.kernel import Stop, is_zero
 
 
 class Detected(NamedTuple):
-    """The answer: a format's name, and the evidence in words. ``role`` is what a single file is for."""
+    """The detected format, the evidence as text, and the role of a single file."""
 
     format: str
     why: str
@@ -44,7 +45,7 @@ _NUMBERED = re.compile(r"[0-9]+\.log")
 
 
 def detect_file(name: str, buf: Buffer) -> Detected:
-    """What a single file is, from its bytes and its name."""
+    """The format and role of a single file, from its bytes and its name."""
     head = bytes(memoryview(buf)[:8])
     for magic, fmt, role in _MAGICS:
         if head.startswith(magic):
@@ -60,10 +61,10 @@ def detect_file(name: str, buf: Buffer) -> Detected:
 
 
 def detect_directory(path: str, files: Files) -> Detected:
-    """What a directory holds, from the names in it and the first bytes of its files."""
+    """The format of a directory, from its file names and their first bytes."""
     names = sorted(files.names())
     if not names:
-        raise DetectionError("the directory is empty: there is no log in it", path=path)
+        raise DetectionError("the directory is empty: it holds no log", path=path)
     if any(name.startswith("topics/") for name in names):
         raise DetectionError(
             "this is a store of many logs, not one log",
@@ -86,12 +87,12 @@ def detect_directory(path: str, files: Files) -> Detected:
 
 
 def _without_segment(path: str, names: Sequence[str], files: Files) -> Detected:
-    """A directory that lost its segments may still hold a file that tells."""
+    """A directory without segments may still hold a file with a magic number."""
     for name in names:
         head = bytes(memoryview(files.read(name))[:8])
         for magic, fmt, role in _MAGICS:
             if head.startswith(magic):
-                return Detected(fmt, f"{name} is a {fmt} {role}; there is no segment", role)
+                return Detected(fmt, f"{name} is a {fmt} {role}; the segments are missing", role)
     some = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
     raise DetectionError(f"no file here is named like a log's: {some}", path=path)
 
@@ -107,14 +108,14 @@ def _is_rustlog_index(name: str, buf: Buffer) -> bool:
 
 
 def _confirm(path: str, fmt: str, segments: Sequence[str], files: Files) -> Detected:
-    """Names say ``fmt``: the first bytes of the first segment may not contradict them."""
+    """Check that the first segment of a directory named like ``fmt`` does not start like another format."""
     first = segments[0]
     head = bytes(memoryview(files.read(first))[:8])
     magics = [m for m, f, role in _MAGICS if f == fmt and role == Role.SEGMENT]
     if any(head.startswith(m) for m in magics):
         return Detected(fmt, f"{first} is named like a {fmt} segment and starts with its magic number")
     if not head.strip(b"\0") or any(m.startswith(head) for m in magics):
-        return Detected(fmt, f"{first} is named like a {fmt} segment; it holds no whole magic number yet")
+        return Detected(fmt, f"{first} is named like a {fmt} segment; it holds no complete magic number yet")
     other = next((f for m, f, _ in _MAGICS if head.startswith(m)), None)
     if other is not None:
         raise DetectionError(f"{first} is named like {fmt} but starts like {other}", path=path, position=0, hint=ASK)
@@ -137,11 +138,11 @@ def _numbered(numbered: Sequence[str], names: Sequence[str], files: Files) -> De
             return Detected(magic[0], f"{name} starts with the magic number of {magic[0]} ({magic[1]})")
         if memoryview(buf) or name == numbered[-1]:
             return _without_magic(name, buf, has_index=has_index)
-    raise AssertionError("the last file is always judged")
+    raise AssertionError("the last file is always classified")
 
 
 def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
-    """RustLog or fixed-slot: weigh structure, checksum and name, and raise where they do not agree."""
+    """RustLog or fixed-slot, by structure, checksum and name; raises where they disagree."""
     size = len(memoryview(buf))
     slot_name = name == fixed_slot.NAME
     if not bytes(memoryview(buf)[:1]).strip(b"\0") and is_zero(buf, 0, size):
@@ -149,7 +150,7 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
             return Detected("fixed-slot", f"{name} holds nothing yet and is named like fixed-slot's only file")
         if _NUMBERED.fullmatch(name):
             return Detected("rustlog", f"{name} holds nothing yet and is named like a rustlog segment")
-        raise DetectionError("the file holds nothing: nothing tells its format", path=name, hint=ASK)
+        raise DetectionError("the file is empty or holds only zeros, which fits any format", path=name, hint=ASK)
     dialect = rustlog.dialect_of(buf)
     end = rustlog.walk(buf, dialect)
     records = _looks_like_records(end, size)
@@ -174,7 +175,7 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
     raise DetectionError("no known magic number, record structure or checksum", path=name, position=0, hint=ASK)
 
 
-def _looks_like_records(end: rustlog.Walk, size: int) -> bool:
+def _looks_like_records(end: RustLogWalk, size: int) -> bool:
     if end.records == 0:
         return False
     return end.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT) or end.records > 1 or end.position * 2 >= size

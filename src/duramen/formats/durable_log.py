@@ -29,23 +29,12 @@ from typing import ClassVar
 import pyarrow as pa
 
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.base import (
-    SEGMENT_OPTIONS,
-    Block,
-    Buffer,
-    Capabilities,
-    Cursor,
-    Encoded,
-    FileName,
-    IndexBuilder,
-    Role,
-    Segment,
-    lacks_a_row,
-)
-from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
-from duramen.formats.index import Index, dump_index, table
-from duramen.formats.structs import Struct
-from duramen.kernel.layout import Checksum, FrameLayout, Stop
+from duramen.formats.format import SEGMENT_OPTIONS, Capabilities, FileName
+from duramen.formats.frame import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
+from duramen.formats.index import INDEX_BYTES, Index, IndexBuilder, bounded, dump_index, lacks_a_row, table
+from duramen.formats.segment import Encoded, Role, ScanPosition, Segment
+from duramen.formats.struct import Block, Buffer, Struct
+from duramen.kernel import Checksum, FrameLayout, Stop
 
 MAGIC = 0x444C4F47
 VERSION = 1
@@ -116,8 +105,9 @@ class DurableLog(FrameFormat):
         return FrameSegment(view, min(int(base or 0), 2**63 - 1), 0, DIALECT)
 
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index:
-        rows, rest = table(buf, 0, [("offset", "<u8"), ("position", "<u8")])
-        return Index(rows["offset"], rows["position"], rest_bytes=rest, dense=True)
+        view, unread = bounded(buf, INDEX_BYTES)
+        rows, rest = table(view, 0, [("offset", "<u8"), ("position", "<u8")])
+        return Index(rows["offset"], rows["position"], rest_bytes=rest, unread_bytes=unread, dense=True)
 
     def ends_early(self, index: Index, segment: Segment) -> bool:
         return lacks_a_row(index, segment)
@@ -129,7 +119,7 @@ class DurableLog(FrameFormat):
             return dump_frames(self.open_segment(buf, base), begin, index)
         return dump_index(buf, 0, ENTRY, begin)
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         return encode_frames(batch, cursor, DIALECT, default_us)
 

@@ -6,9 +6,9 @@
       0  crc32c   u32  big-endian, of the payload
       4  payload  record_size bytes
 
-The record size is in no file: it is an option, kept in the sidecar. Refuses a payload of any other size. Carries
-neither time, key nor headers, and cannot leave out an offset. A slot that a repair gave up keeps its place, filled with
-zeros: the option ``lost_slots`` ("3,7-9") names such slots, and no record is read from them.
+No file holds the record size: it is an option, stored in the sidecar. Payloads of any other size are errors. Records
+have no time, key or headers, and offsets have no gaps. A slot whose record a repair gave up stays, filled with zeros:
+the option ``lost_slots`` ("3,7-9") lists such slots, and readers skip them.
 """
 
 from __future__ import annotations
@@ -22,34 +22,20 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats.arrow import allocate, binary_buffers, gather, offsets_to
-from duramen.formats.base import (
-    SCAN_BYTES,
-    SCAN_RECORDS,
-    Block,
-    Buffer,
-    Capabilities,
-    Cursor,
-    Encoded,
-    FileName,
-    Format,
-    Role,
-    Rows,
-    Segment,
-    schema_for,
-)
+from duramen.formats.arrow import Values, allocate, binary_buffers, gather, offsets_to
+from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Format, schema_for
 from duramen.formats.index import Index
-from duramen.formats.structs import Field, Struct
-from duramen.formats.values import Values
-from duramen.kernel.layout import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, UInt32s, column
-from duramen.model import SCHEMA, Record
+from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, Segment
+from duramen.formats.struct import Block, Buffer, Field, Struct
+from duramen.kernel import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, UInt32s, column
+from duramen.record import SCHEMA, Record
 
 NAME = "00000000.log"
 CRC = Struct(">", crc32c="I")
 INFER_RECORD_BYTES = 1 << 20
-"""How far `infer` looks for the record size of a foreign file."""
+"""The largest record size that `infer` tries."""
 MAX_LOST_SLOTS = 1 << 24
-"""In one stretch: more would not be a log any more."""
+"""Longest run of lost slots that is accepted."""
 
 
 @dataclass
@@ -59,7 +45,7 @@ class SlotColumns(Columns):
 
 
 def infer(buf: Buffer) -> int:
-    """The record size that slot 0's checksum (and slot 1's) fit, 0 if there is none."""
+    """The record size that fits the checksums of slots 0 and 1; 0 if none does."""
     return kernel.infer_slot(buf, INFER_RECORD_BYTES)
 
 
@@ -80,7 +66,8 @@ def parse_slots(text: str) -> list[int]:
 
 
 def print_slots(slots: Iterable[int]) -> str:
-    """
+    """The list that `parse_slots` reads.
+
     >>> print_slots([3, 7, 8, 9])
     '3,7-9'
     """
@@ -93,26 +80,60 @@ def print_slots(slots: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def filler(record_bytes: int) -> bytes:
-    """What takes the place of a lost record: a slot that every program reads, and that is not taken for the end."""
-    payload = bytes(record_bytes)
-    return CRC.pack(crc32c=kernel.crc32c(payload)) + payload
+class FixedSlotSegment(Segment):
+    """The one file of a fixed-slot log; a `SlotSegment`."""
 
-
-class SlotSegment(Segment):
     def __init__(self, buf: Buffer, record_bytes: int, lost: Sequence[int] = ()) -> None:
         self.buf = memoryview(buf)
         self.base_offset = 0
-        self.start = Cursor(0, -1)
+        self.start = ScanPosition(0, -1)
         self.dialect = f"record size {record_bytes}"
         self.header_bytes = CRC.size
         self.record_bytes = record_bytes
         self.slot_bytes = record_bytes + CRC.size
         self._lost = np.array(lost, np.int64)
 
+    @property
+    def lost_slots(self) -> Sequence[int]:
+        return self._lost.tolist()
+
+    @property
+    def filler(self) -> bytes:
+        payload = bytes(self.record_bytes)
+        return CRC.pack(crc32c=kernel.crc32c(payload)) + payload
+
+    def bad_slots(self) -> tuple[list[int], int]:
+        cursor, good = self.start, 0
+        bad: list[int] = []
+        while True:
+            rows = self.scan(cursor)
+            cursor = rows.cursor
+            good = cursor.position // self.slot_bytes
+            if rows.stop == Stop.LIMIT:
+                continue
+            found = NOT_FOUND if rows.stop in (Stop.END, Stop.ZEROS) else self.resync(cursor)
+            if found < 0:
+                return bad, good
+            bad += range(good, found // self.slot_bytes)
+            cursor = ScanPosition(found, found // self.slot_bytes - 1)
+
+    def mended_slots(self, slots: Iterable[int]) -> dict[int, bytes]:
+        found = {}
+        for slot in slots:
+            raw = bytes(self.buf[slot * self.slot_bytes : (slot + 1) * self.slot_bytes])
+            if len(raw) == self.slot_bytes:
+                right = kernel.crc32c(raw[CRC.size :])
+                if (right ^ int(CRC.unpack(raw)["crc32c"])).bit_count() == 1:
+                    found[slot] = CRC.pack(crc32c=right)
+        return found
+
+    def losing(self, slots: Iterable[int]) -> dict[str, str]:
+        lost = {*self.lost_slots, *slots}
+        return {"lost_slots": print_slots(lost)} if lost else {}
+
     def scan(
         self,
-        cursor: Cursor,
+        cursor: ScanPosition,
         *,
         max_records: int = SCAN_RECORDS,
         max_bytes: int = SCAN_BYTES,
@@ -143,7 +164,7 @@ class SlotSegment(Segment):
                 arrays.append(pa.nulls(len(slots), SCHEMA.field(name).type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema_for(FixedSlot, columns))
 
-    def read(self, cursor: Cursor, offset: int) -> Record | Stop:
+    def read(self, cursor: ScanPosition, offset: int) -> Record | Stop:
         position = offset * self.slot_bytes
         if not 0 <= position < len(self.buf):
             return Stop.END
@@ -155,12 +176,12 @@ class SlotSegment(Segment):
         value = bytes(self.buf[position + CRC.size : position + self.slot_bytes])
         return Record(offset, None, None, value, None)
 
-    def cursor_at(self, offset: int, position: int) -> Cursor | None:
+    def cursor_at(self, offset: int, position: int) -> ScanPosition | None:
         if position != offset * self.slot_bytes or not 0 <= position <= len(self.buf):
             return None
-        return Cursor(position, offset - 1)
+        return ScanPosition(position, offset - 1)
 
-    def resync(self, cursor: Cursor) -> int:
+    def resync(self, cursor: ScanPosition) -> int:
         following = cursor.position + self.slot_bytes
         if following > len(self.buf):
             return NOT_FOUND
@@ -168,6 +189,8 @@ class SlotSegment(Segment):
 
 
 class FixedSlot(Format):
+    """The fixed-slot format; see the top of this module."""
+
     name = "fixed-slot"
     capabilities = Capabilities(
         timestamps=None,
@@ -181,14 +204,14 @@ class FixedSlot(Format):
         record_checksum=True,
         max_value_bytes=2**31 - 1,
     )
-    option_names: ClassVar[Mapping[str, type]] = {"record_size": int, "lost_slots": str}
+    option_names: ClassVar[Mapping[str, type]] = {**COMMON_OPTIONS, "record_size": int, "lost_slots": str}
     fixed_options = ("record_size",)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         size = self.options.get("record_size")
         if size is not None and not 1 <= size <= self.capabilities.max_value_bytes:
-            raise UsageError(f"record_size={size} is not between 1 and {self.capabilities.max_value_bytes}")
+            raise UsageError(f"record_size must be 1 to {self.capabilities.max_value_bytes} (got {size})")
         try:
             self._lost = parse_slots(self.options.get("lost_slots", ""))
         except ValueError as error:
@@ -207,9 +230,9 @@ class FixedSlot(Format):
             raise UsageError("fixed-slot needs its record_size, which is in no file", hint=hint)
         return int(size)
 
-    def open_segment(self, buf: Buffer, base: int | None) -> SlotSegment:
+    def open_segment(self, buf: Buffer, base: int | None) -> FixedSlotSegment:
         size = self._record_size(infer(buf) if "record_size" not in self.options else 0)
-        segment = SlotSegment(buf, size, self._lost)
+        segment = FixedSlotSegment(buf, size, self._lost)
         if segment.scan(segment.start, max_records=1).stop in (Stop.BAD_CHECKSUM, Stop.SHORT_BODY):
             fitting = infer(buf)
             if fitting and fitting != size:
@@ -262,7 +285,7 @@ class FixedSlot(Format):
         if values.num_rows and not values.shortest == values.longest == size:
             self.accept(values.batch())
 
-    def encode_values(self, values: Values, cursor: Cursor, default_us: int = 0) -> Encoded:
+    def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         first = cursor.previous_offset + 1
         try:
             return self._encode(cursor, np.arange(first, first + values.num_rows), values.values, values.offsets)
@@ -270,19 +293,19 @@ class FixedSlot(Format):
             self.accept_values(values)
             raise
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         offsets = offsets_to(batch, cursor.previous_offset + 1)
         first = cursor.previous_offset + 1
         if len(offsets) and (int(offsets[0]) != first or int(offsets[-1]) != first + len(offsets) - 1):
-            raise UnsupportedFieldError("fixed-slot cannot leave out an offset")
+            raise UnsupportedFieldError("fixed-slot offsets cannot have gaps")
         try:
             return self._encode(cursor, offsets, *binary_buffers(batch.column("value")))
         except ValueError:
             self.accept(batch)
             raise
 
-    def _encode(self, cursor: Cursor, offsets: Int64s, values: Any, value_offsets: Any) -> Encoded:
+    def _encode(self, cursor: ScanPosition, offsets: Int64s, values: Any, value_offsets: Any) -> Encoded:
         size, first = self._record_size(), cursor.previous_offset + 1
         out = allocate(len(offsets) * (size + CRC.size), cursor.position)
         kernel.encode_slots(out, size, values, value_offsets)

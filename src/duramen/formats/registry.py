@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from duramen.errors import UsageError
-from duramen.formats.base import Format
 from duramen.formats.durable_log import DurableLog
 from duramen.formats.fixed_slot import FixedSlot
+from duramen.formats.format import Format
 from duramen.formats.keratin import Keratin
 from duramen.formats.osiris import Osiris
 from duramen.formats.rustlog import RustLog
@@ -29,5 +29,5 @@ def make(name: str, **options: Any) -> Format:
     try:
         kind = FORMATS[name]
     except KeyError:
-        raise UsageError(f"no format is called {name!r}", hint=f"the formats: {', '.join(FORMATS)}") from None
+        raise UsageError(f"unknown format {name!r}", hint=f"the formats: {', '.join(FORMATS)}") from None
     return kind(**options)

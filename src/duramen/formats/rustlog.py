@@ -17,10 +17,9 @@
       0  last_compacted_offset            u64
       8  last_retention_run_timestamp_ms  u64
 
-Which of the two records a segment holds is found by walking both. Refuses a payload over 10 MiB and an offset that
-repeats or goes backwards. Nothing in the file proves that a payload is what was written: only the sidecar's digest
-of a sealed segment does.
-"""
+Walking both layouts shows which of the two a segment uses. A payload over 10 MiB and an offset that repeats or
+decreases are errors. Nothing in the file proves that a payload is what was written: only the sidecar's digest of a
+sealed segment does."""
 
 from __future__ import annotations
 
@@ -35,25 +34,13 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats.base import (
-    SEGMENT_OPTIONS,
-    Block,
-    Buffer,
-    Capabilities,
-    Cursor,
-    Encoded,
-    FileName,
-    IndexBuilder,
-    Problem,
-    Role,
-    Segment,
-    Severity,
-    rows_behind,
-)
-from duramen.formats.frames import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
-from duramen.formats.index import Index, Places, dump_index, table
-from duramen.formats.structs import Field, Struct
-from duramen.kernel.layout import FrameColumns, FrameLayout, Stop
+from duramen.formats.extensions import SupportsCheckpoint
+from duramen.formats.format import DOCUMENT, PROGRAM, SEGMENT_OPTIONS, Capabilities, FileName
+from duramen.formats.frame import Dialect, EveryRecordIndex, FrameFormat, FrameSegment, dump_frames, encode_frames
+from duramen.formats.index import INDEX_BYTES, Index, IndexBuilder, Places, bounded, dump_index, rows_after, table
+from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, Severity
+from duramen.formats.struct import Block, Buffer, Field, Struct
+from duramen.kernel import FrameColumns, FrameLayout, Stop
 
 MAX_RECORD_BYTES = 10 << 20
 INDEX_INTERVAL_RECORDS = 100
@@ -83,38 +70,38 @@ _NAME = re.compile(r"([0-9]+)\.(log|index)")
 _LEFTOVER = re.compile(r"[0-9]+\.(index\.rebuilding|log\.compacted)|.*\.tmp(\.[0-9]+)?")
 _ROLES = {"log": Role.SEGMENT, "index": Role.INDEX}
 _TIME = re.compile(rb"\x00[\x03-\x0f]")
-"""How the microseconds of the years 1996 to 2112 begin."""
+"""The first bytes of microsecond timestamps from 1996 to 2112."""
 _WALK_RECORDS = 4096
 _OUT_OF_ORDER = 8
-"""How many records that are out of order are passed over to find some that follow each other."""
+"""How many out-of-order records are skipped in search of consecutive ones."""
 _PAIRS = 2
 _LOST_BYTES = 1 << 20
-"""How far a damaged beginning is searched for the first record behind it."""
+"""How far to search for the first record after a damaged beginning."""
 
 
-class Walk(NamedTuple):
+class RustLogWalk(NamedTuple):
     """How far records of one dialect go from the start of a segment."""
 
     records: int
     position: int
     stop: Stop
     contiguous_bytes: int
-    """How far they go without leaving out an offset."""
+    """How far they go without a gap in the offsets."""
     has_pairs: bool
-    """Whether two of them or more have the offset behind that of the record before, also past one that is out of order.
-    One does in the other layout, too, if the length before it is wrong by the eight bytes of a time."""
+    """Whether at least two of them directly follow the offset of the record before, also after one that is out of
+    order. One does in the wrong layout, too, if the length before it is off by the eight bytes of a time."""
 
     def explains(self, time_fits: bool) -> tuple[bool, bool, bool, bool, int]:
-        """How well: whether everything is records without a gap; whether some follow each other, which other bytes
-        hardly ever do; whether what lies at the place of the time fits; whether everything is records, with gaps; how
-        far they go without one."""
+        """How well the layout explains the bytes, most important first: all bytes are records without a gap; some
+        records are consecutive, which other bytes hardly ever are; the bytes of the time look like one; all bytes are
+        records, with gaps; how far they go without a gap."""
         whole = self.records > 0 and self.stop in (Stop.END, Stop.ZEROS, Stop.LIMIT)
         straight = whole and self.contiguous_bytes == self.position
         return straight, self.has_pairs, time_fits, whole, self.contiguous_bytes
 
 
-def walk(buf: Buffer, dialect: Dialect) -> Walk:
-    """Walk the first records, no more than a few thousand."""
+def walk(buf: Buffer, dialect: Dialect) -> RustLogWalk:
+    """Walk the first records, at most a few thousand."""
     columns = FrameColumns.empty(_WALK_RECORDS)
     end = kernel.scan_frames(buf, 0, len(memoryview(buf)), dialect.layout, columns)
     offsets = columns.offset[: end.count]
@@ -122,12 +109,12 @@ def walk(buf: Buffer, dialect: Dialect) -> Walk:
     contiguous = int(columns.position[gaps[0] + 1]) if len(gaps) else end.position
     pairs = max(end.count - 1, 0) - len(gaps)
     if pairs < _PAIRS and end.stop == Stop.BAD_ORDER:
-        pairs += _pairs_behind(buf, dialect, end.position)
-    return Walk(end.count, end.position, Stop(end.stop), contiguous, pairs >= _PAIRS)
+        pairs += _pairs_after(buf, dialect, end.position)
+    return RustLogWalk(end.count, end.position, Stop(end.stop), contiguous, pairs >= _PAIRS)
 
 
-def _pairs_behind(buf: Buffer, dialect: Dialect, position: int) -> int:
-    """How many records follow another one there, behind no more than a few that are out of order."""
+def _pairs_after(buf: Buffer, dialect: Dialect, position: int) -> int:
+    """How many records from there on follow the one before, skipping at most a few that are out of order."""
     columns, pairs = FrameColumns.empty(_WALK_RECORDS), 0
     for _ in range(_OUT_OF_ORDER):
         end = kernel.scan_frames(buf, position, len(memoryview(buf)), dialect.layout, columns)
@@ -138,21 +125,21 @@ def _pairs_behind(buf: Buffer, dialect: Dialect, position: int) -> int:
     return pairs
 
 
-def _goes_on(buf: Buffer, begun: Walk, dialect: Dialect) -> bool:
-    """Whether records follow each other behind a beginning that is none."""
+def _goes_on(buf: Buffer, begun: RustLogWalk, dialect: Dialect) -> bool:
+    """Whether consecutive records exist after a damaged beginning."""
     if begun.stop in (Stop.END, Stop.ZEROS):
         return False
     found = kernel.find_frame(buf, 1, min(len(memoryview(buf)), _LOST_BYTES), dialect.layout, -1)
-    return found >= 0 and _pairs_behind(buf, dialect, found) >= _PAIRS
+    return found >= 0 and _pairs_after(buf, dialect, found) >= _PAIRS
 
 
 def dialect_of(buf: Buffer) -> Dialect:
-    """The layout that explains the bytes: one whose offsets follow each other up to where the file ends; else the only
-    one in which records follow each other; else the one that what lies behind the first offset speaks for, a time of
-    this century or not; else the one that goes further.
+    """The layout that explains the bytes. In order of preference: the one whose offsets are consecutive to the end of
+    the file; the only one with consecutive records; the one that the bytes after the first offset suggest, a time of
+    this century or not; the one that goes further.
 
-    Bytes that both or neither explain are taken for the document's layout. So is a single short record whose payload
-    starts like a time of this century: it is rather the document's record, torn.
+    Bytes that both or neither explain have the document's layout. So does a single short record whose payload starts
+    like a time of this century: more likely it is a torn record of the document's layout.
     """
     spec, short = walk(buf, SPEC), walk(buf, SHORT)
     if not spec.records and not short.records:
@@ -163,9 +150,17 @@ def dialect_of(buf: Buffer) -> Dialect:
     return SHORT if short.records and short.explains(not is_time) > spec.explains(is_time) else SPEC
 
 
+CHECKPOINT_BYTES = 64 << 10
+"""The largest checkpoint that is read."""
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a number")
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """The retention and compaction state that lies beside the segments.
+    """The retention and compaction state beside the segments.
 
     >>> Checkpoint.parse(Checkpoint(3, 604_800_000, "Idle", 1_700_000_000, 0).encode()).last_cleaned_offset
     3
@@ -180,6 +175,9 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, buf: Buffer) -> Checkpoint:
+        if len(memoryview(buf)) > CHECKPOINT_BYTES:
+            size = len(memoryview(buf))
+            raise CorruptionError(f"a cleaner checkpoint has at most {CHECKPOINT_BYTES} bytes, not {size}", position=0)
         raw = bytes(buf)
         if len(raw) == BINARY_CHECKPOINT.size and not raw.startswith(b"{"):
             offset, when_ms = BINARY_CHECKPOINT.unpack(raw).values()
@@ -187,7 +185,7 @@ class Checkpoint:
             assert isinstance(when_ms, int)
             return cls(offset, 0, "Idle", when_ms // 1000, when_ms % 1000 * 1_000_000, binary=True)
         try:
-            tree = json.loads(raw)
+            tree = json.loads(raw, parse_constant=_no_number)
             created = tree["created_at"]
             numbers = (
                 tree["last_cleaned_offset"], tree["retention_horizon_ms"],
@@ -216,7 +214,9 @@ class Checkpoint:
         return json.dumps(tree, indent=2).encode()
 
 
-class RustLog(FrameFormat):
+class RustLog(FrameFormat, SupportsCheckpoint):
+    """The RustLog format; see the top of this module."""
+
     name = "rustlog"
     capabilities = Capabilities(
         timestamps="us",
@@ -236,20 +236,31 @@ class RustLog(FrameFormat):
     option_names: ClassVar[Mapping[str, type]] = {
         **SEGMENT_OPTIONS, "index_interval_records": int, "header_bytes": int,
     }  # fmt: skip
-    fixed_options = ("header_bytes",)
+    fixed_options = ("header_bytes", "dialect")
+    program = "RustLog"
+    dialect_options = ("header_bytes",)
+    dialects: ClassVar[Mapping[str, str]] = {
+        DOCUMENT: "20-byte record headers with a time",
+        PROGRAM: "12-byte record headers without a time",
+    }
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         interval = self.options.get("index_interval_records", 1)
         if interval < 1:
-            raise UsageError(f"index_interval_records={interval} is not 1 or more")
-        size = self.options.get("header_bytes")
-        if size not in (None, *_BY_SIZE):
-            raise UsageError(f"header_bytes={size} is neither 20 nor 12")
-        self._dialect = None if size is None else _BY_SIZE[size]
-        self.writes = self._dialect or SPEC
-        if self._dialect is SHORT:
+            raise UsageError(f"index_interval_records must be at least 1 (got {interval})")
+        size = self.as_dialect("header_bytes", SPEC.layout.header_bytes, SHORT.layout.header_bytes)
+        if size not in _BY_SIZE:
+            raise UsageError(f"header_bytes must be 12 or 20 (got {size})")
+        self.writes = _BY_SIZE[size]
+        self._stated = self.writes if "header_bytes" in self.options else None
+        """The layout of the log's records; None where their bytes decide."""
+        if self.writes is SHORT:
             self.capabilities = replace(self.capabilities, timestamps=None, ordered_timestamps=False)
+
+    @property
+    def dialect(self) -> str:
+        return PROGRAM if self.writes is SHORT else DOCUMENT
 
     def classify(self, path: str) -> FileName | None:
         if path == ".cleaner_checkpoint":
@@ -265,37 +276,38 @@ class RustLog(FrameFormat):
         return f"{base:020}.{'log' if role == Role.SEGMENT else 'index'}"
 
     def open_segment(self, buf: Buffer, base: int | None) -> FrameSegment:
-        dialect = self._dialect or dialect_of(buf)
+        dialect = self._stated or dialect_of(buf)
         if base is None:
             end = kernel.seek_frame(buf, 0, len(memoryview(buf)), dialect.layout, 0)
             base = end.offset if end.stop == Stop.LIMIT else 0
         return FrameSegment(buf, base, 0, dialect)
 
     def open_index(self, role: Role, buf: Buffer, base: int) -> Index:
-        rows, rest = table(buf, 0, [("offset", ">u8"), ("position", ">u8")])
-        return Index(rows["offset"], rows["position"], rest_bytes=rest)
+        view, unread = bounded(buf, INDEX_BYTES)
+        rows, rest = table(view, 0, [("offset", ">u8"), ("position", ">u8")])
+        return Index(rows["offset"], rows["position"], rest_bytes=rest, unread_bytes=unread)
 
     def ends_early(self, index: Index, segment: Segment) -> bool:
-        """The first two entries tell the interval that the index was made with; one entry alone does not."""
+        """The first two entries show the interval of the index; a single entry does not."""
         interval = 0
         if len(index) > 1:
             interval = max(int(index.offsets[1]) - int(index.offsets[0]), 1)
         elif len(index):
             interval = self.options.get("index_interval_records", 2**62)
-        rows = rows_behind(index, segment)
+        rows = rows_after(index, segment)
         return rows is not None and rows.count > interval
 
     def skips_entries(self, places: Places, start: int) -> int | None:
-        """An entry is missing where as many records lie between two as between three or more before and behind. The
-        interval may change, as it is an option of whoever writes: so a wide one at either end says nothing, nor does
-        one between two that differ."""
+        """An entry is missing where the distance between two entries is a multiple of the equal distances before and
+        after it. The interval is an option of the writer and may change: so a wide distance at either end proves
+        nothing, nor does one between two that differ."""
         if len(places.numbers) and int(places.numbers[0]):
             return 0
         apart = np.diff(places.numbers)
         if len(apart) < 3:
             return None
-        before, here, behind = apart[:-2], apart[1:-1], apart[2:]
-        wide = np.flatnonzero((before == behind) & (here > before) & (here % np.maximum(before, 1) == 0))
+        before, here, after = apart[:-2], apart[1:-1], apart[2:]
+        wide = np.flatnonzero((before == after) & (here > before) & (here % np.maximum(before, 1) == 0))
         return int(wide[0]) + 2 if len(wide) else None
 
     def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
@@ -313,7 +325,7 @@ class RustLog(FrameFormat):
             try:
                 binary = Checkpoint.parse(existing).binary
             except CorruptionError:
-                pass  # it is replaced
+                pass  # it will be replaced
         seconds, micros = divmod(now_us, 1_000_000)
         checkpoint = Checkpoint(cleaned_until, horizon_ms, "Idle", seconds, micros * 1000, binary=binary)
         return {".cleaner_checkpoint": checkpoint.encode()}
@@ -343,7 +355,7 @@ class RustLog(FrameFormat):
             return _dump_checkpoint(buf)
         return dump_index(buf, 0, ENTRY, begin)
 
-    def encode(self, batch: pa.RecordBatch, cursor: Cursor, default_us: int = 0) -> Encoded:
+    def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         return encode_frames(batch, cursor, self.writes, default_us)
 
@@ -351,15 +363,17 @@ class RustLog(FrameFormat):
         return path + (".rebuilding" if path.endswith(".index") else ".tmp")
 
     def continuing(self, segment: Segment) -> RustLog:
-        size = segment.header_bytes if len(segment.buf) else SPEC.layout.header_bytes
-        return RustLog(**{"header_bytes": size, **self.options})
+        """In the layout of the segment, even against ``dialect``."""
+        size = segment.header_bytes if len(segment.buf) and self._stated is None else self.writes.layout.header_bytes
+        dialect = {"dialect": PROGRAM if size == SHORT.layout.header_bytes else DOCUMENT}
+        return RustLog(**{**self.options, **(dialect if "dialect" in self.options else {}), "header_bytes": size})
 
     def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
         return EveryRecordIndex(ENTRY, self.options.get("index_interval_records", INDEX_INTERVAL_RECORDS))
 
 
 def _dump_checkpoint(buf: Buffer) -> Iterator[Block]:
-    raw = bytes(buf)
+    raw = bytes(memoryview(buf)[: CHECKPOINT_BYTES + 1])
     if len(raw) == BINARY_CHECKPOINT.size and not raw.startswith(b"{"):
         yield Block("checkpoint", 0, list(BINARY_CHECKPOINT.fields(raw, 0)))
         return

@@ -1,13 +1,37 @@
-"""The hot loops: checksum, scan, gather, encode. Stateless functions over buffers, without the GIL.
+"""The hot loops in C: checksum, scan, gather, encode. Stateless functions over buffers, without the GIL.
 
-No policy, no I/O and no format is here. `reference` holds the plain Python twin of every function;
-``DURAMEN_PUREPYTHON=1`` selects it. A kernel that does not import is an error, never silently replaced: a program
-that is a hundred times slower than yesterday should say why.
+- A scan (`scan_frames`, `scan_chunks`, `scan_slots`) walks records and fills columns (`FrameColumns`, `ChunkColumns`);
+  it returns a `ScanEnd` with the `Stop` that explains why it ended. An encoder fills the same columns.
+- A `FrameLayout` is a table of positions that describes a record format: the kernel itself knows no format.
+- `reference` is the same in plain Python, one module per C file: the executable specification, and the oracle of the
+  tests. ``DURAMEN_PUREPYTHON=1`` selects it.
+
+The kernel does no I/O and has no policy. If the compiled kernel cannot be loaded, the import raises: falling back to
+Python silently would make a program a hundred times slower without explanation.
 """
 
 from __future__ import annotations
 
 import os
+
+from duramen.kernel.layout import (
+    BAD_TRACKING,
+    GAVE_UP,
+    NOT_FOUND,
+    Checksum,
+    ChunkColumns,
+    Columns,
+    Const,
+    EntryColumns,
+    EntryHit,
+    FrameColumns,
+    FrameLayout,
+    Int64s,
+    ScanEnd,
+    Stop,
+    UInt32s,
+    column,
+)
 
 PURE_PYTHON = os.environ.get("DURAMEN_PUREPYTHON", "") not in ("", "0")
 
@@ -74,7 +98,23 @@ else:
         ) from error
 
 __all__ = [
+    "BAD_TRACKING",
+    "GAVE_UP",
+    "NOT_FOUND",
     "PURE_PYTHON",
+    "Checksum",
+    "ChunkColumns",
+    "Columns",
+    "Const",
+    "EntryColumns",
+    "EntryHit",
+    "FrameColumns",
+    "FrameLayout",
+    "Int64s",
+    "ScanEnd",
+    "Stop",
+    "UInt32s",
+    "column",
     "crc32",
     "crc32c",
     "digest",

@@ -5,9 +5,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
 from duramen.kernel._digests cimport digests_in, duramen_digests
+from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
 from duramen.kernel._values cimport duramen_values, point_at, point_into
 
-from duramen.kernel.layout import EntryHit, ScanEnd
+from duramen.kernel.layout import EntryHit, ScanEnd, is_mapping
 
 
 cdef extern from "chunks.h" nogil:
@@ -128,8 +129,14 @@ def scan_chunks(const uint8_t[::1] buf not None, int64_t position, int64_t end, 
     if out.c.count == 0:
         raise ValueError("the columns have no room")
     cdef const uint8_t *data = bytes_of(buf)
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
+            passed(data, position)
         result = duramen_scan_chunks(data, position, end, &out.c, max_bytes, max_records, previous_offset, verify, sums)
+        if mapped:
+            duramen_mapped_end()
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
@@ -139,8 +146,13 @@ def seek_chunk(const uint8_t[::1] buf not None, int64_t position, int64_t end, i
     cdef int64_t stop
     check(buf, position, end)
     cdef const uint8_t *data = bytes_of(buf)
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
         stop = duramen_seek_chunk(data, position, end, target, previous_offset, &at, &hit)
+        if mapped:
+            duramen_mapped_end()
     if stop != 1 or hit.offset < 0:
         return EntryHit(stop, at.position, -1, 0, 0, 0, 0, 0, 0)
     return EntryHit(stop, at.position, hit.offset, at.timestamp, hit.value_position, hit.value_length,
@@ -151,8 +163,14 @@ def find_chunk(const uint8_t[::1] buf not None, int64_t position, int64_t end, i
     cdef int64_t found
     check(buf, position, end)
     cdef const uint8_t *data = bytes_of(buf)
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
         found = duramen_find_chunk(data, position, end, previous_offset)
+        if mapped:
+            looked_at(data, position, found if found >= 0 else end)
+            duramen_mapped_end()
     return found
 
 

@@ -3,6 +3,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from duramen.kernel._pages cimport duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
+
+from duramen.kernel.layout import is_mapping
+
 
 cdef extern from "bytes.h" nogil:
     bint all_zero(const uint8_t *p, int64_t length)
@@ -32,11 +36,17 @@ def gather(const uint8_t[::1] buf not None, const int64_t[::1] positions, const 
 
 
 def is_zero(const uint8_t[::1] buf not None, int64_t position, int64_t end):
-    cdef bint answer
+    cdef bint found
     if not 0 <= position <= end <= buf.shape[0]:
         raise ValueError("range lies outside of the buffer")
     if position == end:
         return True
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
-        answer = all_zero(&buf[position], end - position)
-    return answer
+        if mapped:
+            duramen_mapped_begin(&buf[0], buf.shape[0])
+        found = all_zero(&buf[position], end - position)
+        if mapped:
+            looked_at(&buf[0], position, end)
+            duramen_mapped_end()
+    return found

@@ -7,9 +7,12 @@ for the tests alone: they reach the implementations that this CPU could run but 
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.number cimport PyNumber_Index
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from duramen.kernel._digests cimport duramen_digests
+from duramen.kernel._pages cimport PASS_BYTES, duramen_mapped_begin, duramen_mapped_end, duramen_passed, looked_at
+
+from duramen.kernel.layout import is_mapping
 
 
 cdef extern from "crc.h" nogil:
@@ -45,11 +48,18 @@ cdef uint32_t _run(duramen_crc_fn fn, data, value) except? 0:
     cdef uint32_t crc = _uint32(value)
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    cdef bint mapped
     if view.len < _NOGIL_FROM:
         crc = fn(crc, <const uint8_t *>view.buf, <size_t>view.len)
     else:
+        mapped = view.len >= PASS_BYTES // 4 and is_mapping(data)
         with nogil:
+            if mapped:
+                duramen_mapped_begin(<const uint8_t *>view.buf, view.len)
             crc = fn(crc, <const uint8_t *>view.buf, <size_t>view.len)
+            if mapped:
+                looked_at(<const uint8_t *>view.buf, 0, view.len)
+                duramen_mapped_end()
     PyBuffer_Release(&view)
     return crc
 
@@ -68,11 +78,23 @@ cdef tuple _digest(duramen_digest_fn fn, data, crc32c, crc32):
     sums.crc32c = _uint32(crc32c)
     sums.crc32 = _uint32(crc32)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    cdef bint mapped
+    cdef int64_t at = 0
     if view.len < _NOGIL_FROM:
         fn(&sums, <const uint8_t *>view.buf, <size_t>view.len)
     else:
+        mapped = view.len >= PASS_BYTES // 4 and is_mapping(data)
         with nogil:
-            fn(&sums, <const uint8_t *>view.buf, <size_t>view.len)
+            if mapped:
+                duramen_mapped_begin(<const uint8_t *>view.buf, view.len)
+            while view.len - at > PASS_BYTES:
+                fn(&sums, <const uint8_t *>view.buf + at, <size_t>PASS_BYTES)
+                duramen_passed(<const uint8_t *>view.buf + at, <const uint8_t *>view.buf + at + PASS_BYTES)
+                at += PASS_BYTES
+            fn(&sums, <const uint8_t *>view.buf + at, <size_t>(view.len - at))
+            if mapped:
+                looked_at(<const uint8_t *>view.buf, 0, view.len)
+                duramen_mapped_end()
     PyBuffer_Release(&view)
     return sums.crc32c, sums.crc32
 

@@ -10,7 +10,7 @@ cdef extern from "crc.h" nogil:
 
 
 cdef inline duramen_digests *digests_in(uint32_t[::1] array) except? NULL:
-    """Where C finds them; NULL where nobody wants any."""
+    """The address for C; NULL if there are none."""
     if array is None:
         return NULL
     if array.shape[0] != 2:

@@ -7,9 +7,10 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from duramen.kernel._digests cimport digests_in, duramen_digests
+from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
 from duramen.kernel._values cimport duramen_values, point_at, point_into, value_at
 
-from duramen.kernel.layout import FrameHit, ScanEnd
+from duramen.kernel.layout import FrameHit, ScanEnd, is_mapping
 
 
 cdef extern from "frames.h" nogil:
@@ -130,9 +131,15 @@ def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, 
         target.offsets = &value_offsets[0]
         wanted = &target
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
+            passed(data, position)
         result = duramen_scan_frames(data, position, end, &table, &out.c, out.count, max_bytes, previous_offset,
                                      verify, sums, wanted)
+        if mapped:
+            duramen_mapped_end()
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
@@ -144,8 +151,13 @@ def seek_frame(const uint8_t[::1] buf not None, int64_t position, int64_t end, l
     unpack(layout, &table)
     check(buf, position, end)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
         stop = duramen_seek_frame(data, position, end, &table, target, previous_offset, &hit)
+        if mapped:
+            duramen_mapped_end()
     if stop != 1:
         return FrameHit(stop, hit.position, -1, 0, 0, 0, 0, 0, 0)
     return FrameHit(stop, hit.position, hit.offset, hit.timestamp, hit.value_position, hit.value_length,
@@ -158,8 +170,14 @@ def find_frame(const uint8_t[::1] buf not None, int64_t position, int64_t end, l
     unpack(layout, &table)
     check(buf, position, end)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
         found = duramen_find_frame(data, position, end, &table, previous_offset)
+        if mapped:
+            looked_at(data, position, found if found >= 0 else end)
+            duramen_mapped_end()
     return found
 
 

@@ -5,9 +5,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
 from duramen.kernel._digests cimport digests_in, duramen_digests
+from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
 from duramen.kernel._values cimport duramen_values, point_at, point_into
 
-from duramen.kernel.layout import ScanEnd
+from duramen.kernel.layout import ScanEnd, is_mapping
 
 
 cdef extern from "slots.h" nogil:
@@ -36,8 +37,14 @@ def scan_slots(const uint8_t[::1] buf not None, int64_t position, int64_t end, i
     cdef duramen_digests *sums = digests_in(digests)
     check(buf, position, end, record_bytes)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
+            passed(data, position)
         result = duramen_scan_slots(data, position, end, record_bytes, max_slots, verify, sums)
+        if mapped:
+            duramen_mapped_end()
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
 
 
@@ -45,8 +52,14 @@ def find_slot(const uint8_t[::1] buf not None, int64_t position, int64_t end, in
     cdef int64_t found
     check(buf, position, end, record_bytes)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
         found = duramen_find_slot(data, position, end, record_bytes)
+        if mapped:
+            looked_at(data, position, found if found >= 0 else end)
+            duramen_mapped_end()
     return found
 
 

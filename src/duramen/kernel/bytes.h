@@ -3,6 +3,7 @@
 #ifndef DURAMEN_BYTES_H
 #define DURAMEN_BYTES_H
 
+#include "pages.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -31,7 +32,7 @@ typedef struct {
     int64_t last_offset;
 } duramen_scan_end;
 
-/* find_* answers. */
+/* Results of find_*. */
 #define DURAMEN_NOT_FOUND (-1)
 #define DURAMEN_GAVE_UP (-2)
 
@@ -137,6 +138,7 @@ static inline void foresee(const duramen_values *values, int64_t row)
 
 static inline int all_zero(const uint8_t *p, int64_t len)
 {
+    if (len > PASS_BYTES) return duramen_long_zero(p, len);
     while (len >= 32) {
         uint64_t a, b, c, d;
         memcpy(&a, p, 8);

@@ -88,6 +88,13 @@ static uint32_t count_tracking(const uint8_t *buf, int64_t at, int64_t end, int 
     return count;
 }
 
+/* A tracking delta of one empty entry stores nothing. It takes up the offsets of records that are missing, one or
+ * many, so that the chunk ids of the log stay without a gap. */
+static inline int is_filler(const chunk *c)
+{
+    return c->chunk_type == CHUNK_DELTA && c->entries == 1 && c->data_length == SIMPLE_HEADER_BYTES && c->records > 0;
+}
+
 /* Whether the entries fill the data section exactly and add up to what the header says; counts what is in them. */
 static int walk_chunk(const uint8_t *buf, chunk *c)
 {
@@ -108,11 +115,11 @@ static int walk_chunk(const uint8_t *buf, chunk *c)
         }
         at = e.next;
     }
-    if (at != data_end || records != c->records) return 0;
+    if (at != data_end || (records != c->records && !is_filler(c))) return 0;
     if (c->chunk_type == CHUNK_USER) {
         c->tracking = count_tracking(buf, data_end, c->next, 0);
     } else {
-        /* A trailer here would be a wrong length that swallows the chunks behind it. */
+        /* A trailer here would be a wrong length that swallows the chunks after it. */
         if (c->entries != 1 || sub_batches != 0 || c->next != data_end) return 0;
         c->tracking = count_tracking(buf, e.value_position, data_end, c->chunk_type == CHUNK_SNAPSHOT);
     }
@@ -222,9 +229,14 @@ int64_t duramen_seek_chunk(const uint8_t *buf, int64_t position, int64_t end, in
     int64_t stop = STOP_END;
     chunk passed;
     int has_passed = 0;
+    int64_t kept = position;
 
     hit->offset = -1;
     while (position < end) {
+        if (position - kept > PASS_BYTES) {
+            duramen_passed(buf + kept, buf + position);
+            kept = position;
+        }
         at->position = position;
         if (only_zeros(buf, position, end)) {
             stop = STOP_ZEROS;
@@ -273,9 +285,14 @@ int64_t duramen_find_chunk(const uint8_t *buf, int64_t position, int64_t end, in
     /* A hostile file could make every byte look like the start of a huge chunk. */
     int64_t budget = 16 * (end - position) + (1 << 20);
     const int64_t start = position;
+    int64_t kept = position;
     chunk c;
 
     for (; end - position >= CHUNK_HEADER_BYTES; position++) {
+        if (position - kept > PASS_BYTES) {
+            duramen_passed(buf + kept, buf + position);
+            kept = position;
+        }
         if ((buf[position] & 0xFE) != 0x50 || buf[position + 1] > CHUNK_SNAPSHOT) continue;
         if (parse_header(buf, position, end, previous_offset, &c) != STOP_END) continue;
         if (!is_plausible(&c, position - start, previous_offset)) continue;

@@ -70,7 +70,7 @@ int64_t duramen_scan_prefixed(const uint8_t *buf, int64_t position, int64_t end,
 int64_t duramen_encode_entries(uint8_t *out, int64_t capacity, const duramen_values *values, int64_t base_position,
                                int64_t *positions);
 
-/* Where chunks start: at row 0, behind every break (breaks[row] lies between a row and the next; or NULL), and wherever
+/* Where chunks start: at row 0, after every break (breaks[row] lies between a row and the next; or NULL), and wherever
  * one more entry would be more than max_records, or take a chunk that has one already over max_bytes. Returns how many
  * of `starts`, which has room for every row, were filled in; or -1 - row for the first value that does not fit. */
 int64_t duramen_split_chunks(const duramen_values *values, const uint8_t *breaks, int64_t max_bytes,

@@ -217,7 +217,7 @@ PCLMUL INLINE uint32_t remainder96(__m128i sum, const fold_powers *k)
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(_mm_clmulepi64_si128(quotient, barrett, 0x10), upper), 2);
 }
 
-/* The state is added to the first four bytes. What lies behind fewer than four of them stays as it is. */
+/* The state is added to the first four bytes. Bytes after fewer than four of them stay unchanged. */
 INLINE uint32_t beyond(uint32_t state, size_t len) { return len < 4 ? state >> (8 * len) : 0; }
 
 PCLMUL INLINE __m128i fold128(__m128i x, const uint64_t *power, __m128i onto)
@@ -244,7 +244,7 @@ PCLMUL INLINE uint32_t fold_below16(uint32_t state, const uint8_t *data, size_t 
     return remainder96(fold128(x, k->finish, _mm_setzero_si128()), k) ^ beyond(state, len);
 }
 
-/* From byte r on: the shuffle that moves a vector's first r bytes behind its others, and the mask of the last r. */
+/* From byte r on: the shuffle that moves a vector's first r bytes after its others, and the mask of the last r. */
 static const uint8_t rotate16[32] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
                                      0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 static const uint8_t last16[32] = {[16] = 255, 255, 255, 255, 255, 255, 255, 255,
@@ -523,9 +523,25 @@ __attribute__((constructor)) static void choose(void)
     best_castagnoli = choice_castagnoli.all[choice_castagnoli.count - 1].fn;
 }
 
-uint32_t duramen_crc32(uint32_t crc, const uint8_t *data, size_t len) { return best_ieee(crc, data, len); }
+/* A long pass over a mapped file drops the pages it has passed. */
+static uint32_t passing(uint32_t (*fn)(uint32_t, const uint8_t *, size_t), uint32_t crc, const uint8_t *data, size_t len)
+{
+    for (; len > PASS_BYTES; len -= PASS_BYTES, data += PASS_BYTES) {
+        crc = fn(crc, data, PASS_BYTES);
+        duramen_passed(data, data + PASS_BYTES);
+    }
+    return fn(crc, data, len);
+}
 
-uint32_t duramen_crc32c(uint32_t crc, const uint8_t *data, size_t len) { return best_castagnoli(crc, data, len); }
+uint32_t duramen_crc32(uint32_t crc, const uint8_t *data, size_t len)
+{
+    return len > PASS_BYTES ? passing(best_ieee, crc, data, len) : best_ieee(crc, data, len);
+}
+
+uint32_t duramen_crc32c(uint32_t crc, const uint8_t *data, size_t len)
+{
+    return len > PASS_BYTES ? passing(best_castagnoli, crc, data, len) : best_castagnoli(crc, data, len);
+}
 
 void duramen_digest(duramen_digests *sums, const uint8_t *data, size_t len)
 {

@@ -43,7 +43,7 @@ static inline void digest_ahead(duramen_digest_ahead *a, const uint8_t *buf, int
     a->until = stop;
 }
 
-/* The digests up to `position`, which lies at or behind the last one that digest_ahead was told. */
+/* The digests up to `position`, which lies at or after the last one passed to digest_ahead. */
 static inline duramen_digests digest_up_to(duramen_digest_ahead *a, const uint8_t *buf, int64_t position)
 {
     if (position < a->until) {

@@ -55,7 +55,7 @@ static inline int64_t check_frame(const uint8_t *buf, const frame_layout *layout
                : STOP_BAD_CHECKSUM;
 }
 
-/* A place that is no frame may still be the clean end: nothing but zeros up to `end`. A header of zeros is tried
+/* Bytes that are not a frame may still be the clean end: only zeros up to `end`. A header of zeros is tried
  * first even where it would parse, because a format without a magic number reads zeros as an empty record. */
 static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout)
 {
@@ -133,7 +133,13 @@ duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64
 int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                            int64_t target, int64_t previous_offset, frame *out)
 {
+    int64_t kept = position;
+
     while (position < end) {
+        if (position - kept > PASS_BYTES) {
+            duramen_passed(buf + kept, buf + position);
+            kept = position;
+        }
         out->position = position;
         if (buf[position] == 0 && only_zeros(buf, position, end, layout)) return STOP_ZEROS;
         const int64_t stop = parse_header(buf, position, end, layout, previous_offset, out);
@@ -166,16 +172,26 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
     /* A hostile file could make every byte look like the start of a huge frame. */
     int64_t budget = 16 * (end - position) + (1 << 20);
     const int64_t start = position;
+    int64_t kept = position;
     frame f = {0};
 
     for (; end - position >= layout->header_bytes; position++) {
+        if (position - kept > PASS_BYTES) {
+            duramen_passed(buf + kept, buf + position);
+            kept = position;
+        }
         if (layout->const_count > 0) {
             const frame_const *magic = &layout->consts[0];
             const uint8_t first = (uint8_t)(layout->big_endian ? (uint64_t)magic->value >> (8 * (magic->width - 1))
                                                                : (uint64_t)magic->value);
-            const uint8_t *hit = memchr(buf + position + magic->position, first,
-                                        (size_t)(end - position - layout->header_bytes + 1));
-            if (hit == NULL) return DURAMEN_NOT_FOUND;
+            const int64_t rest = end - position - layout->header_bytes + 1;
+            const int64_t some = rest < PASS_BYTES ? rest : PASS_BYTES;
+            const uint8_t *hit = memchr(buf + position + magic->position, first, (size_t)some);
+            if (hit == NULL && some == rest) return DURAMEN_NOT_FOUND;
+            if (hit == NULL) {
+                position += some - 1;
+                continue;
+            }
             position = hit - buf - magic->position;
         }
         if (parse_header(buf, position, end, layout, previous_offset, &f) != STOP_END) continue;

@@ -30,7 +30,7 @@ typedef struct {
     uint32_t *value_length, *headers_length, *flags;
 } frame_columns;
 
-/* Where a scan puts the values it passes, one behind the other: value `row` between offsets[row] and offsets[row + 1].
+/* Where a scan puts the values it passes, one after another: value `row` between offsets[row] and offsets[row + 1].
  * `offsets` has one more than the scan's capacity. */
 typedef struct {
     uint8_t *data;
@@ -60,8 +60,8 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
 int64_t duramen_encode_frames(uint8_t *out, int64_t capacity, const frame_layout *layout, frame_columns *rows,
                               const duramen_values *values, const duramen_values *headers, int64_t base_position);
 
-/* Walks the ends of frames, `trailer_bytes` behind their values, and picks each that lies `stride_bytes` or more behind
- * the last one picked, at first behind *counted_from, which becomes the end of the last one picked. Returns how many. */
+/* Walks the ends of frames, `trailer_bytes` after their values, and picks each that lies `stride_bytes` or more after
+ * the last one picked, at first after *counted_from, which becomes the end of the last one picked. Returns how many. */
 int64_t duramen_pick_strides(const int64_t *value_positions, const uint32_t *value_lengths, int64_t count,
                              int64_t trailer_bytes, int64_t stride_bytes, int64_t *counted_from, int64_t *picked);
 

@@ -20,8 +20,19 @@ Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 
 
+MAPPED_BYTES = 64 << 20
+"""Pages of smaller files stay in memory."""
+
+
+def is_mapping(buf: object) -> bool:
+    """Whether ``buf`` is a large file mapped for reading, whose pages can be dropped and are worth dropping."""
+    owner: Any = buf.obj if isinstance(buf, memoryview) else buf
+    is_mapped = type(owner).__module__ == "mmap"  # by name: nothing here can open a file, or map one
+    return is_mapped and len(owner) >= MAPPED_BYTES and memoryview(owner).readonly
+
+
 class Stop(IntEnum):
-    """Why a scan stopped. Everything from ``SHORT_HEADER`` on means that the bytes at the position are no record."""
+    """Why a scan stopped. Everything from ``SHORT_HEADER`` on means that the bytes at the position are not a record."""
 
     END = 0
     LIMIT = 1
@@ -79,7 +90,7 @@ class ScanEnd(NamedTuple):
 
 
 class FrameHit(NamedTuple):
-    """What a seek found: ``stop`` is ``LIMIT`` for a whole frame at or above the target, else why it ended."""
+    """Result of a seek: ``stop`` is ``LIMIT`` for a valid frame at or above the target, else why the seek ended."""
 
     stop: int
     position: int
@@ -93,8 +104,8 @@ class FrameHit(NamedTuple):
 
 
 class EntryHit(NamedTuple):
-    """What a seek in chunks found: ``LIMIT`` and an offset for an entry that holds the target, ``LIMIT`` and -1 when
-    no user record has that offset, else why it ended. ``position`` is the chunk's."""
+    """Result of a seek in chunks: ``LIMIT`` and an offset for the entry that holds the target, ``LIMIT`` and -1 if no
+    user record has that offset, else why the seek ended. ``position`` is the chunk's."""
 
     stop: int
     position: int
@@ -109,11 +120,11 @@ class EntryHit(NamedTuple):
 
 NOT_FOUND = -1
 GAVE_UP = -2
-"""Answers of the find functions: no valid record follows; or the bytes are such that looking on costs too much."""
+"""Results of the find functions: no valid record follows, or searching on would cost too much."""
 
 
 class Const(NamedTuple):
-    """A header field that must hold one value; ``stop`` is the verdict when it does not."""
+    """A header field with a constant value; ``stop`` is the result of a scan if it differs."""
 
     position: int
     width: int
@@ -145,7 +156,7 @@ class FrameLayout:
     checksum_at: int = -1
     """In the header; -1 with a checksum means the last four bytes of the frame."""
     covered_from: int = 0
-    """First byte under the checksum; the last is the payload's last."""
+    """First byte that the checksum covers; the last is the payload's last."""
     max_payload_bytes: int = 2**32 - 1
     packed: bytes = field(init=False, repr=False, compare=False)
     """The table as the array of int64 that the C kernel reads."""
@@ -174,13 +185,13 @@ class FrameLayout:
 
 @cache
 def _dtypes(kind: Hashable) -> dict[str, Any]:
-    """The columns of a set by name; asked for once per set, because a scan makes one every few microseconds."""
+    """The columns of a set by name; cached, because a scan creates a set every few microseconds."""
     return {field.name: field.metadata["dtype"] for field in fields(kind)}  # type: ignore[arg-type]
 
 
 @dataclass
 class Columns:
-    """Base of the column sets: arrays of one length, which is the most rows that a scan may fill.
+    """Base of the column sets: arrays of one length, the most rows that a scan can fill.
 
     Every set has ``position``: where the row's bytes start in the file.
     """
@@ -216,6 +227,16 @@ class Columns:
         """The last logical offset of each row."""
         return self.first_offsets
 
+    @property
+    def user_records(self) -> Int64s:
+        """How many user records each row holds."""
+        return np.ones(len(self), np.int64)
+
+    @property
+    def fillers(self) -> npt.NDArray[np.bool_]:
+        """Which rows are fillers: they hold nothing and occupy the offsets of missing records."""
+        return np.zeros(len(self), np.bool_)
+
     def __len__(self) -> int:
         return len(self.position)
 
@@ -238,12 +259,12 @@ class FrameColumns(Columns):
 
 
 BAD_TRACKING = 2**32 - 1
-"""In `ChunkColumns.tracking`: the bytes are no list of tracking blocks."""
+"""In `ChunkColumns.tracking`: the bytes are not a list of tracking blocks."""
 
 
 @dataclass
 class ChunkColumns(Columns):
-    """One row per Osiris chunk. ``data_position`` is behind header and Bloom filter; ``epoch`` is bit for bit."""
+    """One row per Osiris chunk. ``data_position`` is after the header and the Bloom filter."""
 
     chunk_id: Int64s = column(np.int64)
     timestamp: Int64s = column(np.int64)
@@ -251,7 +272,7 @@ class ChunkColumns(Columns):
     position: Int64s = column(np.int64)
     data_position: Int64s = column(np.int64)
     inflated_bytes: Int64s = column(np.int64)
-    """What its compressed sub-batches claim to unfold to."""
+    """Size of its compressed sub-batches after decompression, as they state it."""
     data_length: UInt32s = column(np.uint32)
     trailer_length: UInt32s = column(np.uint32)
     records: UInt32s = column(np.uint32)
@@ -268,6 +289,15 @@ class ChunkColumns(Columns):
     @property
     def last_offsets(self) -> Int64s:
         return self.chunk_id + (self.records.astype(np.int64) - 1)
+
+    @property
+    def user_records(self) -> Int64s:
+        return np.where(self.chunk_type == 0, self.records, 0).astype(np.int64)
+
+    @property
+    def fillers(self) -> npt.NDArray[np.bool_]:
+        """Tracking deltas without tracking."""
+        return (self.chunk_type == 1) & (self.tracking == 0)
 
 
 @dataclass

@@ -39,8 +39,15 @@ duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_
 
 int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes)
 {
-    for (; end - position >= record_bytes + CRC_BYTES; position += record_bytes + CRC_BYTES)
+    int64_t kept = position;
+
+    for (; end - position >= record_bytes + CRC_BYTES; position += record_bytes + CRC_BYTES) {
+        if (position - kept > PASS_BYTES) {
+            duramen_passed(buf + kept, buf + position);
+            kept = position;
+        }
         if (valid_slot(buf + position, record_bytes)) return position;
+    }
     return DURAMEN_NOT_FOUND;
 }
 

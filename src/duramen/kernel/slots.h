@@ -9,7 +9,7 @@
 duramen_scan_end duramen_scan_slots(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes,
                                     int64_t max_slots, int verify, duramen_digests *digests);
 
-/* First slot boundary at or behind `position` (itself a boundary) that holds a valid slot. */
+/* First slot boundary at or after `position` (itself a boundary) that holds a valid slot. */
 int64_t duramen_find_slot(const uint8_t *buf, int64_t position, int64_t end, int64_t record_bytes);
 
 /* The smallest record size, up to max_record_bytes, for which slot 0 is valid and slot 1 is too where it is whole.

@@ -1,28 +1,35 @@
-"""What Duramen measures about itself: one declared list, plain counters, and ways to show them.
+"""Metrics of duramen: a declared list, counters, and exports.
 
-`declared` is the list: name, kind, unit, meaning. `counting` holds what a writer counts as it goes. `rules` are alerts.
-`exposition` is Prometheus' text; `otel` hands the same to OpenTelemetry where it is installed. Knows no log and no
-file: who has something to count does so, and who wants to look takes a `snapshot`.
+- `METRICS` declares every metric: name, kind, unit, meaning. An undeclared one cannot be sampled.
+- `LogCounters` holds the numbers of one writer, `process` those of the process. The engine increments them.
+- `snapshot` reads all of them as `Sample` objects.
+
+`exposition` prints samples as Prometheus text, `otel` exports them to OpenTelemetry, `RULES` are alert rules. The
+package knows neither logs nor files, and starts no thread or server.
 """
 
 from __future__ import annotations
 
-from duramen.metrics.counting import Histogram, LogCounters, ProcessCounters, process, snapshot
-from duramen.metrics.declared import METRICS, Kind, Metric, Sample
-from duramen.metrics.exposition import exposition
-from duramen.metrics.rules import RULES, Rule
+from duramen.metrics.counting import BYTES, Histogram, LogCounters, ProcessCounters, log_samples, process, snapshot
+from duramen.metrics.declared import METRICS, Metric, MetricKind, Sample
+from duramen.metrics.exposition import CONTENT_TYPE, exposition
+from duramen.metrics.rules import RULES, Rule, prometheus_rules
 
 __all__ = [
+    "BYTES",
+    "CONTENT_TYPE",
     "METRICS",
     "RULES",
     "Histogram",
-    "Kind",
     "LogCounters",
     "Metric",
+    "MetricKind",
     "ProcessCounters",
     "Rule",
     "Sample",
     "exposition",
+    "log_samples",
     "process",
+    "prometheus_rules",
     "snapshot",
 ]

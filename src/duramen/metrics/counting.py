@@ -1,8 +1,7 @@
-"""What is counted as it happens. Plain numbers behind names, cheap enough for every commit: no lock, no lookup.
+"""Counters: plain numbers, cheap enough for every commit, without locks or lookups.
 
-A `LogCounters` belongs to one writer, which changes it in one thread at a time; whoever takes a `snapshot` meanwhile
-may see one group counted in part. `process` holds what belongs to no single log; adding to it takes a lock, and is
-rare.
+A `LogCounters` belongs to one writer, which changes it from one thread at a time. A concurrent `snapshot` may see a
+commit group counted in part. `process` holds the counters of the process; changing them takes a lock and is rare.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 RECORDS = tuple(4.0**power for power in range(9))
 BYTES = tuple(1024 * 4.0**power for power in range(11))
 LENGTHS = 65
-"""How many bits a number can have, and none."""
+"""Possible bit lengths of a number: 0 to 64."""
 
 
 class Histogram:
-    """How often a value was at most each bound, as Prometheus counts it.
+    """Counts of values per bucket, as Prometheus defines them.
 
     >>> histogram = Histogram((1, 10))
     >>> for value in (0.5, 7, 99):
@@ -47,7 +46,7 @@ class Histogram:
         self.sum += value
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """A copy of the present counts."""
         copy = Histogram(self.bounds)
         copy.counts, copy.sum = list(self.counts), self.sum
         return copy
@@ -64,7 +63,7 @@ class Histogram:
         return out
 
     def quantile(self, part: float) -> float | None:
-        """The bound below which that part of the values lies; None without values."""
+        """The bucket bound below which that fraction of the values lies; None without values."""
         total = self.count
         if not total:
             return None
@@ -75,10 +74,10 @@ class Histogram:
 
 
 class LogCounters:
-    """What one writer has done since it was opened."""
+    """Counters of one writer since it was opened."""
 
     def __init__(self, log: str) -> None:
-        """Part of every `snapshot` as long as it lives, or until `unlist`."""
+        """Included in every `snapshot` until it is garbage-collected or unlisted."""
         self.log = log
         self.appends = 0
         self.records = 0
@@ -96,16 +95,16 @@ class LogCounters:
             _logs.add(self)
 
     def unlist(self) -> None:
-        """Its writer is closed: another one may be opened for the same log."""
+        """Exclude the counters of a closed writer from snapshots."""
         with _guard:
             _logs.discard(self)
 
     def committed(self, appends: int, records: int, size_bytes: int) -> None:
-        """One group was acknowledged. Counted by its length in bits, which costs next to nothing."""
+        """Count an acknowledged commit group, by bit length, which is cheap."""
         self.appends += appends
         self.records += records
         self.bytes += size_bytes
-        if records > 1:  # one alone is told by what is missing here
+        if records > 1:  # groups of one record are derived from the total
             self._record_lengths[(records - 1).bit_length()] += 1
         self._byte_lengths[(size_bytes - 1).bit_length()] += 1
 
@@ -119,7 +118,7 @@ class LogCounters:
         return _from_lengths(BYTES, self._byte_lengths, self.bytes)
 
     def values(self) -> dict[str, Any]:
-        """By the names that `log_samples` takes."""
+        """The counters by the names that `log_samples` accepts."""
         return {name: getattr(self, name) for name in LOG_METRICS} | {"sync_seconds": self.sync_seconds.copy()}
 
     def samples(self) -> Iterator[Sample]:
@@ -140,17 +139,17 @@ LOG_METRICS = {
     "retention_bytes": "duramen_retention_removed_bytes_total",
     "compaction_records": "duramen_compaction_removed_records_total",
 }
-"""What a writer counts, and the metric that shows it."""
+"""Counter of a writer → metric."""
 
 
 def log_samples(log: str, values: Mapping[str, Any]) -> Iterator[Sample]:
-    """What a writer counted, by the names of `LOG_METRICS`."""
+    """Samples of a writer's counters, which have the names of `LOG_METRICS`."""
     for name, metric in LOG_METRICS.items():
         yield Sample(metric, values[name], (("log", log),))
 
 
 def _from_lengths(bounds: Sequence[float], lengths: Sequence[int], total: float) -> Histogram:
-    """A histogram whose bounds are powers of two, from how often ``value - 1`` had how many bits."""
+    """A histogram with powers of two as bounds, from the counts of bit lengths of ``value - 1``."""
     histogram = Histogram(bounds)
     for length, count in enumerate(lengths):
         if count:
@@ -160,7 +159,7 @@ def _from_lengths(bounds: Sequence[float], lengths: Sequence[int], total: float)
 
 
 class ProcessCounters:
-    """What belongs to no single log."""
+    """Counters of the process."""
 
     def __init__(self) -> None:
         self.recoveries = 0
@@ -209,7 +208,7 @@ process = ProcessCounters()
 
 
 def snapshot() -> list[Sample]:
-    """Everything that this process has counted, logs that are open for writing first, in the order of their paths."""
+    """All samples of this process: logs open for append, sorted by path, then the process itself."""
     with _guard:
         logs = sorted(_logs, key=lambda counters: counters.log)
     return [*(sample for counters in logs for sample in counters.samples()), *process.samples()]
@@ -225,7 +224,7 @@ def _open_handles() -> int | None:
 
 
 def _resident_bytes(largest: int) -> int:
-    """What is resident now, where the system says so; else the most that ever was."""
+    """Resident memory now, or its maximum if the system does not report the present value."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

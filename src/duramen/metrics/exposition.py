@@ -1,4 +1,4 @@
-"""Samples as Prometheus' text format, version 0.0.4."""
+"""Samples in Prometheus' text format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(samples: Iterable[Sample]) -> str:
-    """One block per metric, in the order of the declared list.
+    """One block per metric, in the order of `METRICS`.
 
     >>> print(exposition([Sample("duramen_segments", 3, (("log", "a\\\\nb"),))]), end="")
     # HELP duramen_segments Segments of the log. (segments)

@@ -1,7 +1,7 @@
-"""The declared metrics for OpenTelemetry: observable instruments that read a snapshot when they are asked.
+"""Export to OpenTelemetry: observable instruments that read a snapshot on collection.
 
-Needs ``opentelemetry-api``, which is optional. Histograms are handed on as two counters, of their number and of their
-sum: OpenTelemetry has no observable histogram.
+Needs the optional ``opentelemetry-api``. A histogram becomes two counters, its count and its sum, because OpenTelemetry
+has no observable histogram.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from duramen.errors import UsageError
 from duramen.metrics.counting import Histogram, snapshot
-from duramen.metrics.declared import METRICS, Kind, Sample
+from duramen.metrics.declared import METRICS, MetricKind, Sample
 
 
 def register(meter: Any, read: Callable[[], Iterable[Sample]] = snapshot) -> None:
-    """Make an instrument for every declared metric with ``meter``, as ``opentelemetry.metrics.get_meter`` gives it."""
+    """Create an instrument for every metric with ``meter``, the result of ``opentelemetry.metrics.get_meter``."""
     try:
         from opentelemetry.metrics import Observation
     except ImportError as error:
@@ -29,11 +29,11 @@ def register(meter: Any, read: Callable[[], Iterable[Sample]] = snapshot) -> Non
         return callback
 
     for name, metric in METRICS.items():
-        if metric.kind == Kind.HISTOGRAM:
+        if metric.kind == MetricKind.HISTOGRAM:
             for suffix, value_of in (("_count", _count), ("_sum", _sum)):
                 callbacks = [observe(name, value_of)]
                 meter.create_observable_counter(name + suffix, callbacks, metric.unit, metric.meaning)
-        elif metric.kind == Kind.COUNTER:
+        elif metric.kind == MetricKind.COUNTER:
             meter.create_observable_counter(name, [observe(name, float)], metric.unit, metric.meaning)
         else:
             meter.create_observable_gauge(name, [observe(name, float)], metric.unit, metric.meaning)

@@ -1,6 +1,6 @@
-"""Alerts that are ready to use: those of the RustLog document, and those that a log that must not be lost asks for.
+"""Alert rules: those of the RustLog document, and others for durable logs.
 
-A rule is data: an expression for Prometheus, and what to do. `prometheus_rules` writes them as a rule file.
+A rule is data: a Prometheus expression and an action. `prometheus_rules` prints them as a rule file.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "DuramenIndexRebuilds", "increase(duramen_index_rebuilds_total[1h]) > 1", 0, "warning",
-        "Indexes were made anew more than once an hour.",
-        "Something damages them, or processes die without closing their logs: run duramen verify.",
+        "Indexes were rebuilt more than once an hour.",
+        "Something damages them, or processes end without closing their logs: run duramen verify.",
     ),
     Rule(
         "DuramenPageFaults", "rate(duramen_page_faults_total[1m]) > 10000", 60, "warning",
         "More than 10,000 page faults a second read from the disk.",
-        "The machine has too little memory for what is read.",
+        "The machine has too little memory for the data being read.",
     ),
     Rule(
         "DuramenSlowSync",
         "histogram_quantile(0.99, rate(duramen_sync_seconds_bucket[5m])) > 0.1", 60, "warning",
         "One sync in a hundred takes longer than 100 ms.",
-        "Look at the disk: its latency, its other load.",
+        "Check the disk's latency and its other load.",
     ),
     Rule(
         "DuramenDiskFull", "duramen_disk_free_ratio < 0.10", 300, "warning",
         "Less than 10 % of the file system is free.",
-        "Add room, or let retention keep some free: duramen retain --keep-free.",
+        "Add space, or let retention keep some free: duramen retain --keep-free.",
     ),
     Rule(
         "DuramenPoisoned", "duramen_poisoned == 1", 0, "critical",
-        "A sync failed: the writer acknowledges nothing any more.",
-        "Close the log and open it again, which runs recovery; then look at the disk.",
+        "A sync failed: the writer acknowledges nothing.",
+        "Close and reopen the log, which runs recovery; then check the disk.",
     ),
     Rule(
         "DuramenUnreadable", "duramen_readable == 0", 60, "critical",
         "A log cannot be opened.",
-        "duramen info says why; duramen verify looks at every byte.",
+        "duramen info shows why; duramen verify checks every byte.",
     ),
     Rule(
         "DuramenDamage", "increase(duramen_corrupt_findings_total[1h]) > 0", 0, "critical",
         "A check found damage.",
-        "Run duramen verify, then duramen repair, which first shows its plan.",
+        "Run duramen verify, then duramen repair, which prints a plan first.",
     ),
 )  # fmt: skip
 
 
 def prometheus_rules() -> str:
-    """A rule file for Prometheus.
+    """The rules as a Prometheus rule file.
 
     >>> print(prometheus_rules().splitlines()[3])
           - alert: DuramenIndexRebuilds

@@ -1,21 +1,56 @@
-"""Spark: the log as a data source (``format("duramen")``), a sink, and the jobs of the pipeline.
+"""Spark: logs as a data source and a sink (``format("duramen")``), and the jobs of the pipeline.
 
-The only part that imports pyspark, and only what is used of it. The source: `options` reads its options, `places` finds
-the logs, `planning` and `splits` divide them among tasks, `reading` is what a task does, `schema` names the columns,
-`stream` follows, `scanning` takes the faster way, `failing` keeps errors short, and `source` is what Spark meets.
+- `source` reads: discovery of logs, splits along their indexes, one task per split, batch and streaming.
+- `sink` writes: tasks stage files, the driver commits them in one transaction per batch, exactly once.
+- `jobs` verify, convert, compact, export, replay and profile whole stores with Spark.
+- `local_session` builds a `SparkSession` with the settings that the source needs; `progress` watches a running job.
+
+The only package that imports pyspark. Its names are imported on first use, so that ``import duramen.spark`` works
+where pyspark is missing. It refuses to do in a task what a single process has to decide: only the commit on the driver
+opens a log for append.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["lag", "scan"]
+if TYPE_CHECKING:
+    from duramen.spark.local_session import SparkSession, check_installed, find_java, pairs, session
+    from duramen.spark.progress import Standing, Watcher, watched
+    from duramen.spark.source import DuramenSource, lag, parse_options, scan
 
-_FROM = {"scan": "duramen.spark.scanning", "lag": "duramen.spark.stream"}
+__all__ = [
+    "DuramenSource",
+    "SparkSession",
+    "Standing",
+    "Watcher",
+    "check_installed",
+    "find_java",
+    "lag",
+    "pairs",
+    "parse_options",
+    "scan",
+    "session",
+    "watched",
+]
+
+_MODULES = {
+    "DuramenSource": "source",
+    "Standing": "progress",
+    "Watcher": "progress",
+    "check_installed": "local_session",
+    "find_java": "local_session",
+    "lag": "source",
+    "pairs": "local_session",
+    "parse_options": "source",
+    "scan": "source",
+    "session": "local_session",
+    "watched": "progress",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FROM:
-        return getattr(importlib.import_module(_FROM[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"duramen.spark.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'duramen.spark' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 A job has steps, and says where one begins (`step`); Spark runs stages of tasks. `Watcher.look` asks Spark's status
 tracker, and never touches the job. Bytes are the step's own total, spread evenly over the tasks of its first stage,
-which is the one that reads the log: an estimate. Later stages of a step, behind a shuffle, count tasks alone.
+which is the one that reads the log: an estimate. Later stages of a step, after a shuffle, count tasks only.
 """
 
 from __future__ import annotations

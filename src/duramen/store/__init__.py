@@ -1,6 +1,54 @@
-"""Many logs as topics with partitions, in the tree of RustLog.
+"""Topics with partitions: many logs below one directory, in RustLog's layout.
 
-`names` says what a topic may be called, `layout` where everything lies, `settings` what is remembered of a topic,
-`partitioner` which partition a record goes to, `topic` and `store` put them together. Nothing here knows a byte of a
-log.
+- `Store` creates, lists, describes and deletes topics, and opens them.
+- `Topic` appends each record to the partition of its key, and reads one partition or all.
+- `TopicGroup` is a consumer group over all partitions.
+
+``store.topic(name)`` returns a `Topic`. It gets the logs of its partitions from `Partitions`, which keeps them open in
+a `Pool`. Helpers: `names` (valid names), `layout` (paths), `settings` (``topic.json``), `partitioner`.
+
+Order exists within a partition only. The package does not assign partitions to consumers, replicate, or read the bytes
+of a log.
 """
+
+from __future__ import annotations
+
+from duramen.store.layout import (
+    PARTITIONS,
+    TOPICS,
+    check_topic_exists,
+    is_store,
+    list_partitions,
+    list_topics,
+    partition_path,
+    settings_path,
+    topic_path,
+)
+from duramen.store.names import Address, check_topic
+from duramen.store.partitioner import Sticky, assign
+from duramen.store.settings import read_settings
+from duramen.store.store import Store, TopicInfo
+from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Topic, split
+
+__all__ = [
+    "FOLLOW_POLL_S",
+    "PARTITION",
+    "PARTITIONS",
+    "TOPICS",
+    "Address",
+    "Sticky",
+    "Store",
+    "Topic",
+    "TopicInfo",
+    "assign",
+    "check_topic",
+    "check_topic_exists",
+    "is_store",
+    "list_partitions",
+    "list_topics",
+    "partition_path",
+    "read_settings",
+    "settings_path",
+    "split",
+    "topic_path",
+]

@@ -1,8 +1,7 @@
-"""A consumer group over all partitions of a topic: one group of the same name in each, fetched from in turn.
+"""A consumer group over all partitions of a topic: one group of the same name in each partition, fetched in turn.
 
-Every promise is that of `duramen.groups.group.Group`, partition by partition. Each fetch begins with another partition,
-so that a busy one does not keep the others waiting. Nobody owns a partition: any number of consumers, in threads and in
-processes, fetch from all of them.
+The promises of `duramen.consumers.Group` hold for each partition. Each fetch starts with another partition, so that a
+busy one does not starve the others. Partitions are not assigned: any number of consumers fetch from all of them.
 """
 
 from __future__ import annotations
@@ -12,24 +11,20 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from duramen.consumers import Delivery, DeliveryBatch, Group, GroupStatus, Seconds, files_of
 from duramen.errors import LeaseError
-from duramen.groups.deliveries import Delivery, DeliveryBatch, Seconds
-from duramen.groups.group import Group, GroupStatus
-from duramen.groups.places import place_of
-from duramen.log.names import check_name
-from duramen.log.window import Time
-from duramen.model import Record, from_us
-
-if TYPE_CHECKING:
-    from duramen.store.topic import Topic
+from duramen.log import Time
+from duramen.names import check_name
+from duramen.record import Record, from_us
+from duramen.store.partitions import TopicPartitions
 
 POLL_S = 0.02
 
 
 class TopicDelivery(NamedTuple):
-    """A record that is yours until its deadline, and the partition that it is from."""
+    """A record of a partition that its consumer holds until the deadline."""
 
     partition: int
     record: Record
@@ -46,12 +41,12 @@ class TopicDelivery(NamedTuple):
 
     @property
     def deadline(self) -> datetime | None:
-        """When the lease ends; None for one that ends after the year 9999."""
+        """When the lease ends; None after the year 9999."""
         return from_us(self.deadline_ms * 1000)
 
 
 class TopicGroup:
-    """Made by ``topic.group(name)``.
+    """A consumer group of a topic, created by ``topic.group(name)``.
 
     >>> import tempfile, duramen
     >>> with duramen.Store(tempfile.mkdtemp()) as store:
@@ -63,18 +58,18 @@ class TopicGroup:
     [b'a', b'b', b'c'] 3 0
     """
 
-    def __init__(self, topic: Topic, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, topic: TopicPartitions, name: str, options: dict[str, Any]) -> None:
         self.name = check_name("group", name)
         self._topic = topic
         self._options = options
         self._turn = 0
         self._guard = threading.Lock()
         self._begun: set[int] = set()
-        """Partitions in which the group is known to have started."""
+        """Partitions in which the group has started."""
 
     def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[TopicDelivery]:
-        """Up to ``max`` records of any partitions. With ``timeout_s``, waits for the first one. Where a partition
-        cannot be read, what others gave goes out, and the error comes with a fetch that has nothing else."""
+        """Return up to ``max`` records of any partitions; wait up to ``timeout_s`` for the first. If a partition is
+        unreadable, return the records of the others; raise the error if there are none."""
         found: list[TopicDelivery] = []
         until = time.monotonic() + timeout_s
         while True:
@@ -85,7 +80,7 @@ class TopicGroup:
                 except Exception:
                     if not found:
                         raise
-                    return found  # they are held already: nobody would get them before their deadline
+                    return found  # already leased: no other fetch would get them before the deadline
                 if len(found) >= max:
                     return found
             if found or time.monotonic() >= until:
@@ -95,8 +90,8 @@ class TopicGroup:
     def fetch_batch(
         self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0
     ) -> tuple[int, DeliveryBatch] | None:
-        """Up to ``max`` records of one partition as an Arrow batch, with the number of the partition; None when no
-        partition has any. To be handed back as it is: ``ack_many(batch)``."""
+        """Return a partition's number and up to ``max`` of its records as an Arrow batch, or None. Pass the pair to
+        ``ack_many``, ``nack`` or ``extend``."""
         until = time.monotonic() + timeout_s
         while True:
             for number in self._in_turn():
@@ -109,7 +104,7 @@ class TopicGroup:
             time.sleep(POLL_S)
 
     def _in_turn(self) -> Iterator[int]:
-        there = self._topic._there()
+        there = self._topic.existing()
         if self._options.get("start", "beginning") != "beginning" and not self._begun.issuperset(there):
             self._begin(there)
         with self._guard:
@@ -118,9 +113,9 @@ class TopicGroup:
             yield there[(first + number) % len(there)]
 
     def _begin(self, there: list[int]) -> None:
-        """A new group starts everywhere at once where it was told to. Where it has started before, partitions that were
-        added since start with their first record: what came before anybody looked must not be skipped."""
-        with self._topic._beginning():
+        """Start a new group in all partitions at its ``start`` option. An existing group starts in partitions added
+        later at their first record, so that it skips none."""
+        with self._topic.starting_lock():
             new = [number for number in there if not self._has_begun(number)]
             is_new = len(new) == len(there)
             for number in new:
@@ -130,7 +125,7 @@ class TopicGroup:
 
     def _has_begun(self, number: int) -> bool:
         with self._topic.log(number) as log:
-            return place_of(log, self.name)[1]
+            return files_of(log, self.name)[1]
 
     @contextmanager
     def _group(self, number: int) -> Iterator[Group]:
@@ -140,20 +135,20 @@ class TopicGroup:
     # --- giving back
 
     def ack(self, handed: TopicDelivery, *, durability: str | None = None) -> bool:
-        """Acknowledge one delivery; False where it was before. `LeaseError` where the lease is not held any more."""
+        """Acknowledge one delivery; return False if it was acknowledged before. `LeaseError` if the lease has ended."""
         return self.ack_many([handed], durability=durability) > 0
 
     def ack_many(self, handed: Any, *, durability: str | None = None) -> int:
-        """Acknowledge deliveries, or what `fetch_batch` gave; answers how many were not acknowledged before. Where some
-        are not held any more, all others are acknowledged before `LeaseError` is raised."""
+        """Acknowledge deliveries or the result of `fetch_batch`; return how many were not acknowledged before. If some
+        leases have ended, acknowledge the others, then raise `LeaseError`."""
         return self._each(handed, lambda group, own: group.ack_many(own, durability=durability))
 
     def nack(self, handed: Any, *, delay: Seconds = 0.0, reason: str = "returned by its consumer") -> int:
-        """Give deliveries back: they go out again now, or after ``delay`` seconds."""
+        """Return deliveries for redelivery now or after ``delay`` seconds."""
         return self._each(handed, lambda group, own: group.nack(own, delay=delay, reason=reason))
 
     def extend(self, handed: Any, lease: Seconds | None = None) -> int:
-        """Hold deliveries for ``lease`` seconds more, from now on; answers how many partitions were asked."""
+        """Extend leases to ``lease`` seconds from now; return the number of partitions concerned."""
         return self._each(handed, lambda group, own: min(group.extend(own, lease), 1))
 
     def _each(self, handed: Any, work: Any) -> int:
@@ -171,16 +166,16 @@ class TopicGroup:
     # --- standing
 
     def status(self) -> dict[int, GroupStatus]:
-        """How the group stands in every partition."""
+        """State of the group in every partition."""
         found = {}
-        for number in self._topic._there():
+        for number in self._topic.existing():
             with self._group(number) as group:
                 found[number] = group.status()
         return found
 
     @property
     def lag(self) -> int:
-        """Records of all partitions that are not acknowledged yet."""
+        """Records of all partitions that are not acknowledged."""
         return sum(status.lag for status in self.status().values())
 
     @property
@@ -188,9 +183,9 @@ class TopicGroup:
         return sum(status.in_flight for status in self.status().values())
 
     def reset(self, to: str | None = None, *, time: Time | None = None) -> dict[int, int]:
-        """Go to the ``"beginning"`` or ``"end"`` of every partition, or to the first records at or behind a time."""
+        """Move to the ``"beginning"`` or ``"end"`` of every partition, or to the first records at or after a time."""
         found = {}
-        for number in self._topic._there():
+        for number in self._topic.existing():
             with self._group(number) as group:
                 found[number] = group.reset(to, time=time)
         return found

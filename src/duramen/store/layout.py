@@ -1,4 +1,4 @@
-"""Where a store keeps what: the tree of RustLog, with a sidecar of ours beside each topic's partitions.
+"""Directory layout of a store: RustLog's tree, with a sidecar for each topic.
 
 ::
 
@@ -9,10 +9,10 @@
             0/                 a log, of any format
             1/
           .duramen/
-            topic.json         format, options and number of partitions; a tree of another program has none
-        orders~0               being made or removed: no topic can have that name
+            topic.json         format, options and number of partitions; missing in trees of other programs
+        orders~0               being created or removed; not a valid name of a topic
 
-Looks and names only; nothing is changed here. What is no topic or no partition by its name is left alone.
+This module only reads names. Directories whose names are not valid topics or partitions are ignored.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from __future__ import annotations
 import posixpath
 from typing import NamedTuple
 
-from duramen.disk import Disk
-from duramen.disk.base import Kind
+from duramen.disk import Disk, Kind
 from duramen.errors import StorageError, UnknownTopicError
-from duramen.log.sidecar import DIRECTORY
+from duramen.sidecar import DIRECTORY, TOPIC_NAME
 from duramen.store.names import check_partition, check_topic, is_topic, parse_partition
 
 TOPICS = "topics"
 PARTITIONS = "partitions"
 UNFINISHED = "~"
-"""In the name of a directory that is being made or removed."""
+"""Marks the name of a directory that is being created or removed."""
 
 
 class Partition(NamedTuple):
-    """One partition, and the log that it is."""
+    """One partition and the path of its log."""
 
     topic: str
     number: int
@@ -57,30 +56,28 @@ def partition_path(root: str, topic: str, number: int) -> str:
 
 
 def settings_path(root: str, topic: str) -> str:
-    return posixpath.join(topic_path(root, topic), DIRECTORY, "topic.json")
+    return posixpath.join(topic_path(root, topic), DIRECTORY, TOPIC_NAME)
 
 
 def is_store(disk: Disk, root: str) -> bool:
-    """Whether topics lie at ``root``."""
+    """Whether ``root`` contains topics."""
     return disk.kind(topics_path(root)) == Kind.DIRECTORY
 
 
 def list_topics(disk: Disk, root: str) -> list[str]:
-    """The topics at ``root``, in the order of their names."""
+    """The topics at ``root``, sorted by name."""
     if not is_store(disk, root):
         if disk.kind(root) == Kind.MISSING:
             raise StorageError(
-                "no such directory", path=root, hint="check the path; `duramen topic ROOT create NAME` makes a store"
+                "no such directory", path=root, hint="check the path; `duramen topic ROOT create NAME` creates a store"
             )
-        raise StorageError(
-            "there are no topics here", path=root, hint=f"a store's root has a directory {TOPICS!r} in it"
-        )
+        raise StorageError("not a store", path=root, hint=f"a store contains a directory {TOPICS!r}")
     return [name for name in disk.directories(topics_path(root)) if is_topic(name)]
 
 
 def list_partitions(disk: Disk, root: str, topic: str) -> list[Partition]:
-    """The partitions of a topic that are there, by number. Raises `UnknownTopicError` where there is no such topic."""
-    check_there(disk, root, topic)
+    """The existing partitions of a topic, sorted by number. `UnknownTopicError` if the topic is missing."""
+    check_topic_exists(disk, root, topic)
     path = partitions_path(root, topic)
     if disk.kind(path) != Kind.DIRECTORY:
         return []
@@ -89,17 +86,17 @@ def list_partitions(disk: Disk, root: str, topic: str) -> list[Partition]:
     return [Partition(topic, number, partition_path(root, topic, number)) for number in found]
 
 
-def check_there(disk: Disk, root: str, topic: str) -> None:
-    """Raise `UnknownTopicError`, with the topics that there are, where there is no such topic."""
+def check_topic_exists(disk: Disk, root: str, topic: str) -> None:
+    """Raise `UnknownTopicError`, which lists the existing topics, if the topic is missing."""
     if disk.kind(topic_path(root, topic)) == Kind.DIRECTORY:
         return
     known = list_topics(disk, root) if is_store(disk, root) else []
-    if topic in known:  # somebody made it this very moment
+    if topic in known:  # another process just created it
         return
     if disk.kind(root) == Kind.MISSING:
-        hint = "there is no such directory: check the path"
+        hint = "no such directory: check the path"
     elif not known:
-        hint = "there is none at all: `duramen topic ROOT create NAME` makes one"
+        hint = "the store is empty: `duramen topic ROOT create NAME` creates a topic"
     else:
-        hint = f"there are {', '.join(known[:8])}{' and others' if len(known) > 8 else ''}"
-    raise UnknownTopicError(f"no topic is called {topic!r}", path=root, hint=hint)
+        hint = f"existing topics: {', '.join(known[:8])}{' and others' if len(known) > 8 else ''}"
+    raise UnknownTopicError(f"the topic {topic!r} does not exist", path=root, hint=hint)

@@ -1,6 +1,6 @@
-"""What a topic and a partition may be called, and ``topic[/partition]`` as people write it.
+"""Valid names of topics and partitions, and addresses of the form ``topic[/partition]``.
 
-A topic's name is its directory's, as it is: only what Kafka allows is one, and nothing of that leaves the directory.
+A topic's name is the name of its directory. Kafka's rules apply, so no name can lead out of the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
 def is_topic(name: str) -> bool:
-    """Whether a topic can have that name.
+    """Whether a name is valid for a topic.
 
     >>> is_topic("orders.eu-1"), is_topic(".."), is_topic("a/b")
     (True, False, False)
@@ -28,12 +28,12 @@ def is_topic(name: str) -> bool:
 
 
 def check_topic(name: object) -> str:
-    """The name, if a topic can have it: 1 to 249 of ``A-Z a-z 0-9 . _ -``, and neither ``.`` nor ``..``."""
+    """Return a valid name: 1 to 249 of ``A-Z a-z 0-9 . _ -``, but not ``.`` or ``..``. Otherwise `UsageError`."""
     if not isinstance(name, str) or not is_topic(name):
         shown = repr(name)
         raise UsageError(
-            f"{shown if len(shown) <= 60 else shown[:60] + '…'} is no topic name",
-            hint=f"1 to {MAX_TOPIC_BYTES} letters, digits, dots, dashes and underscores, and not only one or two dots",
+            f"invalid topic name: {shown if len(shown) <= 60 else shown[:60] + '…'}",
+            hint=f"use 1 to {MAX_TOPIC_BYTES} letters, digits, dots, dashes and underscores, but not '.' or '..'",
         )
     return name
 
@@ -56,7 +56,7 @@ class Address(NamedTuple):
         check_topic(topic)
         number = parse_partition(partition)
         if slash and number is None:
-            raise UsageError(f"{partition!r} is no partition number", hint="write TOPIC or TOPIC/NUMBER")
+            raise UsageError(f"invalid partition number: {partition!r}", hint="write TOPIC or TOPIC/NUMBER")
         return cls(topic, number)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Address(NamedTuple):
 
 
 def parse_partition(name: str) -> int | None:
-    """The partition that a directory of that name is; None for one that no partition has."""
+    """The partition's number for a directory name; None for other directories."""
     if _NUMBER.fullmatch(name) is None or int(name) >= MAX_PARTITIONS:
         return None
     return int(name)
@@ -72,5 +72,5 @@ def parse_partition(name: str) -> int | None:
 
 def check_partition(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_PARTITIONS:
-        raise UsageError(f"{number!r} is no partition", hint=f"a number from 0 to {MAX_PARTITIONS - 1}")
+        raise UsageError(f"a partition must be a number from 0 to {MAX_PARTITIONS - 1} (got {number!r})")
     return number

@@ -1,8 +1,8 @@
-"""Which partition a record goes to, as Kafka's default partitioner decides.
+"""Chooses the partition of a record, like Kafka's default partitioner.
 
-A record with a key goes where its key's murmur2 says, so that it lands where Kafka's own clients would put it. Records
-without one stay together: they go to one partition until it has got a batch's worth of bytes, then to the next. The
-first is drawn at random, so that several producers do not all begin with the same.
+A key's murmur2 hash selects the partition, so records land where Kafka's own clients would put them. Records without a
+key go to one partition until it has received a batch of bytes, then to the next. The first one is random, so that
+several producers do not start with the same partition.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.errors import UsageError
-from duramen.log.keys import murmur2
+from duramen.formats import murmur2
 
 STICKY_BYTES = 16 << 10
-"""How many bytes of keyless values one partition gets in a row: the size of a batch of Kafka's producer."""
+"""Bytes of keyless values per partition before moving on: the batch size of Kafka's producer."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ def key_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Numbers
     [0, -1, 7]
     """
     if partitions < 1:
-        raise UsageError(f"a topic has 1 partition or more, not {partitions}")
+        raise UsageError(f"partitions must be at least 1 (got {partitions})")
     found: Numbers = (murmur2(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
     if keys.null_count:
         found[np.asarray(keys.is_null())] = -1
@@ -48,7 +48,7 @@ def key_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Numbers
 
 
 class Sticky:
-    """Where keyless records go. Safe to use from several threads."""
+    """Chooses partitions for records without a key. Safe to use from several threads."""
 
     def __init__(self, first: int | None = None) -> None:
         self._partition = random.randrange(2**31) if first is None else first
@@ -60,10 +60,10 @@ class Sticky:
         return int(self.spread(np.array([size_bytes], np.int64), partitions)[0])
 
     def spread(self, sizes_bytes: Numbers, partitions: int) -> Numbers:
-        """The partition of every record, given the bytes of each. One that is larger than a batch moves on by one
-        partition like any other: by several, large ones of a round size would leave some partitions out for ever."""
+        """The partition of every record, given the size of each. A record larger than a batch advances by one
+        partition only; otherwise large records of a round size would never reach some partitions."""
         found = np.empty(len(sizes_bytes), np.int64)
-        ends = np.cumsum(np.maximum(sizes_bytes, 1))  # empty ones must not stay in one place, either
+        ends = np.cumsum(np.maximum(sizes_bytes, 1))  # empty values must advance, too
         with self._guard:
             row, before = 0, 0
             while row < len(found):
@@ -80,7 +80,7 @@ class Sticky:
 def assign(
     keys: pa.Array | pa.ChunkedArray | None, values: pa.Array | pa.ChunkedArray, partitions: int, sticky: Sticky
 ) -> Numbers:
-    """The partition of every row: by its key, or spread where it has none."""
+    """The partition of every row: by its key, or sticky if it has none."""
     if keys is None:
         return sticky.spread(_sizes(values), partitions)
     found = key_partitions(keys, partitions)

@@ -1,9 +1,8 @@
-"""The logs of a store that are open, and how many segments they hold between them.
+"""The open logs of a store, with a bound on their open segments.
 
-A partition is opened when it is first needed and kept open for the next time. Once more segments are open than
-``max_open_segments``, or more logs, the logs that were not used for the longest time are closed; a log in use never is.
-One that another process deleted and made anew is opened again. Closing a log that was appended to brings it to the disk
-and lets its lock go, so another process may write to that partition then.
+A partition is opened on first use and stays open. If more than ``max_open_segments`` segments or logs are open, the
+pool closes the least recently used logs, but never one in use. It reopens a log that another process deleted and
+recreated. Closing a writer syncs its log and releases its lock, so that another process may write to the partition.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from duramen.consumers import ConsumableLog, ConsumableWritableLog
 from duramen.errors import UsageError
-from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.writer import WritableLog
+from duramen.log import WritableLog
 
 MAX_OPEN_SEGMENTS = 64
 
 
 @dataclass
-class _Entry:
+class _PooledLog:
     log: ConsumableLog
     users: int = 0
     is_replaced: bool = False
@@ -41,21 +40,21 @@ class Pool:
 
     def __init__(self, max_open_segments: int = MAX_OPEN_SEGMENTS) -> None:
         if max_open_segments < 1:
-            raise UsageError(f"max_open_segments={max_open_segments} is not 1 or more")
+            raise UsageError(f"max_open_segments must be at least 1 (got {max_open_segments})")
         self.max_open_segments = max_open_segments
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _PooledLog] = OrderedDict()
         self._guard = threading.RLock()
         self._closed = False
 
     @property
     def open_segments(self) -> int:
-        """How many segments are open now."""
+        """Number of open segments."""
         with self._guard:
             return sum(entry.segments for entry in self._entries.values())
 
     @contextmanager
     def reading(self, path: str, make: Callable[[], ConsumableLog]) -> Iterator[ConsumableLog]:
-        """The log at ``path`` for reading: the one that is open already, or one that ``make`` opens."""
+        """The log at ``path`` for reading: an open one, or the result of ``make``."""
         entry = self._take(path, make)
         try:
             yield entry.log
@@ -64,7 +63,7 @@ class Pool:
 
     @contextmanager
     def writing(self, path: str, make: Callable[[], ConsumableWritableLog]) -> Iterator[ConsumableWritableLog]:
-        """The log at ``path`` for append. One that failed is closed and opened again, which runs recovery."""
+        """The log at ``path`` for append. A poisoned one is closed and reopened, which runs recovery."""
         entry = self._take(path, make, for_append=True)
         try:
             assert isinstance(entry.log, ConsumableWritableLog)
@@ -72,7 +71,7 @@ class Pool:
         finally:
             self._give_back(entry)
 
-    def _take(self, path: str, make: Callable[[], ConsumableLog], *, for_append: bool = False) -> _Entry:
+    def _take(self, path: str, make: Callable[[], ConsumableLog], *, for_append: bool = False) -> _PooledLog:
         with self._guard:
             if self._closed:
                 raise UsageError("the store is closed", path=path)
@@ -81,7 +80,7 @@ class Pool:
                 self._drop(path, entry)
                 entry = None
             if entry is None:
-                entry = self._entries[path] = _Entry(make())
+                entry = self._entries[path] = _PooledLog(make())
             elif not entry.is_writer and not entry.users:
                 entry.log.refresh()
             self._entries.move_to_end(path)
@@ -89,13 +88,13 @@ class Pool:
             self._shrink()
             return entry
 
-    def _serves(self, entry: _Entry, for_append: bool) -> bool:
+    def _serves(self, entry: _PooledLog, for_append: bool) -> bool:
         log = entry.log
         if isinstance(log, WritableLog) and (log.is_poisoned or log.is_inherited):
             return False
         return not log.is_closed and (entry.is_writer or not (for_append or log.is_replaced()))
 
-    def _give_back(self, entry: _Entry) -> None:
+    def _give_back(self, entry: _PooledLog) -> None:
         with self._guard:
             entry.users -= 1
             if entry.is_replaced and not entry.users:
@@ -104,8 +103,8 @@ class Pool:
                 self._trim(entry)
             self._shrink()
 
-    def _trim(self, entry: _Entry) -> None:
-        """A log's own bound, which Keratin keeps in its manifest, and the store's for one log alone."""
+    def _trim(self, entry: _PooledLog) -> None:
+        """Apply the log's own bound, which Keratin stores in its manifest, and the store's."""
         most = min(
             int(entry.log.codec.options.get("max_open_segments", self.max_open_segments)), self.max_open_segments
         )
@@ -115,11 +114,11 @@ class Pool:
     def _shrink(self) -> None:
         for path, entry in list(self._entries.items()):
             if max(self.open_segments, len(self._entries)) <= self.max_open_segments:
-                return  # a log without an open segment has files, too: those of its groups
+                return  # logs without open segments count, too: their groups have open files
             if not entry.users:
                 self._drop(path, entry)
 
-    def _drop(self, path: str, entry: _Entry) -> None:
+    def _drop(self, path: str, entry: _PooledLog) -> None:
         del self._entries[path]
         if entry.users:
             entry.is_replaced = True
@@ -127,11 +126,11 @@ class Pool:
             entry.log.close()
 
     def forget(self, prefix: str) -> None:
-        """Close every log below a directory; `UsageError` where one is in use."""
+        """Close every log below a directory; `UsageError` if one is in use."""
         with self._guard:
             below = [(path, entry) for path, entry in self._entries.items() if path.startswith(prefix + "/")]
             if any(entry.users for _, entry in below):
-                raise UsageError("the topic is in use in this process", path=prefix, hint="end its readers first")
+                raise UsageError("the topic is in use in this process", path=prefix, hint="close its readers first")
             for path, entry in below:
                 self._drop(path, entry)
 

@@ -1,30 +1,28 @@
-"""What is remembered of a topic: format, options and number of partitions, in a small JSON file beside its partitions.
+"""Settings of a topic: format, options and number of partitions, in ``.duramen/topic.json``.
 
-The file is replaced as a whole, so a crash leaves the old one or the new one. A tree that another program made has
-none, and is left without one for as long as nobody changes the topic itself. A damaged one raises: guessing the number
-of partitions would send keys to other partitions than before.
+The file is replaced atomically. Topics of other programs have none, and get one when duramen changes the topic. A
+damaged file raises: a wrong number of partitions would send keys to other partitions than before.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from duramen.disk import Disk
-from duramen.disk.base import Kind
 from duramen.errors import CorruptionError, UnknownVersionError
-from duramen.log.sidecar import replace_file
+from duramen.sidecar import SMALL_BYTES, parse_json, read_state_file, replace_file
 from duramen.store.names import MAX_PARTITIONS
 
 VERSION = 1
-MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A topic's settings. ``options`` are its format's."""
+    """Settings of a topic. ``options`` belong to the format."""
 
     format: str
     partitions: int
@@ -33,15 +31,14 @@ class Settings:
 
 
 def read_settings(disk: Disk, path: str) -> Settings | None:
-    """The settings in the file at ``path``; None where there is none."""
-    if disk.kind(path) != Kind.FILE:
+    """Read the settings file at ``path``; None if it is missing."""
+    hint = "restore it, or delete it: the number of partitions is then counted from the directories"
+    topic = posixpath.dirname(posixpath.dirname(path))
+    raw = read_state_file(disk.within(topic), path, SMALL_BYTES)
+    if raw is None:
         return None
-    raw = disk.map(path).data
-    hint = "restore it, or delete it: the number of partitions is then told from their directories"
-    if len(raw) > MAX_BYTES:
-        raise CorruptionError(f"the settings have {len(raw)} bytes, more than any topic's", path=path, hint=hint)
     try:
-        tree = json.loads(bytes(raw))
+        tree = parse_json(raw)
         version = tree["duramen"]
         if version != VERSION:
             raise UnknownVersionError(f"unknown version {version!r} of a topic's settings", path=path)
@@ -51,12 +48,16 @@ def read_settings(disk: Disk, path: str) -> Settings | None:
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"the topic's settings cannot be read: {error!r}", path=path, hint=hint) from error
     if not 1 <= settings.partitions <= MAX_PARTITIONS:
-        raise CorruptionError(f"the settings say {settings.partitions} partitions", path=path, hint=hint)
+        raise CorruptionError(
+            f"partitions must be 1 to {MAX_PARTITIONS} (found {settings.partitions})",
+            path=path,
+            hint=hint,
+        )
     return settings
 
 
 def write_settings(disk: Disk, path: str, settings: Settings) -> None:
-    """Replace the settings; they are on the disk when this returns."""
+    """Replace the settings durably."""
     tree = {
         "duramen": VERSION,
         "format": settings.format,

@@ -1,8 +1,8 @@
-"""A store: topics below one root. Makes, lists, describes and removes them, and hands them out.
+"""A store: creates, lists, describes and deletes topics below one root, and opens them.
 
-Every change of the tree is made under a name that no topic can have and then renamed, so a crash leaves a topic whole,
-or not there at all; what it leaves half made is swept away with the next change. One lock at a time changes the tree;
-appending and reading need none but the lock of the partition.
+Every change is prepared under a name that is not a valid topic and then renamed, so a crash leaves a topic complete or
+missing; the next change removes what was left. One lock serializes changes of the tree. Appending takes the lock of the
+partition only, reading takes none.
 """
 
 from __future__ import annotations
@@ -10,54 +10,37 @@ from __future__ import annotations
 import os
 import posixpath
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, groupby
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from duramen.disk import Disk, PosixDisk
-from duramen.disk.base import Kind
+from duramen.consumers import ConsumableWritableLog, hold_lock, take_lock
+from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import (
     CorruptionError,
     DetectionError,
     DuramenError,
     LockedError,
     StorageError,
-    UnknownTopicError,
     UsageError,
 )
 from duramen.formats import make
-from duramen.groups.locking import held, take
-from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.directory import detect
-from duramen.log.place import DEFAULT_FORMAT
-from duramen.log.sidecar import DIRECTORY, read_config
+from duramen.log import DEFAULT_FORMAT
+from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import layout
 from duramen.store.names import MAX_PARTITIONS, check_topic
+from duramen.store.partitions import Partitions, TopicShape, missing_partition
 from duramen.store.pool import MAX_OPEN_SEGMENTS, Pool
 from duramen.store.settings import Settings, read_settings, write_settings
-from duramen.store.topic import Topic, missing_partition
+from duramen.store.topic import Topic
 
 LOCK = f"{layout.UNFINISHED}lock"
-FOREIGN_FORMAT = "rustlog"
-"""What an empty partition is taken for where no settings say: the tree is RustLog's."""
-THREADS = 8
-
-
-class Shape(NamedTuple):
-    """What is known of a topic. ``is_ours``: its settings say so; otherwise its directories do."""
-
-    format: str
-    partitions: int
-    options: dict[str, Any]
-    created_ms: int | None
-    is_ours: bool
 
 
 class PartitionInfo(NamedTuple):
-    """A partition as people see it. ``problem`` says why the rest is not known."""
+    """Description of a partition. ``problem`` explains missing facts."""
 
     number: int
     path: str
@@ -77,7 +60,7 @@ class TopicInfo(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many offsets its partitions hold."""
+        """Number of offsets in all partitions."""
         return sum((part.next_offset or 0) - (part.first_offset or 0) for part in self.partitions)
 
     @property
@@ -88,8 +71,8 @@ class TopicInfo(NamedTuple):
 class Store:
     """Topics and partitions below ``path``. Safe to use from several threads.
 
-    ``max_open_segments`` bounds how many segments of all partitions are open at a time. ``options`` are the writer's
-    (``durability``, ``linger_ms``, …), for every partition.
+    ``max_open_segments`` limits the open segments of all partitions. ``options`` are passed to the writer of every
+    partition (``durability``, ``linger_ms``, …).
 
     >>> import tempfile
     >>> with Store(tempfile.mkdtemp()) as store:
@@ -110,23 +93,21 @@ class Store:
         self.root = os.fsdecode(path)
         self._disk = disk if disk is not None else PosixDisk()
         self._pool = Pool(max_open_segments)
-        self._options = options
-        self._threads: ThreadPoolExecutor | None = None
-        self._threads_pid = 0
+        self._partitions = Partitions(self._disk, self.root, self._pool, options)
         kind = self._disk.kind(self.root)
         if kind not in (Kind.DIRECTORY, Kind.MISSING):
-            raise UsageError("a store is a directory", path=self.root)
+            raise UsageError("a store must be a directory, and this is a file", path=self.root)
 
     # --- topics
 
     def topics(self) -> list[str]:
-        """The names of all topics; none where nothing was made yet."""
+        """The names of all topics; empty if the store does not exist yet."""
         return layout.list_topics(self._disk, self.root) if layout.is_store(self._disk, self.root) else []
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name. Raises `UnknownTopicError` where there is none."""
-        layout.check_there(self._disk, self.root, check_topic(name))
-        return Topic(self, name)
+        """The topic with this name. `UnknownTopicError` if it does not exist."""
+        layout.check_topic_exists(self._disk, self.root, check_topic(name))
+        return Topic(self._partitions, name)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self.topics()
@@ -135,7 +116,7 @@ class Store:
         return iter(self.topics())
 
     def create(self, name: str, partitions: int = 1, format: str | None = None, **options: Any) -> Topic:
-        """Make a topic. ``options`` are its format's; the format is `keratin` unless given."""
+        """Create a topic. ``options`` belong to its format, by default `keratin`."""
         check_topic(name)
         _check_count(partitions)
         fmt = make(format or DEFAULT_FORMAT, **options)
@@ -144,27 +125,27 @@ class Store:
         with self._changing():
             final = layout.topic_path(self.root, name)
             if self._disk.kind(final) != Kind.MISSING:
-                raise UsageError(f"the topic {name!r} is there already", path=self.root)
+                raise UsageError(f"the topic {name!r} already exists", path=self.root)
             draft = self._free(final)
             for number in range(partitions):
                 path = posixpath.join(draft, layout.PARTITIONS, str(number))
                 ConsumableWritableLog(path, format=fmt.name, disk=self._disk, **fmt.options).close()
             self._write_settings(draft, settings)
             self._rename(draft, final)
-        return Topic(self, name)
+        return Topic(self._partitions, name)
 
     def describe(self, name: str) -> TopicInfo:
-        """What a topic is made of. A partition that cannot be read says why."""
-        shape = self._shape(name)
+        """Describe a topic and its partitions. An unreadable partition has a ``problem``."""
+        shape = self._partitions.shape(name)
         parts = [self._describe(name, number, shape) for number in range(shape.partitions)]
         return TopicInfo(name, shape.format, shape.options, shape.created_ms, parts)
 
-    def _describe(self, name: str, number: int, shape: Shape) -> PartitionInfo:
+    def _describe(self, name: str, number: int, shape: TopicShape) -> PartitionInfo:
         path = layout.partition_path(self.root, name, number)
         try:
-            if not self._partition_is_there(name, number, shape):
-                return PartitionInfo(number, path, problem="not made yet")
-            with self._reading(name, number, shape) as log:
+            if not self._partitions.exists(name, number, shape):
+                return PartitionInfo(number, path, problem="not created yet")
+            with self._partitions.reading(name, number, shape) as log:
                 segments = log.segments
                 size = sum(segment.size_bytes for segment in segments)
                 return PartitionInfo(number, path, log.first_offset, log.next_offset, len(segments), size)
@@ -174,15 +155,16 @@ class Store:
             return PartitionInfo(number, path, problem=error.message)
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Give a topic ``partitions`` partitions in all; never fewer than it has. Keys may go to other partitions from
-        then on than before, as in Kafka."""
+        """Increase the total number of partitions. Keys may then go to other partitions than before, as in Kafka."""
         _check_count(partitions)
-        layout.check_there(self._disk, self.root, check_topic(name))
+        layout.check_topic_exists(self._disk, self.root, check_topic(name))
         with self._changing():
-            shape = self._shape(name)
+            shape = self._partitions.shape(name)
             if partitions < shape.partitions:
                 raise UsageError(
-                    f"the topic {name!r} has {shape.partitions} partitions: they cannot become fewer", path=self.root
+                    f"the number of partitions cannot decrease: the topic {name!r} has {shape.partitions} "
+                    f"(got {partitions})",
+                    path=self.root,
                 )
             options = shape.options
             for number in range(partitions):
@@ -204,25 +186,25 @@ class Store:
         self._rename(draft, final)
 
     def delete(self, name: str) -> None:
-        """Remove a topic with all its records. Refused while a partition is open for append, here or elsewhere."""
-        layout.check_there(self._disk, self.root, check_topic(name))
+        """Delete a topic and all its records. `LockedError` if a process has a partition open for append."""
+        layout.check_topic_exists(self._disk, self.root, check_topic(name))
         with self._changing():
-            layout.check_there(self._disk, self.root, name)
+            layout.check_topic_exists(self._disk, self.root, name)
             self._refuse_links(name)
             path = layout.topic_path(self.root, name)
             self._pool.forget(path)
-            gone = self._free(path)
+            doomed = self._free(path)
             with ExitStack() as locks:
                 for partition in layout.list_partitions(self._disk, self.root, name):
                     sidecar = posixpath.join(partition.path, DIRECTORY)
                     if self._disk.kind(sidecar) == Kind.DIRECTORY:
-                        locks.enter_context(self._unused(partition, posixpath.join(sidecar, "lock")))
-                self._rename(path, gone)
-            self._remove_tree(gone)
+                        locks.enter_context(self._unused(partition, posixpath.join(sidecar, LOCK_NAME)))
+                self._rename(path, doomed)
+            self._remove_tree(doomed)
             self._disk.sync_directory(layout.topics_path(self.root))
 
     def _refuse_links(self, name: str) -> None:
-        """Raise where the topic or a partition lies elsewhere, by a link: only the link would be removed, if at all."""
+        """Raise if the topic or a partition is a symbolic link: deleting would remove the link only."""
         settings = None
         with suppress(CorruptionError):
             settings = read_settings(self._disk, layout.settings_path(self.root, name))
@@ -234,14 +216,14 @@ class Store:
                 if posixpath.basename(place) not in real and self._disk.kind(place) == Kind.DIRECTORY:
                     raise UsageError(
                         f"the topic {name!r} is not deleted: this is a link", path=place,
-                        hint="remove the link and what it leads to, then delete the topic",
+                        hint="remove the link and its target, then delete the topic",
                     )  # fmt: skip
 
     @contextmanager
     def _unused(self, partition: layout.Partition, lock: str) -> Iterator[None]:
-        """Hold the lock of a partition's writer; raises at once where somebody else does."""
+        """Hold the lock of a partition's writer; `LockedError` at once if another process holds it."""
         try:
-            holding = take(self._disk, lock, 0.0)
+            holding = take_lock(self._disk, lock, 0.0)
         except LockedError as error:
             holder = error.note.decode("ascii", "replace").strip() or "another process"
             raise LockedError(
@@ -257,12 +239,12 @@ class Store:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """The lock of the tree, with what a crash left swept away."""
+        """Hold the lock of the tree, after removing what a crash left."""
         topics = layout.topics_path(self.root)
         if self._disk.kind(topics) == Kind.MISSING:
             self._disk.make_directory(topics)
             self._disk.sync_directory(self.root)
-        with held(self._disk, posixpath.join(topics, LOCK)):
+        with hold_lock(self._disk, posixpath.join(topics, LOCK)):
             self._sweep()
             yield
 
@@ -270,11 +252,11 @@ class Store:
         topics = layout.topics_path(self.root)
         for name in self._disk.directories(topics):
             if layout.UNFINISHED in name:
-                with suppress(StorageError):  # what cannot be removed is in nobody's way, and is tried again
+                with suppress(StorageError):  # harmless; the next change tries again
                     self._remove_tree(posixpath.join(topics, name))
 
     def _free(self, path: str) -> str:
-        """A name for what is being made or removed, beside its place."""
+        """A free temporary name next to ``path``."""
         names = (f"{path}{layout.UNFINISHED}{number}" for number in count())
         return next(name for name in names if self._disk.kind(name) == Kind.MISSING)
 
@@ -294,104 +276,18 @@ class Store:
         if self._disk.kind(sidecar) == Kind.MISSING:
             self._disk.make_directory(sidecar)
             self._disk.sync_directory(path)
-        write_settings(self._disk, posixpath.join(sidecar, "topic.json"), settings)
-
-    # --- for topics
-
-    def _shape(self, name: str) -> Shape:
-        settings = read_settings(self._disk, layout.settings_path(self.root, name))
-        there = layout.list_partitions(self._disk, self.root, name)
-        if settings is None:  # the topic may have been made this very moment
-            settings = read_settings(self._disk, layout.settings_path(self.root, name))
-        count = there[-1].number + 1 if there else 0
-        if settings is not None:
-            partitions = max(settings.partitions, count)  # another program may have added some
-            return Shape(settings.format, partitions, dict(settings.options), settings.created_ms, True)
-        format, options = FOREIGN_FORMAT, {}
-        for partition in there:
-            config = read_config(self._disk, partition.path)
-            if config is not None:
-                format, options = config.format, dict(config.options)
-                break
-            try:
-                format = detect(self._disk, partition.path).format
-                break
-            except DetectionError:
-                continue
-        return Shape(format, max(count, 1), options, None, False)
-
-    def _partition_is_there(self, name: str, number: int, shape: Shape) -> bool:
-        path = layout.partition_path(self.root, name, number)
-        if self._disk.kind(path) == Kind.DIRECTORY:
-            return True
-        if shape.is_ours:
-            layout.check_there(self._disk, self.root, name)  # somebody may have deleted the whole topic meanwhile
-            settings = read_settings(self._disk, layout.settings_path(self.root, name))
-            if settings is None or settings.created_ms != shape.created_ms:
-                raise UnknownTopicError(
-                    f"the topic {name!r} was deleted and made anew", path=self.root,
-                    hint="its partitions are known again in a second",
-                )  # fmt: skip
-            raise missing_partition(path, number)
-        return False
-
-    def _reading(self, name: str, number: int, shape: Shape) -> AbstractContextManager[ConsumableLog]:
-        path = layout.partition_path(self.root, name, number)
-        self._partition_is_there(name, number, shape)
-        return self._pool.reading(
-            path, lambda: ConsumableLog(path, disk=self._disk, format=self._reads_as(path, shape))
-        )
-
-    def _reads_as(self, path: str, shape: Shape) -> str | None:
-        """The format to read with: told from the files, unless there are none yet."""
-        if read_config(self._disk, path) is None and not self._disk.list(path, ("segments",)):
-            return shape.format
-        return None
-
-    def _writing(self, name: str, number: int, shape: Shape) -> AbstractContextManager[ConsumableWritableLog]:
-        path = layout.partition_path(self.root, name, number)
-        self._partition_is_there(name, number, shape)
-
-        def open_log() -> ConsumableWritableLog:
-            is_new = not self._disk.list(path, ("segments",)) if self._disk.kind(path) == Kind.DIRECTORY else True
-            options = {"format": shape.format, **shape.options} if is_new else {}
-            # Somebody may delete the topic this very moment: it must not come back as one partition without settings.
-            create = not shape.is_ours or self._disk.kind(posixpath.join(path, DIRECTORY)) != Kind.DIRECTORY
-            try:
-                if create:
-                    self._partition_is_there(name, number, shape)
-                return ConsumableWritableLog(path, disk=self._disk, create=create, **{**self._options, **options})
-            except StorageError:
-                self._partition_is_there(name, number, shape)
-                raise
-
-        return self._pool.writing(path, open_log)
-
-    def _at_once(self, work: Callable[[int], None], numbers: Sequence[int]) -> None:
-        """Run the work of several partitions side by side: each waits for a disk most of its time."""
-        if len(numbers) == 1:
-            work(numbers[0])
-            return
-        if self._threads is None or self._threads_pid != os.getpid():  # a forked child has none of the threads
-            self._threads_pid = os.getpid()
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="duramen-store")
-        futures = [self._threads.submit(work, number) for number in numbers]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
+        write_settings(self._disk, posixpath.join(sidecar, TOPIC_NAME), settings)
 
     # --- life
 
     @property
     def open_segments(self) -> int:
-        """How many segments are open now."""
+        """Number of open segments."""
         return self._pool.open_segments
 
     def close(self) -> None:
-        """Close every partition; what was appended to is on the disk then."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        """Close every partition, which syncs appended records."""
+        self._partitions.close()
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -408,4 +304,4 @@ class Store:
 
 def _check_count(partitions: object) -> None:
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-        raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions!r}")
+        raise UsageError(f"partitions must be a number from 1 to {MAX_PARTITIONS} (got {partitions!r})")

@@ -1,50 +1,37 @@
-"""A topic: several logs of one format that look like one. Appends go to a partition by their key, reads come from one
-partition or from all. Within a partition records have an order, between partitions they have none.
+"""A topic: several logs of one format, used like one. The key selects the partition for an append; reads
+come from one partition or from all. Records are ordered within a partition only.
 """
 
 from __future__ import annotations
 
-import posixpath
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from duramen.disk.base import Kind
-from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
-from duramen.groups.locking import held
-from duramen.groups.log import ConsumableLog, ConsumableWritableLog
-from duramen.log.intake import HeadersIn
-from duramen.log.requests import Appended
-from duramen.log.rows import records_of
-from duramen.model import Headers, Record
-from duramen.store import layout
-from duramen.store.names import check_partition
+from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.log import Appended, HeadersIn, records_of
+from duramen.record import Headers, Record
+from duramen.store.consumers import TopicGroup
 from duramen.store.partitioner import Numbers, Sticky, assign, partition_of
-
-if TYPE_CHECKING:
-    from duramen.store.consumers import TopicGroup
-    from duramen.store.store import Store
+from duramen.store.partitions import Partitions, TopicPartitions
 
 PARTITION = pa.field("partition", pa.int32(), nullable=False)
 FOLLOW_POLL_S = 0.05
-LOOK_AGAIN_S = 1.0
-"""How old what is known of the number of partitions may be: another process may have added some."""
 
 
 class Placed(NamedTuple):
-    """Where a record was put."""
+    """Where a record was stored."""
 
     partition: int
     offset: int
 
 
 class TopicRecord(NamedTuple):
-    """A record, and the partition that it is from."""
+    """A record and its partition."""
 
     partition: int
     offset: int
@@ -58,8 +45,8 @@ class TopicRecord(NamedTuple):
         return Record(*self[1:])
 
 
-class Topic:
-    """Made by ``store.topic(name)``. Safe to use from several threads.
+class Topic(TopicPartitions):
+    """A topic, created by ``store.topic(name)``. Safe to use from several threads.
 
     >>> import tempfile, duramen
     >>> with duramen.Store(tempfile.mkdtemp()) as store:
@@ -70,65 +57,17 @@ class Topic:
     [(3, b'one beer')]
     """
 
-    def __init__(self, store: Store, name: str) -> None:
-        self.name = name
-        self._store = store
+    def __init__(self, partitions: Partitions, name: str) -> None:
+        super().__init__(partitions, name)
         self._sticky = Sticky()
-        self._looked_s = -LOOK_AGAIN_S
-        self._look()
-
-    # --- what it is
-
-    def _look(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOK_AGAIN_S:
-            self._shape = self._store._shape(self.name)
-            self._looked_s = now_s
-
-    def refresh(self) -> None:
-        """Look again how many partitions there are."""
-        self._looked_s = time.monotonic() - LOOK_AGAIN_S
-        self._look()
-
-    @property
-    def format(self) -> str:
-        return self._shape.format
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions there are: they are numbered from 0."""
-        self._look()
-        return self._shape.partitions
 
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """The first and the next offset of every partition that is there."""
+        """First and next offset of every existing partition."""
         found = {}
-        for number in self._there():
+        for number in self.existing():
             with self.log(number) as log:
                 found[number] = (log.first_offset, log.next_offset)
         return found
-
-    def _there(self) -> list[int]:
-        return [number for number in range(self.partitions) if self._is_there(number)]
-
-    def _is_there(self, number: int) -> bool:
-        return self._store._partition_is_there(self.name, number, self._shape)
-
-    def _checked(self, number: int) -> int:
-        if check_partition(number) >= self.partitions:
-            raise UsageError(
-                f"the topic {self.name!r} has no partition {number}", path=self._store.root,
-                hint=f"it has 0 to {self.partitions - 1}",
-            )  # fmt: skip
-        return number
-
-    def log(self, partition: int) -> AbstractContextManager[ConsumableLog]:
-        """One partition's log for reading, for the time of a ``with`` block."""
-        return self._store._reading(self.name, self._checked(partition), self._shape)
-
-    def log_for_append(self, partition: int) -> AbstractContextManager[ConsumableWritableLog]:
-        """One partition's log for append, for the time of a ``with`` block: for producers, sealing, syncing."""
-        return self._store._writing(self.name, self._checked(partition), self._shape)
 
     # --- appending
 
@@ -144,8 +83,8 @@ class Topic:
         durability: str | None = None,
         timeout_s: float | None = None,
     ) -> Placed:
-        """Append one record and answer where it is. Its partition is the one given, or that of its key; without a key
-        it is drawn. ``routing_key`` decides instead of the key and is not stored: for formats that have no keys."""
+        """Append one record and return where it is. It goes to ``partition``, otherwise to the partition of its key,
+        otherwise to any. ``routing_key`` replaces the key for this and is not stored: for formats without keys."""
         number = self._partition_for(value, key, partition, routing_key)
         with self.log_for_append(number) as log:
             try:
@@ -159,14 +98,14 @@ class Topic:
     def _partition_for(self, value: Any, key: bytes | None, partition: int | None, routing_key: bytes | None) -> int:
         if partition is not None:
             if routing_key is not None:
-                raise UsageError("a record goes to a partition or by a routing key: one of them")
+                raise UsageError("partition and routing_key cannot be used together")
             return self._checked(partition)
         by = key if routing_key is None else routing_key
         if by is None:
             size_bytes = len(value) if isinstance(value, bytes | bytearray | memoryview) else 0
             return self._sticky.next(size_bytes, self.partitions)
         if not isinstance(by, bytes | bytearray | memoryview):
-            raise UsageError(f"a key is bytes, not {type(by).__name__}", hint="encode text first: text.encode()")
+            raise UsageError(f"a key must be bytes (got {type(by).__name__})", hint="encode text first: text.encode()")
         return partition_of(bytes(by), self.partitions)
 
     def append_batch(
@@ -178,12 +117,12 @@ class Topic:
         durability: str | None = None,
         timeout_s: float | None = None,
     ) -> dict[int, Appended]:
-        """Append many records, as ``log.append_batch`` takes them, each to the partition of its key, and answer what
-        each partition was given. A column ``partition`` decides where it is not null. ``routing_key``, one for each
-        row, decides instead of the column ``key`` and is not stored.
+        """Append many records (``data`` as for ``log.append_batch``), each to the partition of its key. Return what
+        each partition stored. A column ``partition`` takes precedence where it is not null. ``routing_key``, one for
+        each row, replaces the column ``key`` and is not stored.
 
-        Rows of one partition keep their order. Partitions are independent: a failure in one does not take back what
-        others stored, and the error says which did."""
+        Rows of one partition keep their order. Partitions are independent: an error in one does not roll back the
+        others, and its note lists what they stored."""
         batch = _as_batch(data)
         wanted = self._partitions_for(batch, partition, routing_key)
         batch = batch.select([name for name in batch.schema.names if name not in ("partition", "topic")])
@@ -195,10 +134,10 @@ class Topic:
                 done[number] = log.append_batch(parts[number], durability=durability, timeout_s=timeout_s)
 
         try:
-            self._store._at_once(store, list(parts))
+            self._partitions.run_together(store, list(parts))
         except Exception as error:
             if done:
-                error.add_note(f"stored in spite of it: {dict(sorted(done.items()))}")
+                error.add_note(f"other partitions stored their records: {dict(sorted(done.items()))}")
             if isinstance(error, UnsupportedFieldError):
                 raise _routed(error) from error
             raise
@@ -210,12 +149,12 @@ class Topic:
             return np.full(rows, self._checked(partition), np.int64)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if "value" not in columns:
-            raise UsageError("there is no column 'value'")
+            raise UsageError("the column 'value' is missing", hint=f"the columns are {', '.join(columns)}")
         keys = columns.get("key")
         if routing_key is not None:
             keys = routing_key if isinstance(routing_key, pa.Array | pa.ChunkedArray) else pa.array(routing_key)
             if len(keys) != rows:
-                raise UsageError(f"{len(keys)} routing keys do not fit {rows} records")
+                raise UsageError(f"routing_key must have one entry per record (got {len(keys)} for {rows} records)")
         if keys is not None and pa.types.is_null(keys.type):
             keys = None
         found = assign(keys, columns["value"], self.partitions, self._sticky)
@@ -229,12 +168,12 @@ class Topic:
     # --- reading
 
     def read(self, partition: int, offset: int) -> Record:
-        """The record with that offset in that partition."""
+        """The record at an offset of a partition."""
         with self.log(partition) as log:
             return log.read(offset)
 
     def scan(self, partition: int | None = None, **window: Any) -> Iterator[TopicRecord]:
-        """The records of one partition, or of all, one partition behind another. See `batches`."""
+        """The records of one partition, or of all, one partition after another. See `batches`."""
         for number, batch in self._batches(partition, None, window):
             for record in records_of(batch):
                 yield TopicRecord(number, *record)
@@ -242,9 +181,9 @@ class Topic:
     def batches(
         self, partition: int | None = None, *, columns: Sequence[str] | None = None, **window: Any
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow batches, with a column ``partition`` in front. ``from_offset``, ``to_offset``,
-        ``from_time``, ``to_time``, ``max_records``, ``max_bytes`` and ``follow`` as for a log; over all partitions the
-        offsets and limits are each partition's."""
+        """Like `scan`, as Arrow batches with a first column ``partition``. ``from_offset``, ``to_offset``,
+        ``from_time``, ``to_time``, ``max_records``, ``max_bytes`` and ``follow`` as for a log; over all partitions,
+        offsets and limits apply to each partition."""
         named = None if columns is None else [name for name in columns if name != PARTITION.name]
         for number, batch in self._batches(partition, named, window):
             with_partition = pa.array(np.full(batch.num_rows, number, np.int32))
@@ -257,20 +196,23 @@ class Topic:
         if window.get("follow") and partition is None:
             yield from self._follow(columns, window)
             return
-        for number in self._there() if partition is None else [self._checked(partition)]:
+        for number in self.existing() if partition is None else [self._checked(partition)]:
             with self.log(number) as log:
                 for batch in log.batches(columns=columns, **window):
                     yield number, batch
 
     def _follow(self, columns: Sequence[str] | None, window: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """All partitions in turn, for ever; partitions that are added join in."""
+        """Read all partitions in turn, forever, including partitions added later."""
         if window.keys() & {"max_records", "max_bytes", "to_offset", "to_time"}:
-            raise UsageError("following all partitions has no end: follow one of them, or leave the limits out")
+            raise UsageError(
+                "follow over all partitions cannot be combined with max_records, max_bytes, to_offset or to_time",
+                hint="follow one partition, or drop the limits",
+            )
         at: dict[int, int] = {}
         first: dict[str, Any] = {key: value for key, value in window.items() if key != "follow"}
         while True:
             found = False
-            for number in self._there():
+            for number in self.existing():
                 with self.log(number) as log:
                     start: dict[str, Any] = {"from_offset": at[number]} if number in at else first
                     end = log.next_offset
@@ -288,20 +230,7 @@ class Topic:
 
     def group(self, name: str, **options: Any) -> TopicGroup:
         """A consumer group over all partitions: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``."""
-        from duramen.store.consumers import TopicGroup
-
         return TopicGroup(self, name, options)
-
-    def _beginning(self) -> AbstractContextManager[None]:
-        """Held while a group starts in several partitions: another one must not take it for older than it is."""
-        sidecar = posixpath.dirname(layout.settings_path(self._store.root, self.name))
-        disk = self._store._disk
-        if disk.kind(sidecar) != Kind.DIRECTORY:
-            return nullcontext()
-        return held(disk, posixpath.join(sidecar, "groups.lock"))
-
-    def __repr__(self) -> str:
-        return f"<duramen.Topic {self.name!r} of {self._store.root!r}>"
 
 
 def _as_batch(data: Any) -> pa.RecordBatch:
@@ -310,12 +239,12 @@ def _as_batch(data: Any) -> pa.RecordBatch:
     if isinstance(data, pa.Table):
         batches = data.combine_chunks().to_batches()
         if len(batches) > 1:
-            raise UsageError("the table holds more than 2 GiB of values", hint="append it batch by batch")
+            raise UsageError("the table contains more than 2 GiB of values", hint="append it batch by batch")
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
     if isinstance(data, pa.ChunkedArray):
         data = data.combine_chunks()
     if isinstance(data, bytes | bytearray | memoryview | str | dict):
-        raise UsageError(f"a batch is a list of bytes or Arrow data, not {type(data).__name__}")
+        raise UsageError(f"a batch must be a list of bytes or Arrow data (got {type(data).__name__})")
     try:
         values = data if isinstance(data, pa.Array) else pa.array(data, pa.binary())
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
@@ -324,7 +253,7 @@ def _as_batch(data: Any) -> pa.RecordBatch:
 
 
 def split(batch: pa.RecordBatch, partitions: Numbers) -> dict[int, pa.RecordBatch]:
-    """The rows of each partition, in their order, without an object per row."""
+    """Split a batch by partition, keeping the order of rows, without an object per row."""
     if not len(partitions):
         return {}
     order = np.argsort(partitions, kind="stable")
@@ -342,11 +271,5 @@ def split(batch: pa.RecordBatch, partitions: Numbers) -> dict[int, pa.RecordBatc
 def _routed(error: UnsupportedFieldError) -> UnsupportedFieldError:
     if "'key'" not in error.message:
         return error
-    hint = "routing_key= (--routing) sends records by a key that is not stored; or choose a format that carries keys"
+    hint = "use routing_key= (--routing) for keys that are not stored, or choose a format that stores keys"
     return UnsupportedFieldError(error.message, path=error.path, hint=hint)
-
-
-def missing_partition(path: str, number: int) -> CorruptionError:
-    return CorruptionError(
-        f"partition {number} is gone: the topic's settings know of it", path=path, hint="restore it from a copy"
-    )

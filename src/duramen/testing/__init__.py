@@ -1,8 +1,7 @@
-"""Disks for tests: one that can lose power between any two operations, and one that fails the n-th call.
+"""A kit for crash tests: a disk that can lose power between any two operations, and a disk that fails the n-th call.
 
-Both stand behind the same seam as the real disk (`duramen.disk.base.Disk`), so whatever takes a disk can be run on
-them: an engine, a format of your own, a function of four lines. Here is one that replaces a file, and forgets
-something:
+Both implement the interface of the real disk (`duramen.disk.Disk`), so that everything that takes a disk runs on them:
+a log, a format of your own, a function of four lines. This function replaces a file and forgets something:
 
 >>> def save(disk, path, data):
 ...     file = disk.create(path + ".new")
@@ -11,16 +10,16 @@ something:
 ...     disk.replace(path + ".new", path)
 ...     disk.sync_directory("/")
 
-**Losing power.** `SimulatedDisk` keeps apart what programs see and what the medium holds. ``crash`` answers a new disk,
-as a power loss at this moment could leave it; the old one goes on. A `CrashPattern` says which part of the unsynced
-survives, and `patterns` gives the standard set.
+**Losing power.** `SimulatedDisk` separates what programs see from what the medium holds. ``crash`` returns a new disk,
+as a power loss at this moment could leave it; the old one is unchanged. A `CrashPattern` determines which unsynced
+changes survive, and `patterns` returns the standard set.
 
 >>> disk = SimulatedDisk()
 >>> save(disk, "/state", b"heartwood")
 >>> sorted({disk.crash(pattern).tree()["/state"] for pattern in patterns()})
 [b'', b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00', b'heartwood']
 
-The name arrived and the bytes did not: ``save`` has to sync the file before it gives it the name.
+The name arrived and the bytes did not: ``save`` must sync the file before it renames it.
 
 >>> def save(disk, path, data):
 ...     file = disk.create(path + ".new")
@@ -30,8 +29,8 @@ The name arrived and the bytes did not: ``save`` has to sync the file before it 
 ...     disk.replace(path + ".new", path)
 ...     disk.sync_directory("/")
 
-**Crashing everywhere.** ``on_operation`` is called after every change, so a test can crash there with every pattern
-and look at what a program would find. A pattern prints as the call that makes it again:
+**Crashing everywhere.** The disk calls ``on_operation`` after every change, so that a test can crash there with every
+pattern and check what a program would find. The repr of a pattern is the call that recreates it:
 
 >>> disk = SimulatedDisk()
 >>> save(disk, "/state", b"sapwood")
@@ -46,12 +45,12 @@ and look at what a program would find. A pattern prints as the call that makes i
 >>> patterns(seed=3)[12]
 CrashPattern('torn', 'kept', block_bytes=512, seed=3)
 
-Old or new and nothing between: that is what the function promises. A killed process, in contrast to a power loss, is
-``disk.clone()``: everything written is there, and its locks are gone.
+Old or new and nothing in between: the function keeps its promise. A killed process, in contrast to a power loss, is
+``disk.clone()``: it keeps everything written, without the locks.
 
-**Failing.** `FaultyDisk` stands over any disk, the real one too, and fails calls that a small language describes
-(`parse_faults`). Here the sync fails, and with it the bytes are gone, although the second sync succeeds: this is what
-Linux does, and why nobody may retry one.
+**Failing.** `FaultyDisk` wraps any disk, also the real one, and fails the calls that a small language describes
+(`parse_faults`). Here the first sync fails and loses the bytes, although the second sync succeeds. Linux does that,
+which is why a program must never retry a failed sync.
 
 >>> under = SimulatedDisk()
 >>> disk = FaultyDisk(under, "sync#1: EIO", sync_failure="lost")
@@ -67,9 +66,9 @@ b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
 >>> disk.fired, disk.calls
 (['3 sync /state: sync#1: EIO'], 5)
 
-**Exploring.** `Explorer` does all of that to a log: it runs a workload, crashes after every operation with every
-pattern, recovers, and holds what is found against a model. ``python -m duramen.testing.torture`` hunts with it for as
-long as you like.
+**Exploring.** `Explorer` applies all of this to a log: it runs a workload, crashes after every operation with every
+pattern, recovers, and compares the result with a model. A broken promise raises `BrokenPromiseError`, whose text has
+the `Case` to run again.
 
 >>> explorer = Explorer(inner_every=1000)
 >>> explorer.explore(Case("fixed-slot", "batches", seed=7, moment=30))
@@ -82,12 +81,12 @@ To fail every call once: run the work on a disk without faults, read ``calls``, 
 
 from __future__ import annotations
 
-from duramen.disk.base import write_all
-from duramen.disk.crash import CrashPattern, patterns
-from duramen.disk.faulty import Fault, FaultyDisk, parse_faults
-from duramen.disk.simulated import SimulatedDisk
+from duramen.disk import write_all
+from duramen.testing.crash import CrashPattern, patterns
 from duramen.testing.explorer import Case, Explorer
-from duramen.testing.running import BrokenPromiseError
+from duramen.testing.faulty_disk import Fault, FaultyDisk, parse_faults
+from duramen.testing.run import BrokenPromiseError
+from duramen.testing.simulated_disk import SimulatedDisk
 
 __all__ = [
     "BrokenPromiseError",

@@ -1,4 +1,4 @@
-"""Everything that a program might do with one crashed disk, and what can be checked of it without the model."""
+"""What a program might do with one crashed disk, and the checks that need no model."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duramen.disk.crash import CrashPattern
-from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import CorruptionError
-from duramen.formats import make
-from duramen.formats.base import Role, Severity
-from duramen.log.reader import Log
-from duramen.log.sidecar import DIRECTORY
-from duramen.log.verify import verify
-from duramen.log.writer import WritableLog
-from duramen.testing.running import ROOT, BrokenPromiseError, Run, Stored, disk_of, has_config, read_all, tracking_of
+from duramen.formats import Role, Severity, make
+from duramen.log import Log, WritableLog, verify_log
+from duramen.sidecar import DIRECTORY
+from duramen.testing.crash import CrashPattern
+from duramen.testing.run import ROOT, BrokenPromiseError, Run, Stored, disk_of, has_config, read_all, tracking_of
+from duramen.testing.simulated_disk import SimulatedDisk
 
 
 @dataclass
 class Outcome:
-    """What became of one crashed disk. It depends on nothing but the disk, so it is found out once."""
+    """What recovery and readers find on one crashed disk. It depends only on the disk, so it is computed once."""
 
     records: list[Stored]
     steps: list[str]
     seen: list[Stored]
-    """By a reader, with the sidecar as it was left."""
+    """By a reader, with the sidecar as the crash left it."""
     bare: list[Stored]
     """By a reader, without sidecar, indexes and manifest."""
     bare_in_doubt: bool
@@ -39,7 +36,7 @@ def open_again(disk: SimulatedDisk, run: Run) -> WritableLog:
 
 
 def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> Outcome:
-    """Do everything with a crashed disk that a program might do, and check what can be checked without the model."""
+    """Read, recover, verify and reopen a crashed disk, with all checks that need no model."""
     before = crashed.tree()
     bare, in_doubt = _read_bare(before, run)
     seen = _read_only(crashed.clone(), run)
@@ -52,7 +49,7 @@ def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> Outcome:
     _check_quarantine(before, disk.tree(), run)
     check_verified(disk, run)
     if run.tracking is not None and tracking_of(disk, run.setup) != run.tracking:
-        raise BrokenPromiseError("after recovery: the tracking state is not what it was")
+        raise BrokenPromiseError("after recovery: the tracking state has changed")
     if again:
         _check_again(opened, disk, run, records, next_offset)
     return Outcome(records, steps, seen, bare, in_doubt)
@@ -61,7 +58,7 @@ def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> Outcome:
 def _check_again(
     opened: SimulatedDisk, closed: SimulatedDisk, run: Run, records: list[Stored], next_offset: int
 ) -> None:
-    """Open again, after a power loss and after a close; append; and again."""
+    """Open again after a power loss and after a close, append, and open once more."""
     lost = opened.crash(CrashPattern("lost", "lost"))
     with open_again(lost, run) as log:
         same(records, read_all(log), "opened again after a power loss")
@@ -89,12 +86,12 @@ def check_next(log: WritableLog, next_offset: int) -> None:
 def same(wanted: Sequence[Stored], found: Sequence[Stored], where: str) -> None:
     if list(wanted) != list(found):
         raise BrokenPromiseError(
-            f"{where}: {len(found)} records, which are not the {len(wanted)} of the first recovery"
+            f"{where}: {len(found)} records, different from the {len(wanted)} of the first recovery"
         )
 
 
 def check_verified(disk: SimulatedDisk, run: Run) -> None:
-    report = verify(ROOT, format=run.setup.format, disk=disk)
+    report = verify_log(ROOT, format=run.setup.format, disk=disk)
     bad = [finding for finding in report.findings if finding.severity != Severity.NOTE]
     if run.setup.directory is not None:
         bad = [finding for finding in bad if finding.severity == Severity.DAMAGE]
@@ -111,7 +108,7 @@ def _check_quarantine(before: Mapping[str, bytes], after: Mapping[str, bytes], r
             continue
         now = after.get(path)
         if now is None:
-            raise BrokenPromiseError(f"recovery took away the segment {path}")
+            raise BrokenPromiseError(f"recovery removed the segment {path}")
         start = _same_bytes(content, now)
         cut = content[start:]
         if cut.strip(b"\0") and not any(cut in copy for copy in kept):
@@ -121,7 +118,7 @@ def _check_quarantine(before: Mapping[str, bytes], after: Mapping[str, bytes], r
 
 
 def _same_bytes(one: bytes, other: bytes) -> int:
-    """How many bytes two contents have in common from the start."""
+    """The length of the common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -130,8 +127,7 @@ def _same_bytes(one: bytes, other: bytes) -> int:
 
 
 def _read_only(disk: SimulatedDisk, run: Run) -> list[Stored]:
-    """What a reader sees who comes before recovery. Where the sidecar tells it what was durable, an unfinished write is
-    no damage to it."""
+    """What a reader sees before recovery. If the sidecar tells what was durable, an unfinished write is not damage."""
     if not has_config(disk):
         return _read_up_to_damage(disk, run, run.options)
     with Log(ROOT, disk=disk) as log:

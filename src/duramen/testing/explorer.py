@@ -1,30 +1,29 @@
-"""The crash explorer: crash a log after every operation, in every way, and hold what recovery finds against a model.
+"""The crash explorer: crash a log after every operation, in every way, and compare what recovery finds with a model.
 
-A `Case` (a format, a workload, a seed) is run once on a simulated disk. After every change of the disk a *moment* is
-kept: a clone of the disk, with what had been attempted and what had been acknowledged. Then, for every moment and
-every crash pattern, the disk loses power and this is checked of what is left:
+A `Case` (a format, a workload, a seed) runs once on a simulated disk. After every change of the disk the explorer keeps
+a *moment*: a clone of the disk, with what was attempted and acknowledged so far. Then, for every moment and every crash
+pattern, the disk loses power, and the explorer checks:
 
-- opening for append succeeds, and every record acknowledged at ``fsync`` is there, with its offset and value;
-- what else is there was attempted: in order, once, with its value, and without a gap. So the records that were not
-  acknowledged and survived are a prefix of the attempts behind those that were;
-- where nothing was lost (a killed process, or luck), the records acknowledged at ``write`` are there, too;
-- bytes of a segment that recovery cut, unless they are zeros, are in the quarantine;
-- `verify` finds nothing to complain about;
-- opening again, after a close, after a power loss and after a power loss in the middle of recovery, gives the same
-  records; an append gets the next offset and is there after yet another power loss;
-- a reader, who recovers nothing, sees every record that was acknowledged at ``fsync``: with the sidecar as the crash
+- Opening for append succeeds, and every record acknowledged at ``fsync`` exists, with its offset and value.
+- Every other record was attempted: in order, once, with its value, and without a gap. So the unacknowledged records
+  that survive are a prefix of the unacknowledged attempts.
+- If nothing was lost (a killed process, or luck), the records acknowledged at ``write`` exist, too.
+- Bytes that recovery cut from a segment, unless they are zeros, are in the quarantine.
+- `verify` reports no problem.
+- Opening again returns the same records: after a close, after a power loss, and after a power loss during recovery. An
+  append gets the next offset and survives another power loss.
+- A reader, which recovers nothing, sees every record that was acknowledged at ``fsync``: with the sidecar as the crash
   left it, and with every index, the manifest and the whole sidecar deleted.
 
-What a reader sees *without the sidecar* behind the durable records is bounded by what the format itself can prove:
+What a reader *without the sidecar* sees after the durable records is limited by what the format itself can prove:
 
-- it may meet a place that it must call damage, when a later piece of an unfinished write arrived and an earlier one did
-  not. Only the sidecar knows that the place was never durable. Everything durable was handed out before;
-- where records have no checksum (RustLog) it may see records of which not every byte arrived;
-- where a checksum does not cover the header (durable-log), the last record may be an empty one whose length did not
+- It may report damage where a later part of an unfinished write arrived and an earlier one did not. Only the sidecar
+  shows that these bytes were never durable. All durable records come before them.
+- Where records have no checksum (RustLog) it may see records of which some bytes did not arrive.
+- Where a checksum does not cover the header (durable-log), the last record may be an empty one whose length did not
   arrive.
 
-Every run of a case is the same. A failure is a `BrokenPromiseError`, whose text names the case in the form that
-``python -m duramen.testing.torture --case`` runs alone.
+Every run of a case is the same. A failure raises `BrokenPromiseError`, whose text shows how to run that crash alone.
 """
 
 from __future__ import annotations
@@ -34,29 +33,29 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duramen.disk.crash import CrashPattern, patterns
-from duramen.disk.simulated import SimulatedDisk
 from duramen.errors import DuramenError
 from duramen.formats import make
+from duramen.testing.crash import CrashPattern, patterns
 from duramen.testing.examination import Outcome, check_verified, examine, open_again, same
-from duramen.testing.running import BrokenPromiseError, Moment, Run, compare, read_all
+from duramen.testing.run import BrokenPromiseError, Moment, Run, compare, read_all
+from duramen.testing.simulated_disk import SimulatedDisk
 
 KILLED = "killed"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What to run, and, where the rest is given, the one crash of it to look at."""
+    """What to run, and optionally which single crash of it to check."""
 
     setup: str
     workload: str
     seed: int
     moment: int | None = None
     pattern: int | None = None
-    """The number of the pattern; -1 is a killed process."""
+    """Number of the pattern; -1 is a killed process."""
     inner_moment: int | None = None
     inner_pattern: int | None = None
-    """The crash within the recovery from the first one."""
+    """The crash during the recovery from the first one."""
 
     def __str__(self) -> str:
         told = [self.setup, self.workload, self.seed, self.moment, self.pattern, self.inner_moment, self.inner_pattern]
@@ -64,7 +63,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """Read what `str` wrote.
+        """Parse the result of `str`.
 
         >>> Case.parse("keratin:mixed:7:12:-1")
         Case(setup='keratin', workload='mixed', seed=7, moment=12, pattern=-1, inner_moment=None, inner_pattern=None)
@@ -75,32 +74,34 @@ class Case:
 
 @dataclass
 class Explorer:
-    """Explores cases, and counts the distinct disks that crashes left."""
+    """Runs cases, and counts the distinct disks that crashes left."""
 
     random_patterns: int = 8
     inner_every: int = 40
-    """One of so many recoveries is crashed itself, after each of its operations."""
+    """Every n-th recovery is itself crashed after each of its operations."""
     again_every: int = 1
-    """One of so many recovered logs is opened again and again, appended to, and crashed once more."""
+    """Every n-th recovered log is reopened several times, appended to, and crashed once more."""
     killed_every: int = 3
-    """After one of so many operations the process is killed, too."""
+    """After every n-th operation the process is also killed."""
+    every: int = 1
+    """Every n-th moment of a case is checked."""
     skip_opening: bool = False
-    """Leave out the crashes before the log is first open, which another case of the same format has seen already."""
+    """Skip the crashes before the log is open, which another case of the same format covers."""
     files: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """What the directories of setups hold that begin with one."""
+    """Initial files of the setups that start with some, by setup."""
     states: set[bytes] = field(default_factory=set)
     crashes: int = 0
     deadline: float | None = None
 
     def explore(self, case: Case) -> None:
-        """Run the case and check every crash of it, or the one that it names."""
+        """Run the case and check every crash of it, or the one that the case selects."""
         at = case
         try:
             run = Run(case.setup, case.workload, case.seed, self.files.get(case.setup))
             moments = run.run()
             examined: dict[bytes, Outcome] = {}
             for number, moment in enumerate(moments):
-                if case.moment not in (None, number) or (self.skip_opening and number < run.opening):
+                if not self._is_chosen(case, number, run):
                     continue
                 for index, pattern in self._patterns(case, number):
                     at = Case(case.setup, case.workload, case.seed, number, index)
@@ -113,6 +114,12 @@ class Explorer:
             text = f"{type(error).__name__}: {error}"
             raise BrokenPromiseError(self._told(at, moments if at.moment is not None else [], text)) from error
 
+    def _is_chosen(self, case: Case, number: int, run: Run) -> bool:
+        if case.moment is not None:
+            return case.moment == number
+        at = Case(case.setup, case.workload, case.seed, number)
+        return not (self.skip_opening and number < run.opening) and _one_of(self.every, "moment", at)
+
     def _told(self, at: Case, moments: Sequence[Moment], error: object) -> str:
         inner = getattr(error, "inner", None)
         if inner is not None:
@@ -121,7 +128,7 @@ class Explorer:
         if at.moment is not None and at.pattern is not None:
             pattern = KILLED if at.pattern < 0 else self._all_patterns(at, at.moment)[at.pattern]
             place = f" after {moments[at.moment].operation}, {pattern!r}"
-        return f"{error}{place}\n  python -m duramen.testing.torture --case {at}"
+        return f"{error}{place}\n  to run it again: Explorer().explore(Case.parse({str(at)!r}))"
 
     def _all_patterns(self, case: Case, moment: int) -> list[CrashPattern]:
         return patterns(_chance(case.seed, moment), 64 if case.pattern is not None else self.random_patterns)
@@ -177,8 +184,8 @@ class Explorer:
     def _crash_recovery(
         self, crashed: SimulatedDisk, run: Run, outcome: Outcome, killed: Moment | None, case: Case
     ) -> None:
-        """Lose power in the middle of recovery. The records are the same as without that, unless the first stop was a
-        kill: then recovery saw bytes that were not on the disk yet."""
+        """Lose power during recovery. The records must be the same as without that, unless the first crash was a kill:
+        then recovery saw bytes that were not on the disk yet."""
         clones: list[tuple[str, SimulatedDisk]] = []
         disk = crashed.clone()
         disk.on_operation = lambda _number, operation: clones.append((operation, disk.clone()))

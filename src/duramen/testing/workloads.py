@@ -1,8 +1,7 @@
-"""What a log is put through: formats as they are tortured, and workloads made from a seed.
+"""What the explorer does to a log: formats with options (`SETUPS`), and workloads generated from a seed (`WORKLOADS`).
 
-A workload is a generator of `Step`s. It is asked for one step at a time and may look at where the log's next byte goes,
-so that it can aim at the boundaries of sectors and pages. Nothing here opens a log or judges one.
-"""
+A workload generates `Step`s one at a time, and sees where the log's next byte goes, so that it can aim at the
+boundaries of sectors and pages. Nothing here opens a log."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ Position = Callable[[], int]
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 PREALLOCATED_BYTES = 1500
-"""Of a workload that fills: a few commits fit in, and some are too large for it."""
+"""For a workload that fills: a few commits fit, and some are too large."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A format as it is tortured: its options, and what is special about it."""
+    """A format with its options, and its special properties."""
 
     name: str
     format: str
@@ -30,13 +29,13 @@ class Setup:
     record_size: int | None = None
     """Every value must have that many bytes."""
     overhead_bytes: int = 32
-    """What a single record needs beside its value, for aiming."""
+    """Size of a record without its value, for aiming."""
     segments: bool = True
     directory: str | None = None
-    """Files of another program that the log begins with, beside the tests."""
+    """Directory with the initial files of the log, written by another program."""
 
     def rolling(self) -> dict[str, Any]:
-        """The options with segments so small that they roll all the time."""
+        """The options with segments so small that they roll often."""
         return {**self.options, "segment_max_bytes": 2500} if self.segments else dict(self.options)
 
 
@@ -44,6 +43,7 @@ SETUPS: dict[str, Setup] = {
     setup.name: setup
     for setup in (
         Setup("keratin", "keratin", {"index_stride_bytes": 200}, overhead_bytes=36),
+        Setup("keratin-program", "keratin", {"index_stride_bytes": 200, "dialect": "program"}, overhead_bytes=36),
         Setup("durable-log", "durable-log", overhead_bytes=24),
         Setup("rustlog", "rustlog", {"index_interval_records": 3}, overhead_bytes=20),
         Setup("rustlog-12", "rustlog", {"index_interval_records": 3, "header_bytes": 12}, overhead_bytes=12),
@@ -71,12 +71,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
+    """A distribution of steps."""
+
     name: str
     steps: int
     weights: Mapping[str, int]
-    """How often each kind of step comes."""
+    """Relative frequency of each kind of step."""
     writes: float = 0.3
-    """The share of appends that ask for ``write`` only."""
+    """The share of appends with durability ``write``."""
     aims: float = 0.5
     """The share of values whose size is chosen so that the record ends near a boundary."""
     most_bytes: int = 300
@@ -87,6 +89,7 @@ class Workload:
     """Zeros are written ahead of the records."""
 
     def run(self, chance: random.Random, setup: Setup, position: Position) -> Iterator[Step]:
+        """Generate the steps."""
         kinds = [kind for kind in self.weights if setup.segments or kind != "seal"]
         for _ in range(self.steps):
             kind = chance.choices(kinds, [self.weights[kind] for kind in kinds])[0]
@@ -104,7 +107,7 @@ class Workload:
             size = self._size(chance, setup, position)
         shape = chance.random()
         if not position:
-            return chance.randbytes(max(size, 1))  # a first record of zeros is refused where nothing else is in it
+            return chance.randbytes(max(size, 1))  # a log refuses a first record of zeros alone
         if shape < self.blank / 2 and setup.record_size is None:
             return b""
         if shape < self.blank:
@@ -114,7 +117,7 @@ class Workload:
         return chance.randbytes(size)
 
     def _size(self, chance: random.Random, setup: Setup, position: int) -> int:
-        """A few bytes, or as many as bring the end of the record near the end of a sector or of a page."""
+        """A few bytes, or enough to end the record near the end of a sector or a page."""
         if chance.random() >= self.aims:
             return chance.randint(0, self.most_bytes)
         boundary = PAGE_BYTES if chance.random() < 0.15 else SECTOR_BYTES

@@ -1,7 +1,6 @@
-"""What the page can ask for: each a function from the query to a tree for JSON, and every answer bounded.
+"""The requests of the page: each a function from the query to a tree for JSON, with a bounded result.
 
-A log is named as `places` lists it; a name is never taken for a path. A question that makes no sense raises
-`UsageError`.
+A log is named as `discovery` lists it; a name is never used as a path. An invalid query raises `UsageError`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from typing import Any
 
 from duramen import metrics
 from duramen.errors import UsageError
-from duramen.model import MAX_OFFSET
-from duramen.watch import browsing
-from duramen.watch.observing import as_json
-from duramen.watch.watching import Watch
+from duramen.record import MAX_OFFSET
+from duramen.watch import browser
+from duramen.watch.observer import as_json
+from duramen.watch.watcher import Watch
 
 LOGS_PER_PAGE = 50
 MAX_CELLS = 600
@@ -51,7 +50,7 @@ def _segments(watch: Watch, query: Query) -> dict[str, Any]:
     log = observer.log()
     segments = log.segments
     if "skip" not in query:
-        cells = browsing.segment_cells(log, MAX_CELLS, observer.first_times)
+        cells = browser.segment_cells(log, MAX_CELLS, observer.first_times)
         return {"total": len(segments), "cells": cells}
     skip, count = _number(query, "skip", 0), min(_number(query, "count", 100), MAX_CELLS)
     bases = [segment.base_offset for segment in segments] + [log.next_offset]
@@ -65,12 +64,12 @@ def _segments(watch: Watch, query: Query) -> dict[str, Any]:
 def _records(watch: Watch, query: Query) -> dict[str, Any]:
     log = watch.observer(query.get("log", "")).log()
     if query.get("q"):
-        return browsing.search(log, query["q"], query.get("at", ""), _number(query, "count", 50))
-    return browsing.page(log, query.get("at", ""), _number(query, "count", 50))
+        return browser.search(log, query["q"], query.get("at", ""), _number(query, "count", 50))
+    return browser.page(log, query.get("at", ""), _number(query, "count", 50))
 
 
 def _record(watch: Watch, query: Query) -> dict[str, Any]:
-    return browsing.one(watch.observer(query.get("log", "")).log(), _number(query, "offset", 0))
+    return browser.one(watch.observer(query.get("log", "")).log(), _number(query, "offset", 0))
 
 
 def _check(watch: Watch, query: Query) -> dict[str, Any]:
@@ -93,5 +92,5 @@ def _number(query: Query, name: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > MAX_OFFSET:
-        raise UsageError(f"{name}={text!r} is no number")
+        raise UsageError(f"{name} must be a number from 0 to {MAX_OFFSET} (got {text!r})")
     return int(text)

@@ -1,8 +1,8 @@
-"""A local web page about some logs. Reads only: it answers GET and HEAD and nothing else.
+"""The web server of `duramen serve`. Reads only: it accepts GET and HEAD.
 
-Bound to loopback unless a token is given; with a token every request must carry it. A request whose ``Host`` is not the
-server's own is refused, so that no foreign page can reach it under a name of its own. Nothing is loaded from elsewhere,
-and the page may not, either (Content-Security-Policy). Records are sent as JSON and shown as text only.
+It binds to loopback unless a token is given; then every request must carry the token. It refuses a request whose
+``Host`` is not its own, so that a foreign page cannot reach it under another name (DNS rebinding). The page loads
+nothing from other hosts (Content-Security-Policy). Records are sent as JSON and shown as text only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from duramen.disk import Disk, PosixDisk
 from duramen.errors import DuramenError, StorageError, UsageError
-from duramen.metrics.exposition import CONTENT_TYPE
+from duramen.metrics import CONTENT_TYPE
 from duramen.watch import api
-from duramen.watch.watching import Watch
+from duramen.watch.watcher import Watch
 
 FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
@@ -40,7 +40,7 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """The page's server. `serve_forever` runs it; `close` ends everything."""
+    """The web server. `serve_forever` runs it; `close` stops it and its observers."""
 
     daemon_threads = True
 
@@ -75,13 +75,13 @@ class Server(ThreadingHTTPServer):
         self.watch.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is nobody's fault; anything else is told in a line."""
+        """Ignore a disconnected client; print any other error as one line."""
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             sys.stderr.write(f"duramen: serve: {type(error).__name__}: {error}\n")
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: HTTPStatus
     kind: str
     body: bytes
@@ -114,51 +114,51 @@ class Handler(BaseHTTPRequestHandler):
         self._handle(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed for a request."""
+        """Print nothing for a request."""
 
     # --- one request
 
     def _handle(self, *, with_body: bool) -> None:
         extra: dict[str, str] = {}
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # a body that nobody reads must not be taken for the next request
+            self.close_connection = True  # an unread body must not be parsed as the next request
         try:
             url = urlsplit(self.path)
             query = parse_qs(url.query, keep_blank_values=True, max_num_fields=1000)
         except ValueError:
-            self._send(_text(HTTPStatus.BAD_REQUEST, "this is no address\n"), extra, with_body=with_body)
+            self._send(_text(HTTPStatus.BAD_REQUEST, "invalid URL\n"), extra, with_body=with_body)
             return
         if not self._is_own_host():
-            answer = _text(HTTPStatus.MISDIRECTED_REQUEST, "this server does not answer under that name\n")
+            response = _text(HTTPStatus.MISDIRECTED_REQUEST, "this server does not serve that host name\n")
         elif not self._has_token(query, extra):
-            answer = _text(HTTPStatus.UNAUTHORIZED, "a token is needed: ?token=…\n")
+            response = _text(HTTPStatus.UNAUTHORIZED, "a token is required: add ?token=…\n")
         else:
-            answer = self._answer(url.path, query)
-        self._send(answer, extra, with_body=with_body)
+            response = self._respond(url.path, query)
+        self._send(response, extra, with_body=with_body)
 
-    def _send(self, answer: Answer, extra: dict[str, str], *, with_body: bool) -> None:
-        self.send_response(answer.status)
+    def _send(self, response: Response, extra: dict[str, str], *, with_body: bool) -> None:
+        self.send_response(response.status)
         for name, value in {**HEADERS, **extra}.items():
             self.send_header(name, value)
-        self.send_header("Content-Type", answer.kind)
-        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Type", response.kind)
+        self.send_header("Content-Length", str(len(response.body)))
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
         if with_body:
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses: methods other than GET and HEAD, and requests that are none."""
+        """Respond to what the base class refuses: other methods and malformed requests."""
         self.close_connection = True
         if code == HTTPStatus.NOT_IMPLEMENTED:
-            answer = _text(HTTPStatus.METHOD_NOT_ALLOWED, "this server only reads: GET and HEAD\n")
-            self._send(answer, {"Allow": "GET, HEAD"}, with_body=True)
+            response = _text(HTTPStatus.METHOD_NOT_ALLOWED, "this server only reads: GET and HEAD\n")
+            self._send(response, {"Allow": "GET, HEAD"}, with_body=True)
         else:
-            self._send(_text(HTTPStatus(code), "this is no request\n"), {}, with_body=True)
+            self._send(_text(HTTPStatus(code), "malformed request\n"), {}, with_body=True)
 
     def _is_own_host(self) -> bool:
-        """A page of another site that resolves to this machine asks under its own name; it gets nothing."""
+        """Whether the request names this server; a page of another site uses its own host name."""
         if not self.server.is_local:
             return True  # who reaches it from elsewhere has the token
         try:
@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
         return host is not None and is_loopback(host)
 
     def _has_token(self, query: dict[str, list[str]], extra: dict[str, str]) -> bool:
-        """By the address, which also sets a cookie; by that cookie; or by ``Authorization: Bearer``."""
+        """Check the token in the URL, which also sets a cookie, in that cookie, or in ``Authorization: Bearer``."""
         wanted = self.server.token
         asked = query.pop("token", None)
         if not wanted:
@@ -188,19 +188,19 @@ class Handler(BaseHTTPRequestHandler):
                 return unquote(value)
         return None
 
-    def _answer(self, path: str, query: dict[str, list[str]]) -> Answer:
+    def _respond(self, path: str, query: dict[str, list[str]]) -> Response:
         if path in FILES:
             name, kind = FILES[path]
-            return Answer(HTTPStatus.OK, kind, (files("duramen.watch") / "page" / name).read_bytes())
+            return Response(HTTPStatus.OK, kind, (files("duramen.watch") / "page" / name).read_bytes())
         watch = self.server.watch
         asked = {name: values[-1] for name, values in query.items()}
         if path == "/api/check" and self.headers.get("X-Duramen") != "page":
             asked.pop("start", None)  # only the page itself can start one: it costs the disk's time
         try:
             if path == "/metrics":
-                return Answer(HTTPStatus.OK, CONTENT_TYPE, api.exposition(watch, query.get("log", [])).encode())
+                return Response(HTTPStatus.OK, CONTENT_TYPE, api.exposition(watch, query.get("log", [])).encode())
             if path not in api.ACTIONS:
-                return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
+                return _json(HTTPStatus.NOT_FOUND, {"error": "no such page"})
             return _json(HTTPStatus.OK, api.ACTIONS[path](watch, asked))
         except UsageError as error:
             return _json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
@@ -208,9 +208,9 @@ class Handler(BaseHTTPRequestHandler):
             return _json(HTTPStatus.CONFLICT, {"error": str(error)})
 
 
-def _text(status: HTTPStatus, text: str) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", text.encode())
+def _text(status: HTTPStatus, text: str) -> Response:
+    return Response(status, "text/plain; charset=utf-8", text.encode())
 
 
-def _json(status: HTTPStatus, tree: Any) -> Answer:
-    return Answer(status, "application/json; charset=utf-8", json.dumps(tree).encode())
+def _json(status: HTTPStatus, tree: Any) -> Response:
+    return Response(status, "application/json; charset=utf-8", json.dumps(tree).encode())

@@ -1,52 +1,73 @@
-"""Carrying out a plan: copies first, then changes, and a way back from every point in between.
+"""Execute the plan of a repair: copies first, then changes; every state in between can be rolled back.
 
-Everything that will change is copied into ``.duramen/quarantine/repair-N/`` and synced, then the journal is written:
-only now does the first file change. A new file is written there, too, and takes the place of the old one by its name,
-so each file of the log is the old one or the new one at every moment. If the process dies on the way, the journal says
-so; the next repair or undo puts everything back first. Whoever calls holds the writer's lock.
+1. Copy everything that will change into ``.duramen/quarantine/repair-N/``, and sync.
+2. Write the journal. Only now does the first file change.
+3. Rename the files that change names to temporary ones, all of them before the first gets its new name, so that a plan
+   may permute names. If a name is taken, the repair stops; no file is ever renamed over another.
+4. Write new files in the quarantine, then rename them.
+5. ``confirm`` compares the result with the plan, and raises if it differs.
 
-Between two files, and between two pieces of a long one, ``check`` is called. It may raise to have everything taken
-back, which `take_back` does: it leaves the log and the journal as they were before.
+After a crash the journal tells the next repair or undo to restore everything first. The caller holds the writer's lock.
+``check`` is called between two files and between two pieces of a long one; it may raise. After an error `rollback`
+restores everything, and checks that every file is as it was.
 """
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from duramen import kernel
-from duramen.disk import Disk
-from duramen.disk.base import Buffer, Kind, write_all
-from duramen.errors import CorruptionError
-from duramen.formats import Format, make
-from duramen.formats.base import Cursor, Role, SegmentSummary
-from duramen.kernel.layout import Stop
-from duramen.log.directory import list_log
-from duramen.log.evidence import Evidence, as_described
-from duramen.log.journal import Entry, Journal, State, Was, read_journal, remove_journal, write_journal
-from duramen.log.losses import NAME as LOSSES
-from duramen.log.losses import KnownLoss, encode_losses, read_losses
-from duramen.log.recovery import UNSYNCED_BYTES
-from duramen.log.repair.plan import Action, Piece, Plan, Step
-from duramen.log.repair.restore import put_back, remove_copies
-from duramen.log.sidecar import DIRECTORY, Config, Sealed, Sidecar, Watermark, read_config
+from duramen.disk import Buffer, Disk, Kind, pieces, write_all
+from duramen.errors import CorruptionError, StorageError
+from duramen.formats import Format, Role, ScanPosition, make
+from duramen.kernel import Stop
+from duramen.log.recover import UNSYNCED_BYTES
+from duramen.log.repair.plan import Plan, RepairAction, RepairPiece, RepairStep
+from duramen.log.repair.restore import cut_file, put_back, remove_copies, temporary_of
+from duramen.log.segments import SUBDIRECTORIES, list_log, manifest_files, readable_config
+from duramen.log.verify import SidecarEvidence
+from duramen.sidecar import (
+    CONFIG_NAME,
+    DIRECTORY,
+    QUARANTINE_NAME,
+    SEALED_NAME,
+    WATERMARK_NAME,
+    Config,
+    FileBefore,
+    KnownLoss,
+    RepairEntry,
+    RepairJournal,
+    RepairStage,
+    RepairState,
+    Sealed,
+    Sidecar,
+    Watermark,
+    encode_known_losses,
+    read_known_losses,
+    read_repair_journal,
+    remove_repair_journal,
+    write_repair_journal,
+)
+from duramen.sidecar import LOSSES_PATH as LOSSES
 
 COPY_BYTES = 8 << 20
-SIDECAR_FILES = (*(posixpath.join(DIRECTORY, name) for name in ("log.json", "sealed.jsonl", "watermark")), LOSSES)
+SIDECAR_FILES = (*(posixpath.join(DIRECTORY, name) for name in (CONFIG_NAME, SEALED_NAME, WATERMARK_NAME)), LOSSES)
 _NEW = "new"
-_FIRST = (Action.ASIDE, Action.RENAME, Action.CUT, Action.REWRITE, Action.CREATE)
+_FIRST = (RepairAction.ASIDE, RepairAction.RENAME, RepairAction.CUT, RepairAction.REWRITE, RepairAction.CREATE)
 
 
-def in_order(steps: Iterable[Step]) -> list[Step]:
-    """Files go before others take their names; what is derived comes last."""
-    order = {action: number for number, action in enumerate((*_FIRST, *(a for a in Action if a not in _FIRST)))}
+def in_order(steps: Iterable[RepairStep]) -> list[RepairStep]:
+    """Return the steps in the order of execution: names are freed before others take them, derived files come last."""
+    order = {action: number for number, action in enumerate((*_FIRST, *(a for a in RepairAction if a not in _FIRST)))}
     return sorted(steps, key=lambda step: order[step.action])
 
 
 class Application:
-    """A plan that is being carried out. Where `run` raises, `take_back` is due."""
+    """The execution of a plan. If `run` raises, call `rollback`."""
 
     def __init__(
         self,
@@ -58,63 +79,125 @@ class Application:
         *,
         made: bool,
         check: Callable[[], None],
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         self._check = check
+        self._confirm = confirm
         self._disk = disk
         self._root = root
         self._fmt = fmt
         self._sidecar = sidecar
         self._plan = plan
-        self._evidence = Evidence(disk, root, fmt)
-        self._before = before = read_journal(disk, root)
+        self._evidence = SidecarEvidence(disk, root, fmt)
+        self._before = before = read_repair_journal(disk, root)
         number = before.number + 1 if before is not None else 1
-        directory = posixpath.join(DIRECTORY, "quarantine", f"repair-{number}")
-        self._journal = Journal(State.ACTING, number, directory, int(time.time() * 1000), made=made)
+        directory = posixpath.join(DIRECTORY, QUARANTINE_NAME, f"repair-{number}")
+        self._journal = RepairJournal(
+            RepairState.ACTING,
+            number,
+            directory,
+            int(time.time() * 1000),
+            made=made,
+            stage=RepairStage.OUT,
+            format=fmt.name,
+        )
         self._saved: dict[str, str] = {}
-        """Where the copy of each whole file is."""
+        """The copy of each whole file, by path."""
+        self._made: set[str] = set()
+        """Paths at which a file was created, or may have been."""
+        self._inventory: dict[str, tuple[int, int]] = {}
+        """Size and CRC-32C of the files before the repair."""
 
-    def run(self) -> Journal:
+    def run(self) -> RepairJournal:
+        self._refuse_taken_names()
         self._save()
-        write_journal(self._disk, self._root, self._journal)
+        self._inventory = self._look_around()
+        write_repair_journal(self._disk, self._root, self._journal)
+        self._move_out()
         for step in in_order(self._plan.steps):
             self._check()
             self._act(step)
+        self._confirm()
         self._journal.after = dict(self._look())
-        self._journal.state = State.DONE
-        write_journal(self._disk, self._root, self._journal)
+        self._journal.state = RepairState.DONE
+        write_repair_journal(self._disk, self._root, self._journal)
         return self._journal
 
-    def take_back(self) -> bool:
-        """As if it had never begun: the log's files, and the journal of the repair before this one. False where there
-        was nothing to take back, as nothing had changed yet or all is done."""
-        journal = read_journal(self._disk, self._root)
+    def rollback(self) -> bool:
+        """Restore the log's files and the journal of the repair before this one. Returns False if there was nothing to
+        restore: nothing had changed yet, or the repair is done. Raises if a file is not as it was."""
+        journal = read_repair_journal(self._disk, self._root)
         is_own = journal is not None and journal.number == self._journal.number
         if journal is not None and is_own:
-            if journal.state == State.DONE:
+            if journal.state == RepairState.DONE:
                 return False
-            put_back(self._disk, self._root, journal)
+            put_back(self._disk, self._root, journal, self._made)
+            self._refuse_differences(journal)
             if self._before is not None:
-                write_journal(self._disk, self._root, self._before)
+                write_repair_journal(self._disk, self._root, self._before)
             else:
-                remove_journal(self._disk, self._root)
+                remove_repair_journal(self._disk, self._root)
         remove_copies(self._disk, self._full(self._journal.directory))
         return is_own
 
-    def _act(self, step: Step) -> None:
+    def _refuse_differences(self, journal: RepairJournal) -> None:
+        """Raise if a file is not as it was; the journal and the copies then stay."""
+        now = self._look_around()
+        differing = sorted(path for path in {**now, **self._inventory} if now.get(path) != self._inventory.get(path))
+        if differing:
+            journal.state = RepairState.ACTING
+            write_repair_journal(self._disk, self._root, journal)
+            raise CorruptionError(
+                f"these files differ from before the repair: {', '.join(differing[:5])}", path=self._root
+            )
+
+    def _look_around(self) -> dict[str, tuple[int, int]]:
+        """Return every file of the log with its size, and the CRC-32C of those that the repair changes."""
+        touched = {path for entry in self._journal.entries for path in (entry.path, entry.target)}
+        listed = [(name, size) for name, size in self._disk.list(self._root, SUBDIRECTORIES)]
+        listed += [(name, 0) for name in SIDECAR_FILES if self._disk.kind(self._full(name)) == Kind.FILE]
+        return {
+            name: (size, kernel.crc32c(self._disk.map(self._full(name)).data) if name in touched else 0)
+            for name, size in listed
+        }
+
+    # --- names
+
+    def _refuse_taken_names(self) -> None:
+        """Raise, before anything changes, if a new name belongs to a file that stays."""
+        leaving = {step.path for step in self._plan.steps if step.action in (RepairAction.RENAME, RepairAction.ASIDE)}
+        for step in self._plan.steps:
+            target = step.target if step.action == RepairAction.RENAME else None
+            if target is not None and target not in leaving and self._disk.kind(self._full(target)) != Kind.MISSING:
+                raise _taken(self._full(target), step.path)
+
+    def _move_out(self) -> None:
+        """Rename every file that changes its name to a temporary one."""
+        moved = [entry for entry in self._journal.entries if entry.was == FileBefore.NAMED]
+        for entry in moved:
+            self._check()
+            self._disk.rename_new(self._full(entry.path), self._full(entry.temporary))
+        for directory in sorted({posixpath.dirname(self._full(entry.path)) for entry in moved}):
+            self._disk.sync_directory(directory)
+        self._journal.stage = RepairStage.IN
+        write_repair_journal(self._disk, self._root, self._journal)
+
+    def _act(self, step: RepairStep) -> None:
         match step.action:
-            case Action.ASIDE:
+            case RepairAction.ASIDE:
                 self._set_aside(step)
-            case Action.RENAME:
+            case RepairAction.RENAME:
                 self._rename(step)
-            case Action.CUT:
-                self._cut(step)
-            case Action.REWRITE | Action.CREATE:
+            case RepairAction.CUT:
+                assert step.position is not None
+                cut_file(self._disk, self._full(step.path), step.position)
+            case RepairAction.REWRITE | RepairAction.CREATE:
                 self._put(step.path, (self._bytes_of(piece) for piece in step.pieces))
-            case Action.INDEX:
+            case RepairAction.INDEX:
                 self._rebuild_index(step)
-            case Action.MANIFEST:
+            case RepairAction.MANIFEST:
                 self._rebuild_manifest()
-            case Action.SIDECAR:
+            case RepairAction.SIDECAR:
                 self._rebuild_sidecar()
 
     def _full(self, path: str) -> str:
@@ -129,34 +212,43 @@ class Application:
             if self._disk.kind(path) == Kind.MISSING:
                 self._disk.make_directory(path)
             self._disk.sync_directory(posixpath.dirname(path))
-        for step in self._plan.steps:
+        for step in in_order(self._plan.steps):
             for path in self._touched(step):
                 if path not in {entry.path for entry in self._journal.entries}:
                     self._check()
                     self._journal.entries.append(self._entry(step, path))
+        self._journal.entries += self._made_in_place_of_moved()
         self._disk.sync_directory(directory)
 
-    def _touched(self, step: Step) -> list[str]:
-        if step.action == Action.INDEX:
+    def _made_in_place_of_moved(self) -> list[RepairEntry]:
+        """Return entries for new files under names that other files leave."""
+        moved = {entry.path for entry in self._journal.entries if entry.was == FileBefore.NAMED}
+        made = {step.path for step in self._plan.steps if step.action in (RepairAction.REWRITE, RepairAction.CREATE)}
+        return [RepairEntry(path, FileBefore.ABSENT) for path in sorted(moved & made)]
+
+    def _touched(self, step: RepairStep) -> list[str]:
+        if step.action == RepairAction.INDEX:
             assert step.base is not None
             return [self._fmt.path_of(role, step.base) for role in self._fmt.index_builder(step.base, 0).headers()]
-        return list(SIDECAR_FILES) if step.action == Action.SIDECAR else [step.path]
+        return list(SIDECAR_FILES) if step.action == RepairAction.SIDECAR else [step.path]
 
-    def _entry(self, step: Step, path: str) -> Entry:
+    def _entry(self, step: RepairStep, path: str) -> RepairEntry:
         full = self._full(path)
         if self._disk.kind(full) != Kind.FILE:
-            return Entry(path, Was.ABSENT)
+            return RepairEntry(path, FileBefore.ABSENT)
         size = self._disk.size(full)
-        if step.action == Action.RENAME:
-            return Entry(path, Was.NAMED, size, target=step.target or "")
-        position = step.position if step.action == Action.CUT and step.position is not None else 0
+        if step.action == RepairAction.RENAME:
+            crc = kernel.crc32c(self._disk.map(full).data)
+            temporary = f"{path}.repair-{self._journal.number}"
+            return RepairEntry(path, FileBefore.NAMED, size, target=step.target or "", crc32c=crc, temporary=temporary)
+        position = step.position if step.action == RepairAction.CUT and step.position is not None else 0
         saved = self._copy_name(path)
         data = self._disk.map(full).data[position:]
         self._write_new(saved, [data])
-        if step.action == Action.CUT:
-            return Entry(path, Was.TAIL, size, saved, position, crc32c=kernel.crc32c(data))
+        if step.action == RepairAction.CUT:
+            return RepairEntry(path, FileBefore.TAIL, size, saved, position, crc32c=kernel.crc32c(data))
         self._saved[path] = saved
-        return Entry(path, Was.FILE, size, saved, crc32c=kernel.crc32c(data))
+        return RepairEntry(path, FileBefore.FILE, size, saved, crc32c=kernel.crc32c(data))
 
     def _copy_name(self, path: str) -> str:
         name, number = path.replace("/", "_"), 0
@@ -166,7 +258,7 @@ class Application:
         return found
 
     def _write_new(self, path: str, parts: Iterable[Buffer]) -> None:
-        """A new file, synced; what a repair that died before it changed anything may have left there goes."""
+        """Create and sync a new file, in place of a stale one of a repair that died before it changed anything."""
         full = self._full(path)
         if self._disk.kind(full) != Kind.MISSING:
             self._disk.remove(full)
@@ -175,10 +267,10 @@ class Application:
             position = 0
             for part in parts:
                 view = memoryview(part).cast("B") if len(part) else memoryview(b"")
-                for start in range(0, len(view), COPY_BYTES):
+                for piece in pieces(view, COPY_BYTES):
                     self._check()
-                    write_all(file, position, view[start : start + COPY_BYTES])
-                    position += len(view[start : start + COPY_BYTES])
+                    write_all(file, position, piece)
+                    position += len(piece)
             file.sync()
         finally:
             file.close()
@@ -186,44 +278,50 @@ class Application:
     # --- changes
 
     def _put(self, path: str, parts: Iterable[Buffer]) -> None:
-        """Give a file new contents, in one moment."""
+        """Replace the contents of a file atomically."""
         new, full = posixpath.join(self._journal.directory, _NEW), self._full(path)
         self._write_new(new, parts)
         directory = posixpath.dirname(full)
         if self._disk.kind(directory) == Kind.MISSING:
             self._disk.make_directory(directory)
             self._disk.sync_directory(posixpath.dirname(directory))
-        self._disk.replace(self._full(new), full)
+        if (path in self._saved or path in self._made) and self._disk.kind(full) == Kind.FILE:
+            self._disk.replace(self._full(new), full)  # the original is in the quarantine
+        else:
+            self._name(new, path)
         self._disk.sync_directory(directory)
 
-    def _bytes_of(self, piece: Piece) -> Buffer:
+    def _name(self, path: str, target: str) -> None:
+        """Rename a file to a name that no other file has."""
+        self._made.add(target)
+        try:
+            self._disk.rename_new(self._full(path), self._full(target))
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            self._made.discard(target)
+            raise _taken(self._full(target), path) from error
+
+    def _bytes_of(self, piece: RepairPiece) -> Buffer:
         if not piece.path:
             return piece.data
         source = self._saved.get(piece.path, piece.path)
         return self._disk.map(self._full(source)).data[piece.start : piece.end]
 
-    def _set_aside(self, step: Step) -> None:
+    def _set_aside(self, step: RepairStep) -> None:
         self._disk.remove(self._full(step.path))
         self._disk.sync_directory(posixpath.dirname(self._full(step.path)))
 
-    def _rename(self, step: Step) -> None:
+    def _rename(self, step: RepairStep) -> None:
         assert step.target is not None
-        self._disk.replace(self._full(step.path), self._full(step.target))
+        (entry,) = (e for e in self._journal.entries if e.path == step.path and e.was == FileBefore.NAMED)
+        self._name(temporary_of(entry), step.target)
         for path in {posixpath.dirname(self._full(step.path)), posixpath.dirname(self._full(step.target))}:
             self._disk.sync_directory(path)
 
-    def _cut(self, step: Step) -> None:
-        assert step.position is not None
-        file = self._disk.open(self._full(step.path))
-        try:
-            file.truncate(step.position)
-            file.sync()
-        finally:
-            file.close()
+    # --- derived files
 
-    # --- what is derived
-
-    def _rebuild_index(self, step: Step) -> None:
+    def _rebuild_index(self, step: RepairStep) -> None:
         assert step.base is not None
         data = self._disk.map(self._full(self._fmt.segment_path(step.base))).data
         fmt = self._evidence.described
@@ -244,20 +342,18 @@ class Application:
         mark = self._watermark(fmt)
         if mark is not None:
             self._sidecar.mark(mark, durable=True)
-        known = read_losses(self._disk, self._root)
+        known = read_known_losses(self._disk, self._root)
         known += [KnownLoss(loss.first, loss.last, loss.why, self._journal.directory) for loss in self._plan.losses]
         if known:
-            self._put(LOSSES, [encode_losses(known)])
+            self._put(LOSSES, [encode_known_losses(known)])
 
     def _config(self) -> Config:
-        options: dict[str, Any] = dict(self._fmt.options)
-        if self._plan.lost_slots:
-            options["lost_slots"] = self._plan.lost_slots
-        held = _readable_config(self._disk, self._root)
+        options: dict[str, Any] = {**self._fmt.options, **self._plan.options}
+        held = readable_config(self._disk, self._root)
         return Config(self._fmt.name, options, held.created_ms if held is not None else self._journal.when_ms)
 
     def _digests(self, fmt: Format) -> Iterable[Sealed]:
-        """Of every segment but the last; what is known of those that did not change stays as it is."""
+        """Yield the entries of every segment but the last; those of unchanged segments stay."""
         changed = {step.target or step.path for step in self._plan.steps}
         doubted = {
             finding.path for finding in self._plan.findings if finding.code in ("digest-mismatch", "sealed-size")
@@ -274,7 +370,7 @@ class Application:
                 yield Sealed(base, last, len(data), kernel.crc32(data), kernel.crc32c(data))
 
     def _watermark(self, fmt: Format) -> Watermark | None:
-        """The end of the last segment, as it is now."""
+        """Return the watermark at the end of the last segment."""
         if not self._plan.segments:
             return None
         base = self._plan.segments[-1][0]
@@ -282,7 +378,7 @@ class Application:
         try:
             segment = fmt.open_segment(data, base)
         except CorruptionError:
-            return None  # it was refused, and is as it was
+            return None  # the plan refused to change it
         cursor = segment.start
         while True:
             self._check()
@@ -291,28 +387,31 @@ class Application:
             if rows.stop != Stop.LIMIT:
                 break
         following = max(cursor.previous_offset + 1, base)
-        crc = 0 if segment.record_checksum else kernel.crc32c(data[: cursor.position])
+        crc = kernel.crc32c(data[: cursor.position])
         return Watermark(
-            base, cursor.position, following, cursor.position, following, UNSYNCED_BYTES, crc, crc, is_open=False
-        )
+            base, cursor.position, following, cursor.position, following, UNSYNCED_BYTES, crc, crc,
+            is_open=False, has_digest=True,
+        )  # fmt: skip
 
     def _look(self) -> Iterable[tuple[str, list[int]]]:
-        return log_files(self._disk, self._root, self._fmt, {entry.path for entry in self._journal.entries})
+        touched = {path for entry in self._journal.entries for path in (entry.path, entry.target)}
+        return log_files(self._disk, self._root, self._fmt, touched)
 
 
-def _readable_config(disk: Disk, root: str) -> Config | None:
-    """What the sidecar says about the log; None where it cannot be read, and is made anew."""
-    try:
-        return read_config(disk, root)
-    except CorruptionError:
-        return None
+def _taken(path: str, source: str) -> StorageError:
+    error = StorageError(
+        f"another file has the new name of {posixpath.basename(source)}", path=path,
+        hint="move that file away, then plan again",
+    )  # fmt: skip
+    error.errno = errno.EEXIST
+    return error
 
 
 def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]:
-    """The derived files of a segment, made from its records."""
+    """Build the derived files of a segment from its records."""
     segment = fmt.open_segment(data, base)
     builder = fmt.index_builder(base, segment.created_ms)
-    cursor: Cursor = segment.start
+    cursor: ScanPosition = segment.start
     while True:
         rows = segment.scan(cursor)
         builder.add(rows)
@@ -321,22 +420,8 @@ def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]
             return builder.build()
 
 
-def manifest_files(disk: Disk, root: str, fmt: Format, segments: Iterable[tuple[int, int]]) -> Mapping[str, bytes]:
-    """The files that describe the whole log, as it is now, with the settings of the ones that are there."""
-    facts = Evidence(disk, root, fmt).manifest
-    config = _readable_config(disk, root)
-    created_ms = int(facts.get("created_ts_ms", config.created_ms if config is not None else 0))
-    summaries = []
-    for base, last in segments:
-        index = posixpath.join(root, fmt.path_of(Role.INDEX, base))
-        index_bytes = disk.size(index) if disk.kind(index) == Kind.FILE else 0
-        size = disk.size(posixpath.join(root, fmt.segment_path(base)))
-        summaries.append(SegmentSummary(base, last, size, index_bytes))
-    return as_described(fmt, facts).log_files(summaries, created_ms)
-
-
 def log_files(disk: Disk, root: str, fmt: Format, exactly: Iterable[str]) -> Iterable[tuple[str, list[int]]]:
-    """The files of a log with their sizes, and of some of them the CRC-32C."""
+    """Yield the files of a log with their sizes, and the CRC-32C of those in ``exactly``."""
     exact = set(exactly)
     listed = list_log(disk, root, fmt)
     files = [file for files in listed.segments for file in (files.segment, *files.derived.values())]

@@ -1,10 +1,10 @@
-"""In which order the runs of a damaged segment belong, as `salvage` found them.
+"""Put the runs of a damaged segment, which `salvage` found, in the order of their offsets.
 
-Offsets rise in a file, so the longest rising chain of runs is what was written; a run beside it is a block that was
-moved, if it fits into a hole of the chain, or else a copy or a lie.
+Offsets ascend in a file, so the ascending chain of runs with the most records is what was written. A run outside the
+chain is a block that was moved, if it fits into a hole of the chain; otherwise it is a copy, or its offset is wrong.
 
-An offset that no checksum covers is put right where exactly one fits: the record touches those on both sides, which
-leave room for it and nothing else, no other record has that offset, and it is no copy of another. Anything less could
+An offset that no checksum covers is corrected only if exactly one fits: the record is adjacent to those on both sides,
+which leave room for it and nothing else, no other record has that offset, and it is not a copy. Anything less could
 give a payload an offset that it never had. Reads only.
 """
 
@@ -16,19 +16,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from duramen.formats.base import Cursor, Segment
-from duramen.kernel.layout import Stop
-from duramen.log.repair.salvage import Bad, Hole, Patch, Run, Salvaged, records_of
+from duramen.formats import ScanPosition, Segment
+from duramen.kernel import Stop
+from duramen.log.repair.salvage import Bad, Hole, Patch, Salvaged, SalvagedRun, records_of
 
 
 def put_in_order(
     segment: Segment, found: Salvaged, low: int, high: int | None, acknowledged: int | None = None
 ) -> Salvaged:
-    """The runs that belong together, by offset. ``low`` and ``high`` bound the offsets of the segment; ``high`` is None
-    where nothing says how far it may go. ``acknowledged`` is the offset behind the last one that was promised, where
-    that is known."""
+    """Return the runs that belong together, by offset. ``low`` and ``high`` bound the offsets of the segment; ``high``
+    is None without a bound. ``acknowledged`` is the offset after the last acknowledged one, if known."""
     result = Salvaged([], list(found.bad), [], found.end, found.ended_badly, found.version_at)
-    every = _with_offsets_put_right(segment, found, low, high, acknowledged)
+    every = _with_corrected_offsets(segment, found, low, high, acknowledged)
     runs, beside = [], []
     for run in every:
         inside = _clip(segment, run, low, high, result)
@@ -49,11 +48,11 @@ def put_in_order(
     return result
 
 
-def _with_offsets_put_right(
+def _with_corrected_offsets(
     segment: Segment, found: Salvaged, low: int, high: int | None, acknowledged: int | None
-) -> list[Run]:
-    """A record alone whose offset fits neither before nor behind it, between two that leave room for exactly it: its
-    offset is wrong, if no checksum covers it."""
+) -> list[SalvagedRun]:
+    """Correct the offset of a single record between two runs that leave room for exactly one other offset, if no
+    checksum covers it."""
     runs = list(found.runs)
     for number, run in enumerate(runs):
         below = runs[number - 1] if number else None
@@ -69,16 +68,17 @@ def _with_offsets_put_right(
     return runs
 
 
-def _touches(segment: Segment, run: Run, below: Run | None, above: Run | None, end: int) -> bool:
-    """Whether nothing lies between the run and those beside it. Bytes that are no record may be the one that the room
-    between their offsets is for."""
+def _touches(
+    segment: Segment, run: SalvagedRun, below: SalvagedRun | None, above: SalvagedRun | None, end: int
+) -> bool:
+    """Whether the run is adjacent to its neighbours. Bytes between them may be the record that is missing."""
     start = segment.start.position if below is None else below.end
     return run.start == start and run.end == (end if above is None else above.start)
 
 
-def _with_offset(segment: Segment, run: Run, first: int, every: list[Run]) -> Run | None:
-    """A record with the offset ``first`` instead of its own, unless it is no more than a copy of another record, or
-    another one has that offset."""
+def _with_offset(segment: Segment, run: SalvagedRun, first: int, every: list[SalvagedRun]) -> SalvagedRun | None:
+    """Return the record with the offset ``first``; None if it is a copy of another record, or another one has that
+    offset."""
     patch = segment.at_offset(run.start, first)
     if run.rows != 1 or patch is None:
         return None
@@ -94,20 +94,20 @@ def _with_offset(segment: Segment, run: Run, first: int, every: list[Run]) -> Ru
             return None
     position, data = patch
     more = [held for held in run.patches if not position <= held.position < position + len(data)]
-    note = f"offset {first}: its offset, which said {run.first}, is put right (byte {position})"
+    note = f"offset {first}: its offset, which was {run.first}, is corrected (byte {position})"
     if more:
         where = ", ".join(f"byte {held.position}" for held in (*more, Patch(*patch)))
-        note = f"offset {first}: its offset, which said {run.first}, and a flipped bit are put right ({where})"
+        note = f"offset {first}: its offset, which was {run.first}, and a flipped bit are corrected ({where})"
     return replace(run, first=first, last=last, patches=(*more, Patch(*patch)), notes=(note,))
 
 
-def _clip(segment: Segment, run: Run, low: int, high: int | None, result: Salvaged) -> Run | None:
-    """The part of a run within the bounds; what lies outside is bad."""
+def _clip(segment: Segment, run: SalvagedRun, low: int, high: int | None, result: Salvaged) -> SalvagedRun | None:
+    """Return the part of a run within the bounds; the rest is added to ``result.bad``."""
     if low <= run.first and (high is None or run.last <= high):
         return run
     if run.patches or run.last < low or (high is not None and run.first > high):
         return None
-    cursor, kept = Cursor(run.start, run.first - 1), None
+    cursor, kept = ScanPosition(run.start, run.first - 1), None
     while cursor.position < run.end:
         rows = segment.scan(cursor, verify=False)
         firsts, lasts = rows.columns.first_offsets, rows.columns.last_offsets
@@ -115,7 +115,7 @@ def _clip(segment: Segment, run: Run, low: int, high: int | None, result: Salvag
         fits = np.flatnonzero((firsts >= low) & (lasts <= (2**63 - 1 if high is None else high)) & (ends <= run.end))
         if len(fits):
             begin, stop = int(fits[0]), int(fits[-1]) + 1
-            part = Run(
+            part = SalvagedRun(
                 int(rows.columns.position[begin]), int(ends[stop - 1]), int(firsts[begin]), int(lasts[stop - 1]),
                 records_of(rows, begin, stop), stop - begin,
             )  # fmt: skip
@@ -127,16 +127,22 @@ def _clip(segment: Segment, run: Run, low: int, high: int | None, result: Salvag
             break
     if kept is None:
         return None
-    for start, end, side in ((run.start, kept.start, "before"), (kept.end, run.end, "behind")):
+    for start, end, side in ((run.start, kept.start, "before"), (kept.end, run.end, "after")):
         if start < end:
             result.bad.append(Bad(start, end, f"records whose offsets belong to the segment {side} this one"))
     return kept
 
 
 def _place(
-    segment: Segment, run: Run, kept: list[Run], every: list[Run], result: Salvaged, low: int, high: int | None
+    segment: Segment,
+    run: SalvagedRun,
+    kept: list[SalvagedRun],
+    every: list[SalvagedRun],
+    result: Salvaged,
+    low: int,
+    high: int | None,
 ) -> None:
-    """A run that is not where its offset says: put it into the hole that it lies in or that it names, or give it up."""
+    """Place a run outside the chain: into the hole where it lies, or the hole of its offset, or give it up."""
     below = max((other for other in kept if other.end <= run.start), key=lambda other: other.end, default=None)
     above = min((other for other in kept if other.start >= run.end), key=lambda other: other.start, default=None)
     first = below.last + 1 if below is not None else low
@@ -159,10 +165,16 @@ def _place(
 
 
 def _place_parts(
-    segment: Segment, run: Run, overlapping: list[Run], kept: list[Run], every: list[Run], result: Salvaged, low: int,
+    segment: Segment,
+    run: SalvagedRun,
+    overlapping: list[SalvagedRun],
+    kept: list[SalvagedRun],
+    every: list[SalvagedRun],
+    result: Salvaged,
+    low: int,
     high: int | None,
-) -> None:  # fmt: skip
-    """Place the records of a run that no other one holds; the others are copies."""
+) -> None:
+    """Place the records of a run that no other run holds; the rest are copies."""
     at = run.start
     first = run.first
     for other in [*sorted(overlapping, key=lambda other: other.first), None]:
@@ -180,7 +192,7 @@ def _place_parts(
         result.bad.append(Bad(at, run.end, _reason(segment, rest, overlapping)))
 
 
-def _reason(segment: Segment, run: Run, overlapping: list[Run]) -> str:
+def _reason(segment: Segment, run: SalvagedRun, overlapping: list[SalvagedRun]) -> str:
     if not overlapping:
         return _does_not_fit(run)
     raw = bytes(segment.buf[run.start : run.end])
@@ -189,16 +201,16 @@ def _reason(segment: Segment, run: Run, overlapping: list[Run]) -> str:
     return f"another record with {_offsets(run)}"
 
 
-def _does_not_fit(run: Run) -> str:
+def _does_not_fit(run: SalvagedRun) -> str:
     return f"{_offsets(run)} {'does' if run.span == 1 else 'do'} not fit here"
 
 
-def _offsets(run: Run) -> str:
+def _offsets(run: SalvagedRun) -> str:
     return f"offset {run.first}" if run.span == 1 else f"offsets {run.first} to {run.last}"
 
 
-def _longest_chain(runs: list[Run]) -> list[Run]:
-    """The runs, in the order of the file, whose offsets rise and which hold the most records."""
+def _longest_chain(runs: list[SalvagedRun]) -> list[SalvagedRun]:
+    """Return the ascending chain of runs, in file order, that holds the most records."""
     if all(before.last < after.first for before, after in pairwise(runs)):
         return list(runs)
     firsts = np.array([run.first for run in runs])
@@ -208,9 +220,9 @@ def _longest_chain(runs: list[Run]) -> list[Run]:
     for row in range(1, len(runs)):
         fits = np.flatnonzero(lasts[:row] < firsts[row])
         if len(fits):
-            behind = int(fits[int(best[fits].argmax())])
-            best[row] += best[behind]
-            previous[row] = behind
+            before = int(fits[int(best[fits].argmax())])
+            best[row] += best[before]
+            previous[row] = before
     chain, row = [], int(best.argmax())
     while row >= 0:
         chain.append(runs[row])
@@ -219,7 +231,7 @@ def _longest_chain(runs: list[Run]) -> list[Run]:
 
 
 def _holes(segment: Segment, found: Salvaged, low: int) -> Iterator[Hole]:
-    """The offsets that are lost between records. A gap between two that lie side by side was there before."""
+    """Yield the offsets that are lost between records. A gap between two adjacent records is not a loss."""
     expected, end = low, segment.start.position
     for run in found.runs:
         if run.first > expected and end != run.start:

@@ -1,7 +1,7 @@
-"""What a repair is going to do: steps over whole files, as data. Printable, comparable, made without writing.
+"""The plan of a repair, as data: one step per file, and the offsets that are lost.
 
-A plan says file by file which bytes stay, which go and why, and which offsets are lost. Carrying it out is `apply`'s
-business. Every byte that a step takes away is in the quarantine first.
+A step says which bytes stay, which are removed, and why. `apply` executes the plan; it copies every byte that a step
+removes into the quarantine first.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from duramen.formats.base import Severity
-from duramen.log.report import Finding, Report
+from duramen.formats import Severity
+from duramen.log.verify import Finding, Report
 
 
 class Strategy(StrEnum):
     SALVAGE = "salvage"
-    """Keep every record that is whole, also behind damage."""
+    """Keep every whole record, also after damage."""
     TRUNCATE = "truncate"
     """Cut a segment at its first bad record, as the documents of the formats say."""
 
 
-class Action(StrEnum):
+class RepairAction(StrEnum):
     CUT = "cut"
     REWRITE = "rewrite"
     RENAME = "rename"
@@ -33,16 +33,16 @@ class Action(StrEnum):
     SIDECAR = "rebuild sidecar"
 
 
-class Removed(NamedTuple):
-    """A range of bytes that goes, and why."""
+class RemovedRecords(NamedTuple):
+    """A range of bytes to remove, and why."""
 
     start: int
     end: int
     why: str
 
 
-class Loss(NamedTuple):
-    """Offsets that no record holds any more."""
+class RecordLoss(NamedTuple):
+    """Offsets whose records are lost."""
 
     first: int
     last: int
@@ -53,7 +53,7 @@ class Loss(NamedTuple):
         return self.last - self.first + 1
 
 
-class Piece(NamedTuple):
+class RepairPiece(NamedTuple):
     """A part of a new file: a range of an old one, or new bytes."""
 
     path: str = ""
@@ -67,25 +67,25 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class RepairStep:
     """One change of one file. Paths are relative to the log's directory."""
 
-    action: Action
+    action: RepairAction
     path: str
     why: str
     size_bytes: int = 0
-    """Of the file as it is."""
+    """Size of the file before the step."""
     position: int | None = None
-    """Where it is cut."""
+    """The new size of a file that is cut."""
     target: str | None = None
-    """Its new name."""
-    removed: tuple[Removed, ...] = ()
+    """The new name of a file that is renamed."""
+    removed: tuple[RemovedRecords, ...] = ()
     mended: tuple[str, ...] = ()
     records: int | None = None
-    """How many it holds afterwards."""
-    pieces: tuple[Piece, ...] = ()
+    """Number of records after the step."""
+    pieces: tuple[RepairPiece, ...] = ()
     base: int | None = None
-    """The segment whose derived files are made anew."""
+    """The segment whose derived files are rebuilt."""
 
     def as_dict(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"action": str(self.action), "path": self.path, "why": self.why}
@@ -103,39 +103,48 @@ class Step:
 
 @dataclass
 class Plan:
-    """What `repair` does to a log, or has done. ``steps`` is empty where nothing has to be done."""
+    """What a repair does, or has done. ``steps`` is empty if there is nothing to do."""
 
     path: str
     format: str
     strategy: Strategy
-    steps: list[Step] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
+    steps: list[RepairStep] = field(default_factory=list)
+    losses: list[RecordLoss] = field(default_factory=list)
     """Offsets that this repair gives up."""
     refused: list[str] = field(default_factory=list)
-    """What is damaged and stays as it is, and why."""
+    """What is damaged and not changed, and why."""
     notes: list[str] = field(default_factory=list)
     kept_records: int = 0
     next_offset: int = 0
     """The offset that the next record will get."""
     findings: list[Finding] = field(default_factory=list)
-    """What `verify` says of the log as it is."""
-    lost_slots: str = ""
+    """The findings of `verify` before the repair."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Options of the format that the repair sets."""
     segments: list[tuple[int, int]] = field(default_factory=list)
-    """Base and last offset of every segment that there will be."""
+    """Base and last offset of every segment after the repair."""
+    held: list[tuple[int, int]] | None = None
+    """The ranges of offsets after the repair; None if they cannot be known from the records alone."""
+    unexplained: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of offsets that no file holds: compaction removed them, or they were lost before."""
     applied: bool = False
     quarantine: str | None = None
-    """Where the copies are, once it is applied."""
+    """The directory of the copies, after the plan is applied."""
     report: Report | None = None
-    """What `verify` says afterwards."""
+    """The report of `verify` after the repair."""
+
+    def add(self, action: RepairAction, path: str, why: str, size_bytes: int = 0, base: int | None = None) -> None:
+        """Append a step that needs no more than a reason."""
+        self.steps.append(RepairStep(action, path, why, size_bytes, base=base))
 
     @property
     def lost_records(self) -> int:
-        """How many offsets are given up, at most: some may never have held a record."""
+        """The number of lost offsets; some may never have held a record."""
         return sum(loss.count for loss in self.losses)
 
     @property
     def ok(self) -> bool:
-        """Whether the log is sound: nothing is damaged, or not any more. A torn tail alone is no damage."""
+        """Whether the log is sound, after the repair if it was applied. A torn tail alone is not damage."""
         if self.applied and self.report is not None:
             return self.report.ok
         return not self.refused and all(finding.severity != Severity.DAMAGE for finding in self.findings)
@@ -154,6 +163,7 @@ class Plan:
             "kept_records": self.kept_records,
             "lost_records": self.lost_records,
             "next_offset": self.next_offset,
+            "unexplained": [{"first": first, "last": last} for first, last in self.unexplained],
             "quarantine": self.quarantine,
             "report": None if self.report is None else self.report.as_dict(),
         }
@@ -162,7 +172,7 @@ class Plan:
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """The plan for people."""
+        """Yield the plan as lines of text."""
         for step in self.steps:
             yield f"{step.action} {step.path}: {step.why}"
             yield from (f"  bytes {r.start} to {r.end - 1}: {r.why}" for r in step.removed)

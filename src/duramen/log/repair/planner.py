@@ -1,49 +1,44 @@
-"""From what a log holds to a `Plan`: which records stay, which files change, what is lost. Reads only.
+"""Plan a repair: which records stay, which files change, what is lost. Reads only.
 
-1. Every segment that `verify` has something to say about is walked (`salvage`), its file header put right first.
-2. Segments are sorted by what they hold, not by what they are called: a file under a wrong name gets the right one,
-   if no other has it.
-3. Each segment keeps what belongs between its base and that of the next one (`order`).
-4. Offsets that were promised and are lost at the end are never given out again: the log goes on behind them.
-5. Whatever is derived (indexes, manifest, sidecar) is made anew where it does not fit: see `derived`.
+1. Correct the file header of every segment that `verify` complains about, and walk its records (`salvage`).
+2. Identify segments by their contents, not their names: a file with a wrong name gets the right one, if it is free.
+3. Keep in each segment what belongs between its base and that of the next one (`order`).
+4. Never assign an acknowledged offset again: if such records are lost at the end, the log continues after them.
+5. Rebuild derived files (indexes, manifest, sidecar) that do not fit (`derived`).
 """
 
 from __future__ import annotations
 
 import copy
 import posixpath
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
-from duramen import kernel
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, IncompleteHeaderError, UnknownVersionError
-from duramen.formats import Format
-from duramen.formats.fixed_slot import SlotSegment, parse_slots, print_slots
-from duramen.log.directory import Directory, list_log, refuse_foreign_sidecar, while_files_go
-from duramen.log.ending import Ending
-from duramen.log.evidence import Evidence
-from duramen.log.losses import covered, read_losses
+from duramen.formats import Format, Segment, Severity, SupportsGapFill
 from duramen.log.repair.apply import in_order
+from duramen.log.repair.claims import Ranges, held_by, merged, without
 from duramen.log.repair.derived import DerivedFiles
-from duramen.log.repair.held import Held
 from duramen.log.repair.order import put_in_order
-from duramen.log.repair.plan import Action, Loss, Piece, Plan, Removed, Step, Strategy
+from duramen.log.repair.plan import Plan, RecordLoss, RemovedRecords, RepairAction, RepairPiece, RepairStep, Strategy
 from duramen.log.repair.salvage import Bad, Salvaged, walk
-from duramen.log.repair.slots import bad_slots, filled, mended_slots
-from duramen.log.report import Finding, Report
-from duramen.log.verify import Progress, check_log
+from duramen.log.repair.segment_plan import SegmentPlan, Trust
+from duramen.log.repair.slots import SlotPlanner
+from duramen.log.segments import Directory, EndKind, list_log, refuse_foreign_sidecar, while_files_go
+from duramen.log.verify import Finding, Progress, Report, SidecarEvidence, check_log
+from duramen.sidecar import known_loss_of, read_known_losses
 
 HARMLESS = frozenset({
     "missing-index", "zero-tail", "sealed-continued", "offset-gap", "time-goes-backwards", "bad-tracking",
     "known-loss", "missing-segment",
 })  # fmt: skip
-"""What is said about a segment's file without a byte of it being in question."""
+"""Findings that name a segment but do not question its bytes."""
 
 NOTHING_LEFT = (
-    "no file holds a record, and nothing says how many there were: bring the files back from a copy. To begin anew at "
-    "offset 0, move the directory away and `duramen create` the log again"
+    "no file holds a record, and nothing says how many there were: restore the files from a copy. To start again at "
+    "offset 0, move the directory away and create a new log with `duramen create`"
 )
-NOTHING_PROMISED = "its file is gone, which held no record that counts: the first append makes it anew"
+NOTHING_PROMISED = "the file is missing; it held no acknowledged record, and the first append creates it"
 
 
 def make_plan(
@@ -56,16 +51,21 @@ def make_plan(
     problem: Finding | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """The plan for the log at ``path``. ``problem`` is what was found out about it on the way to its format."""
+    """Plan the repair of the log at ``path``. ``problem`` is a finding from the detection of its format."""
 
     def plan() -> Plan:
         report = check_log(disk, path, fmt, progress, [] if problem is None else [problem])
-        return Planner(disk, path, fmt, strategy, report, strays=strays).run()
+        return RepairPlanner(disk, path, fmt, strategy, report, strays=strays).run()
 
     return while_files_go(disk, path, plan)
 
 
-class Planner:
+def _first_of(part: SegmentPlan) -> int:
+    """Return the first offset that a segment will have."""
+    return part.found.runs[0].first if part.found is not None and part.found.runs else part.base
+
+
+class RepairPlanner:
     def __init__(
         self, disk: Disk, path: str, fmt: Format, strategy: Strategy, report: Report, *, strays: bool = False
     ) -> None:
@@ -76,61 +76,62 @@ class Planner:
         self._strays = strays
         self._directory: Directory = list_log(disk, path, fmt)
         refuse_foreign_sidecar(disk, path, fmt, self._directory)
-        self._evidence = Evidence(disk, path, fmt)
+        self._evidence = SidecarEvidence(disk, path, fmt)
         self._report = report
         checked = {segment.path: segment for segment in report.segments}
         self._segments = [
             (files, checked[found])
             for files in self._directory.segments
-            if (found := self._directory.full(files.segment.path)) in checked  # a writer may have begun others since
+            if (found := self._directory.full(files.segment.path)) in checked  # a writer may have started others since
         ]
-        self._known = read_losses(disk, path)
+        self._known = read_known_losses(disk, path)
         self.plan = Plan(path, fmt.name, strategy, findings=self._report.findings)
-        self._held: list[Held] = []
+        self._parts: list[SegmentPlan] = []
+        self._new: Ranges = []
+        """The offsets that a new segment holds."""
 
     def run(self) -> Plan:
         elsewhere = [finding for finding in self._report.findings if finding.code == "not-a-file"]
-        if elsewhere:  # what is not there now may be there again in a moment: nothing is given up for that
+        if elsewhere:  # it may be available again later: nothing is given up for it
             self.plan.refused += [f"{finding.path}: {finding.message}: {finding.action}" for finding in elsewhere]
             return self.plan
         self._fmt = self._dialect()
         self._look()
         if not self._fmt.capabilities.segments:
-            self._slots()
+            self._plan_slots()
         else:
-            if self._held and self._held[-1].is_left_alone:  # where the log ends is not known, nor what it promised
+            if self._parts and self._parts[-1].is_left_alone:  # the end of the log is unknown
                 return self.plan
             self._name()
             self._bound()
             self._change_segments()
-        if not self._held and not self.plan.steps:
+        if not self._parts and not self.plan.steps:
             self.plan.refused.append(NOTHING_PROMISED if self._evidence.promised_offset == 0 else NOTHING_LEFT)
             return self.plan
         derived = DerivedFiles(self._disk, self._fmt, self._directory, self._evidence, self.plan)
         derived.set_aside(strays=self._strays)
-        derived.make_anew(self._held)
-        self.plan.segments = [(held.base, held.last) for held in self._kept()]
+        derived.rebuild(self._parts)
+        self.plan.segments = [(part.base, part.last_taken) for part in self._kept()]
         self.plan.segments += [
             (step.base, step.base - 1)
             for step in self.plan.steps
-            if step.action == Action.CREATE and step.base is not None
+            if step.action == RepairAction.CREATE and step.base is not None
         ]
+        self._count_losses()
         self.plan.steps = in_order(self.plan.steps)
-        self.plan.kept_records = sum(held.records for held in self._held if held.dropped is None)
-        if not self._fmt.capabilities.segments and self._held:
-            lost = parse_slots(self.plan.lost_slots or self._fmt.options.get("lost_slots", ""))
-            self.plan.kept_records = self.plan.next_offset - sum(slot < self.plan.next_offset for slot in lost)
+        if self._fmt.capabilities.segments:
+            self.plan.kept_records = sum(part.records for part in self._parts if part.dropped is None)
         return self.plan
 
     def _full(self, path: str) -> str:
         return posixpath.join(self._root, path)
 
-    # --- looking
+    # --- opening segments
 
     def _dialect(self) -> Format:
-        """The format as a sound segment is written; a damaged one may look like another dialect."""
+        """Return the format in the dialect of a sound segment; a damaged one may look like another dialect."""
         for files, report in self._segments:
-            if report.ending == Ending.CLEAN and report.records and not self._said_of(report.path):
+            if report.ending == EndKind.CLEAN and report.records and not self._said_of(report.path):
                 data = self._disk.map(self._full(files.segment.path)).data
                 return self._fmt.continuing(self._fmt.open_segment(data, files.base))
         return self._fmt
@@ -144,55 +145,55 @@ class Planner:
             by_path.setdefault(finding.path, []).append(finding)
         for files, report in self._segments:
             data = self._disk.map(self._full(files.segment.path)).data
-            held = Held(files, report, files.base or 0, data, findings=by_path.get(report.path, []))
-            if self._fmt.capabilities.segments and self._in_question(held):
-                self._open(held)
-            self._held.append(held)
+            part = SegmentPlan(files, report, files.base or 0, data, findings=by_path.get(report.path, []))
+            if self._fmt.capabilities.segments and self._in_question(part):
+                self._open(part)
+            self._parts.append(part)
 
-    def _in_question(self, held: Held) -> bool:
-        codes = {finding.code for finding in held.findings} - HARMLESS
-        return bool(codes) or held.report.ending not in (Ending.CLEAN, "")
+    def _in_question(self, part: SegmentPlan) -> bool:
+        codes = {finding.code for finding in part.findings} - HARMLESS
+        return bool(codes) or part.report.ending not in (EndKind.CLEAN, "")
 
-    def _open(self, held: Held) -> None:
-        """Walk the segment; where its header is bad, with a header put right."""
-        name = held.files.base or 0
-        if not len(held.data):
-            held.found = Salvaged()
+    def _open(self, part: SegmentPlan) -> None:
+        """Walk the records of a segment, with a corrected header if its own is damaged."""
+        name = part.files.base or 0
+        if not len(part.data):
+            part.found = Salvaged()
             return
         try:
-            held.segment = self._fmt.open_segment(held.data, name)
+            part.segment = self._fmt.open_segment(part.data, name)
         except CorruptionError as error:
-            if not self._mend_header(held, name, error):
+            if not self._mend_header(part, name, error):
                 return
-        segment = held.segment
+        segment = part.segment
         assert segment is not None
-        held.base = segment.base_offset
+        part.base = segment.base_offset
         probe = segment.scan(segment.start._replace(previous_offset=-1), max_records=1)
-        low = min(held.base, int(probe.columns.first_offsets[0])) if len(probe.columns) else held.base
-        held.found = walk(segment, low)
+        low = min(part.base, int(probe.columns.first_offsets[0])) if len(probe.columns) else part.base
+        part.found = walk(segment, low)
 
-    def _mend_header(self, held: Held, name: int, error: CorruptionError) -> bool:
-        """Put the file header right: it may belong to another name, have one bit flipped, or be gone altogether."""
+    def _mend_header(self, part: SegmentPlan, name: int, error: CorruptionError) -> bool:
+        """Correct the file header: it may belong to another name, have a flipped bit, or be overwritten."""
         try:
-            held.segment = self._fmt.open_segment(held.data, None)
+            part.segment = self._fmt.open_segment(part.data, None)
             return True
         except CorruptionError:
             pass
         length = len(self._fmt.segment_header(name, 0))
-        if isinstance(error, IncompleteHeaderError) or len(held.data) < length:
-            held.found = Salvaged([], [Bad(0, len(held.data), error.message)], end=len(held.data), ended_badly=True)
+        if isinstance(error, IncompleteHeaderError) or len(part.data) < length:
+            part.found = Salvaged([], [Bad(0, len(part.data), error.message)], end=len(part.data), ended_badly=True)
             return False
-        header = self._flipped_header(bytes(held.data[:length]), name)
+        header = self._flipped_header(bytes(part.data[:length]), name)
         if header is None and isinstance(error, UnknownVersionError):
             self.plan.refused.append(
-                f"{held.path}: {error.message}: use the program that wrote it; nothing of this file is changed"
+                f"{part.path}: {error.message}: use the program that wrote it; this file is not changed"
             )
-            held.is_left_alone = True
+            part.is_left_alone = True
             return False
-        held.header = header or self._fmt.segment_header(name, 0)
-        opened = copy.copy(self._fmt.open_segment(held.header, name))
-        opened.buf = held.data
-        held.segment = opened
+        part.header = header or self._fmt.segment_header(name, 0)
+        opened = copy.copy(self._fmt.open_segment(part.header, name))
+        opened.buf = part.data
+        part.segment = opened
         return True
 
     def _flipped_header(self, raw: bytes, name: int) -> bytes | None:
@@ -211,28 +212,78 @@ class Planner:
     # --- names
 
     def _name(self) -> None:
-        """What each file should be called, by what it holds."""
-        for held in self._held:
-            content = self._content_base(held)
-            if content is not None:
-                held.base = content
-        self._held.sort(key=lambda held: (held.base, held.files.base != held.base, -held.records))
-        before: Held | None = None
-        for held in self._held:
-            if before is not None and held.base == before.base and held.dropped is None:
-                same = len(held.data) == len(before.data) and kernel.crc32c(held.data) == kernel.crc32c(before.data)
-                copied = "a copy of" if same else "it holds the same offsets as"
-                held.dropped = f"{copied} {before.path}"
-                continue
-            before = held
+        """Decide the name of each file by its contents, and which of several files with the same records stays."""
+        for part in self._parts:
+            part.look(self._fmt)
+        for part in self._parts:
+            self._identify(part)
+        self._parts.sort(key=lambda part: (-part.trust, -part.records, part.files.base != part.base, part.base))
+        accepted: list[SegmentPlan] = []
+        for part in self._parts:
+            self._accept(part, accepted)
+        self._parts.sort(key=lambda part: (part.base, part.dropped is not None))
 
-    def _content_base(self, held: Held) -> int | None:
-        """The base that the records speak for, if it is another than the name's. Doubt leaves the name as it is."""
-        segment, found = held.segment, held.found
+    def _accept(self, part: SegmentPlan, accepted: list[SegmentPlan]) -> None:
+        """Drop a file if others, trusted at least as much, hold all its offsets; otherwise keep it, under a name that
+        none of them has."""
+        known = merged(one for other in accepted for one in other.seen)
+        if not part.seen:  # only its name counts, which may lie before records of another file
+            known = merged((min(other.base, first), last) for other in accepted for first, last in other.seen)
+        if not without(part.seen or [(part.base, part.base)], known):
+            part.dropped = _why_dropped(part, accepted)
+            return
+        while (rival := next((other for other in accepted if other.base == part.base), None)) is not None:
+            last = rival.base - 1 if rival.content is None else rival.content[1]
+            if part.found is None:
+                self._open(part)
+            if part.content is None or part.content[1] <= last or part.segment is None or last < part.base:
+                part.dropped = _why_dropped(part, [rival])
+                return
+            self._start_at(part, part.segment, last + 1)
+        accepted.append(part)
+
+    def _identify(self, part: SegmentPlan) -> None:
+        """Decide the base of a file, and how far to trust it. In doubt the name stays."""
+        sealed = self._sealed_as(part)
+        if sealed is not None:
+            part.base, part.trust = sealed, Trust.PROVEN
+            return
+        content = self._content_base(part)
+        if content is not None:
+            part.base = content
+        is_expected = self._is_expected(part)
+        if is_expected or (is_expected is None and part.base == part.files.base):
+            part.trust = Trust.DOUBTED if _is_damaged(part) or not part.records else Trust.FITTING
+        else:
+            part.trust = Trust.DOUBTED
+
+    def _is_expected(self, part: SegmentPlan) -> bool | None:
+        """Whether the sidecar knows a segment with this base; None if it does not say."""
+        mark = self._evidence.watermark
+        if mark is None or part.base >= (self._evidence.promised_offset or 0):
+            return None
+        return part.base == mark.base
+
+    def _sealed_as(self, part: SegmentPlan) -> int | None:
+        """Return the base of the sealed segment that has the size and digests of this file; its own name first."""
+        every = self._evidence.sealed
+        if not len(part.data):
+            return None
+        if part.found is None and part.files.base in every:
+            return part.files.base  # verify has compared the digests
+        for base in sorted(every, key=lambda base: base != part.files.base):
+            known = every[base]
+            if known.size_bytes == len(part.data) and known.crc32c == part.crc32c and known.crc32 == part.crc32:
+                return base
+        return None
+
+    def _content_base(self, part: SegmentPlan) -> int | None:
+        """Return the base that the records imply, if it differs from the name. In doubt the name stays."""
+        segment, found = part.segment, part.found
         if found is None or segment is None or not found.runs:
             return None
-        name = held.base
-        if name != (held.files.base or 0):
+        name = part.base
+        if name != (part.files.base or 0):
             return name  # the header says so
         if self._fmt.segment_header(0, 0) and self._fmt.capabilities.compaction:
             return None  # the header says that the name is right
@@ -245,115 +296,163 @@ class Planner:
             return first if 2 * outside > found.records else None
         if free.runs[0].rows == 1 and len(free.runs) > 1:
             return None
-        if not self._fmt.capabilities.compaction or self._overlaps_another(held, name):
+        if not self._fmt.capabilities.compaction or self._others_hold(part, name, first - 1):
             return first
         return None
 
-    def _overlaps_another(self, held: Held, base: int) -> bool:
-        return any(
-            other is not held and other.report.first_offset is not None and other.report.last_offset is not None
-            and other.report.base_offset <= base <= other.report.last_offset
-            for other in self._held
-        )  # fmt: skip
+    def _others_hold(self, part: SegmentPlan, first: int, last: int) -> bool:
+        """Whether another file holds some of these offsets: then compaction did not remove them from this one."""
+        contents = (other.content for other in self._parts if other is not part)
+        return any(content is not None and content[0] <= last and first <= content[1] for content in contents)
 
-    # --- what each segment keeps
+    # --- bounds of segments
 
-    def _kept(self) -> list[Held]:
-        return [held for held in self._held if held.dropped is None]
+    def _kept(self) -> list[SegmentPlan]:
+        return [part for part in self._parts if part.dropped is None]
 
     def _bound(self) -> None:
-        kept = self._kept()
-        for number, held in enumerate(kept):
-            following = kept[number + 1].base - 1 if number + 1 < len(kept) else None
-            if following is not None and held.found is None and held.last > following:
-                self._open(held)
-            if held.found is None or held.segment is None:
+        """Keep in each segment what belongs between its neighbours. Records of two files stay in the one that is
+        trusted more, or else in the later one."""
+        for part in self._kept():
+            low, high = self._room(part)
+            if part.found is None and (part.last > (part.last if high is None else high) or part.base < low):
+                self._open(part)
+            if part.found is None or part.segment is None:
                 continue
-            promised = self._evidence.promised_offset if following is None else None
-            held.found = put_in_order(held.segment, held.found, held.base, following, promised)
+            if low > part.base:
+                self._start_at(part, part.segment, low)
+            promised = self._evidence.promised_offset if high is None else None
+            part.found = put_in_order(part.segment, part.found, part.base, high, promised)
             if self._strategy == Strategy.TRUNCATE:
-                held.truncate()
-            self._refuse_version(held)
+                part.truncate()
+            self._refuse_version(part)
 
-    def _refuse_version(self, held: Held) -> None:
-        """A version that nothing proves to be damage is left alone, with everything behind it."""
-        found = held.found
+    def _start_at(self, part: SegmentPlan, segment: Segment, base: int) -> None:
+        """Let a segment begin at a later offset; its file header may have to change."""
+        new = self._fmt.segment_header(base, segment.created_ms)
+        if new != self._fmt.segment_header(part.base, segment.created_ms):
+            part.header = new
+        part.base = base
+
+    def _room(self, part: SegmentPlan) -> tuple[int, int | None]:
+        """Return the first and the last offset that a segment may keep; None for no bound."""
+        others = [other for other in self._kept() if other is not part]
+        before = [o.last + 1 for o in others if o.base <= part.base and o.trust > part.trust]
+        after = [o.base - 1 for o in others if o.base > part.base and (o.trust >= part.trust or not part.seen)]
+        return max([part.base, *before]), min(after, default=None)
+
+    def _refuse_version(self, part: SegmentPlan) -> None:
+        """Refuse to change a file from an unknown version on, unless damage to it is proven."""
+        found = part.found
         if found is None or found.version_at is None or self._strategy == Strategy.TRUNCATE:
             return
-        if held.findings and any(f.code == "torn-tail" for f in held.findings):
+        if part.findings and any(f.code == "torn-tail" for f in part.findings):
             return
         self.plan.refused.append(
-            f"{held.path}, byte {found.version_at}: unknown version. A newer program wrote it, or it is damaged: "
-            "nothing of this file is changed; `--strategy truncate` cuts it"
+            f"{part.path}, byte {found.version_at}: unknown version. A newer program wrote it, or it is damaged: "
+            "this file is not changed; `--strategy truncate` cuts it"
         )
-        held.found = None
+        part.found, part.is_refused = None, True
 
     # --- steps for segments
 
     def _change_segments(self) -> None:
         kept = self._kept()
-        for held in self._held:
-            if held.dropped is not None:
-                self._aside(held, held.dropped)
-        for number, held in enumerate(kept):
-            self._change_segment(held, is_last=number == len(kept) - 1)
+        for part in self._parts:
+            if part.dropped is not None:
+                self._aside(part, part.dropped)
+        self._fill_gaps(kept)
+        kept = self._kept()
+        for number, part in enumerate(kept):
+            self._change_segment(part, is_last=number == len(kept) - 1)
         kept = self._kept()
         self._lose_between(kept)
-        self._go_on(kept)
+        self._continue_after(kept)
 
-    def _aside(self, held: Held, why: str) -> None:
-        held.dropped = why
-        for file in (held.files.segment, *held.files.derived.values()):
-            self.plan.steps.append(Step(Action.ASIDE, file.path, why, file.size_bytes))
+    def _fill_gaps(self, kept: list[SegmentPlan]) -> None:
+        """Fill the offsets that are lost between two segments and after the last one, if the format has fillers. An
+        empty segment between others is set aside: the filler has its offsets."""
+        if not isinstance(self._fmt, SupportsGapFill):
+            return
+        for part in kept:
+            is_needed = part is kept[-1] and self._promised(part.base) <= part.base
+            if part.found is None and part.last < part.base and not part.is_left_alone and not is_needed:
+                self._aside(part, "it holds no record")
+        holding = [part for part in self._kept() if part.last >= part.base and not part.is_left_alone]
+        for part, after in zip_longest(holding, holding[1:]):
+            until = _first_of(after) if after is not None else max(self._promised(part.last + 1), self._kept()[-1].base)
+            if until <= part.last + 1:
+                continue
+            if part.found is None:
+                self._open(part)
+            if part.found is not None and part.segment is not None:
+                part.found = put_in_order(part.segment, part.found, part.base, until - 1)
+                part.fill_until = until
 
-    def _change_segment(self, held: Held, *, is_last: bool) -> None:
-        found = held.found
+    def _aside(self, part: SegmentPlan, why: str) -> None:
+        part.dropped = why
+        self.plan.add(RepairAction.ASIDE, part.path, why, part.files.segment.size_bytes)
+        for file in part.files.derived.values():
+            self.plan.add(RepairAction.ASIDE, file.path, "its segment is set aside", file.size_bytes)
+
+    def _change_segment(self, part: SegmentPlan, *, is_last: bool) -> None:
+        found = part.found
         if found is None:
             return
-        if not self._fmt.capabilities.compaction and found.runs and found.runs[0].first > held.base:
-            self._lose(held.base, found.runs[0].first - 1, "no whole record holds them")
-            held.base = found.runs[0].first  # the name is the first record's offset
-        if not found.runs and not self._may_be_empty(held, is_last=is_last):
-            self._aside(held, "no whole record is left in it")
+        if not self._fmt.capabilities.compaction and found.runs and found.runs[0].first > part.base:
+            self._lose(part.base, found.runs[0].first - 1, "no whole record holds them")
+            part.base = found.runs[0].first  # the name is the first record's offset
+        if not found.runs and not self._may_be_empty(part, is_last=is_last):
+            self._aside(part, "it holds no whole record")
             return
-        name = self._fmt.segment_path(held.base)
-        pieces, removed = held.pieces()
+        name = self._fmt.segment_path(part.base)
+        pieces, removed = part.pieces(self._fmt)
         for hole in found.holes:
-            if hole.first >= held.base:
-                self._lose(hole.first, hole.last, held.why_lost)
-        why = held.summary(removed)
-        common = {"size_bytes": len(held.data), "removed": tuple(removed), "mended": tuple(found.mended)}
-        if name != held.path:
-            reason = f"it holds offsets from {held.base} on"
-            if held.is_whole(pieces):
-                held.step = Step(Action.RENAME, held.path, reason, len(held.data), target=name, records=held.records)
-            else:
-                self.plan.steps.append(Step(Action.ASIDE, held.path, f"{reason}: see {name}", len(held.data)))
-                held.step = Step(
-                    Action.REWRITE, name, why, pieces=tuple(pieces), records=held.records, **common  # type: ignore[arg-type]
-                )  # fmt: skip
-            for file in held.files.derived.values():
-                self.plan.steps.append(Step(Action.ASIDE, file.path, "its segment gets another name", file.size_bytes))
-        elif held.is_whole(pieces):
+            if hole.first >= part.base:
+                self._lose(hole.first, hole.last, part.why_lost)
+        step = self._segment_step(part, name, pieces, removed)
+        if step is None:
             return
-        elif len(pieces) == 1 and not pieces[0].data and pieces[0].start == 0:
-            held.step = Step(
-                Action.CUT, held.path, why, position=pieces[0].end, records=held.records, **common  # type: ignore[arg-type]
-            )  # fmt: skip
-        elif not pieces:
-            held.step = Step(Action.CUT, held.path, why, position=0, records=0, **common)  # type: ignore[arg-type]
-        else:
-            held.step = Step(
-                Action.REWRITE, held.path, why, pieces=tuple(pieces), records=held.records, **common  # type: ignore[arg-type]
-            )  # fmt: skip
-        self.plan.steps.append(held.step)
+        if name != part.path:
+            self._free_old_names(part, name, step)
+        part.step = step
+        self.plan.steps.append(step)
 
-    def _may_be_empty(self, held: Held, *, is_last: bool) -> bool:
-        """The last segment may hold nothing, if nothing in it was ever promised."""
-        return is_last and (self._evidence.promised_offset or 0) <= held.base
+    def _segment_step(
+        self, part: SegmentPlan, name: str, pieces: list[RepairPiece], removed: list[RemovedRecords]
+    ) -> RepairStep | None:
+        """Return the step that gives a segment its new name and contents; None if nothing changes."""
+        assert part.found is not None
+        size, why, mended = len(part.data), part.summary(removed), tuple(part.found.mended)
+        if part.is_whole(pieces):
+            if name == part.path:
+                return None
+            return RepairStep(RepairAction.RENAME, part.path, part.why_named, size, target=name, records=part.records)
+        is_prefix = len(pieces) == 1 and not pieces[0].data and pieces[0].start == 0
+        if name == part.path and (is_prefix or not pieces):
+            position = pieces[0].end if pieces else 0
+            return RepairStep(
+                RepairAction.CUT, name, why, size, position,
+                removed=tuple(removed), mended=mended, records=part.records,
+            )  # fmt: skip
+        return RepairStep(
+            RepairAction.REWRITE, name, why, size,
+            removed=tuple(removed), mended=mended, records=part.records, pieces=tuple(pieces),
+        )  # fmt: skip
 
-    def _lose_between(self, kept: list[Held]) -> None:
-        """Offsets between one segment and the next."""
+    def _free_old_names(self, part: SegmentPlan, name: str, step: RepairStep) -> None:
+        """Set the derived files of a segment that gets another name aside, and its old file if it is rewritten."""
+        if step.action != RepairAction.RENAME:
+            self.plan.add(RepairAction.ASIDE, part.path, f"{part.why_named}: see {name}", len(part.data))
+        for file in part.files.derived.values():
+            self.plan.add(RepairAction.ASIDE, file.path, "its segment gets another name", file.size_bytes)
+
+    def _may_be_empty(self, part: SegmentPlan, *, is_last: bool) -> bool:
+        """Whether the segment may be empty: it is the last one, and none of its records was acknowledged."""
+        return is_last and self._promised(part.base) <= part.base
+
+    def _lose_between(self, kept: list[SegmentPlan]) -> None:
+        """Record the offsets between one segment and the next as lost."""
         for before, after in pairwise(kept):
             first, last = before.last + 1, after.base - 1
             if first > last or before.is_left_alone:
@@ -362,92 +461,101 @@ class Planner:
             if touched or self._fmt.capabilities.lost_segments_show or self._evidence.sealed_within(first, last):
                 self._lose(first, last, "no segment holds them")
 
-    def _go_on(self, kept: list[Held]) -> None:
-        """An offset that was promised is not given to another record: the log goes on behind it."""
-        promised = self._evidence.promised_offset or 0
+    def _continue_after(self, kept: list[SegmentPlan]) -> None:
+        """Let the log continue after the last acknowledged offset, in a new segment if records are lost at the end."""
         following = kept[-1].last + 1 if kept else 0
+        promised = self._promised(following)
         self.plan.next_offset = max(following, promised)
         if promised <= following:
             return
         first = following if kept else self._evidence.first_known_offset
         if first < promised:
             self._lose(first, promised - 1, "stored once, and in no whole record now")
-        if kept and kept[-1].base >= promised:
+        if kept and (kept[-1].base >= promised or kept[-1].fill_until == promised):
             return
         previous = kept[-1].segment if kept else None
         if kept and previous is None:
             previous = self._fmt.open_segment(kept[-1].data, kept[-1].files.base)
         fmt = self._fmt if previous is None else self._fmt.continuing(previous)
-        begun = bytes(fmt.begin_segment(promised, 0, previous).data)
+        begun, base = bytes(fmt.begin_segment(promised, 0, previous).data), promised
+        if not kept and first < promised:
+            begun, base = self._begun_with_filler(first, promised) or (begun, base)
+        self._new = held_by(fmt.open_segment(begun, base))
+        self.plan.next_offset = max([promised, *(last + 1 for _, last in self._new)])
         self.plan.steps.append(
-            Step(
-                Action.CREATE, self._fmt.segment_path(promised),
-                "the log goes on here, so that no offset is given out twice",
-                pieces=(Piece(data=begun),), base=promised, records=0,
+            RepairStep(
+                RepairAction.CREATE, self._fmt.segment_path(base),
+                "the log continues here, so that no offset is assigned twice",
+                pieces=(RepairPiece(data=begun),), base=base, records=0,
             )
         )  # fmt: skip
 
+    def _begun_with_filler(self, first: int, promised: int) -> tuple[bytes, int] | None:
+        """Return a segment of a filler alone, if all others are lost. In an empty one RabbitMQ would start at 0."""
+        if not isinstance(self._fmt, SupportsGapFill):
+            return None
+        begun = self._fmt.begin_segment(first, 0, None)
+        return bytes(begun.data) + bytes(self._fmt.fill_gap(begun.rows.cursor, promised, 0).data), first
+
+    def _promised(self, following: int) -> int:
+        """Return the offset after the last record that the log is known to have held: by the sidecar, the manifest, an
+        index that names records after the end, and whole records that continue from the new end of the log."""
+        named = [one.last_offset + 1 for one in self._report.findings if one.code == "records-lost" and one.last_offset]
+        promised = max([self._evidence.promised_offset or 0, *named])
+        if self._strategy == Strategy.TRUNCATE:
+            return promised
+        ranges = [one for part in self._parts for one in part.seen]
+        return max([promised, *(last + 1 for first, last in ranges if first <= following <= last)])
+
+    def _count_losses(self) -> None:
+        """Record the offsets of whole records that no segment will hold as lost, if they are not yet."""
+        if not self._fmt.capabilities.segments or any(part.is_left_alone for part in self._parts):
+            return
+        self.plan.held = merged([*self._new, *(one for part in self._parts for one in part.taken(self._fmt))])
+        counted = [one for part in self._parts for one in part.kept]
+        counted += [(loss.first, loss.last) for loss in self.plan.losses]
+        for part in self._parts:
+            for first, last in without(part.seen, merged(counted)):
+                if first < self.plan.next_offset:
+                    self._lose(first, last, part.dropped or part.why_lost)
+                    counted.append((first, last))
+        self._note_gaps(merged([*self.plan.held, *counted, *((loss.first, loss.last) for loss in self.plan.losses)]))
+
+    def _note_gaps(self, explained: Ranges) -> None:
+        """List offsets that no file holds and that may never have held a record."""
+        named = [f for f in self._report.findings if f.code in ("missing-segment", "wrong-name")]
+        gaps = [
+            (f.first_offset, f.last_offset) for f in named if f.first_offset is not None and f.last_offset is not None
+        ]
+        missing = without(merged(one for one in gaps if one[0] <= one[1]), explained)
+        self.plan.unexplained = [one for one in missing if known_loss_of(self._known, *one) is None]
+
     def _lose(self, first: int, last: int, why: str) -> None:
-        if first <= last and covered(self._known, first, last) is None:
-            self.plan.losses.append(Loss(first, last, why))
+        is_listed = any(loss.first <= first and last <= loss.last for loss in self.plan.losses)
+        if first <= last and not is_listed and known_loss_of(self._known, first, last) is None:
+            self.plan.losses.append(RecordLoss(first, last, why))
 
-    # --- slots
+    def _plan_slots(self) -> None:
+        slots = SlotPlanner(self._fmt, self._strategy, self._evidence.promised_offset or 0, self.plan, self._lose)
+        if not self._parts and self._evidence.promised_offset:
+            slots.create()
+        for part in self._parts:
+            slots.change(part)
 
-    def _slots(self) -> None:
-        if not self._held and self._evidence.promised_offset:
-            self._all_slots_lost(self._evidence.promised_offset)
-        for held in self._held:
-            segment = self._fmt.open_segment(held.data, 0)
-            assert isinstance(segment, SlotSegment)
-            bad, good = bad_slots(segment)
-            mended = mended_slots(segment, bad)
-            bad = [slot for slot in bad if slot not in mended]
-            promised = max(self._evidence.promised_offset or 0, good)
-            lost = sorted({*bad, *range(good, promised)})
-            self.plan.next_offset = promised
-            if self._strategy == Strategy.TRUNCATE and bad:
-                lost, promised, good = [], bad[0], bad[0]
-                self.plan.next_offset = good
-            tail = mended_slots(segment, range(good, promised))
-            mended |= tail
-            lost = [slot for slot in lost if slot not in tail]
-            pieces, removed = filled(segment, held.path, lost, promised, mended)
-            zeros = kernel.is_zero(held.data, good * segment.slot_bytes, len(held.data))
-            if not lost and not mended and zeros and self._strategy == Strategy.SALVAGE:
-                continue
-            why = "damaged slots are filled, so that no other record moves" if lost else "the last write did not finish"
-            if mended and not lost:
-                why = "a record is put right" if len(mended) == 1 else f"{len(mended)} records are put right"
-            if self._strategy == Strategy.TRUNCATE and bad:
-                why = "cut at the first bad slot, as the format's document says"
-                self._lose(bad[0], max(self._evidence.promised_offset or 0, held.last + 1) - 1, why)
-            self._slot_step(held, pieces, removed, lost, promised * segment.slot_bytes, why, mended)
 
-    def _all_slots_lost(self, promised: int) -> None:
-        """The one file is gone: a new one of lost slots, so that no offset is given out twice."""
-        path, segment = self._fmt.segment_path(0), self._fmt.open_segment(b"", 0)
-        assert isinstance(segment, SlotSegment)
-        pieces, _ = filled(segment, path, range(promised), promised, {})
-        why = "the file is lost: the log goes on behind it, so that no offset is given out twice"
-        self.plan.steps.append(Step(Action.CREATE, path, why, base=0, pieces=tuple(pieces)))
-        self._lose(0, promised - 1, "stored once, and in no whole record now")
-        self.plan.lost_slots = print_slots(range(promised))
-        self.plan.next_offset = promised
+def _is_damaged(part: SegmentPlan) -> bool:
+    """Whether the file is damaged. An overlap alone does not say which of two files is."""
+    return any(f.severity == Severity.DAMAGE and f.code != "overlapping-segments" for f in part.findings)
 
-    def _slot_step(
-        self, held: Held, pieces: list[Piece], removed: list[Removed], lost: list[int], size: int, why: str,
-        mended: dict[int, bytes],
-    ) -> None:  # fmt: skip
-        if not lost and not mended:
-            step = Step(Action.CUT, held.path, why, len(held.data), size, removed=tuple(removed))
-        else:
-            lines = tuple(f"offset {slot}: a flipped bit of its checksum is put right" for slot in sorted(mended))
-            step = Step(
-                Action.REWRITE, held.path, why, len(held.data),
-                removed=tuple(removed), pieces=tuple(pieces), mended=lines,
-            )  # fmt: skip
-            for slot in lost:
-                self._lose(slot, slot, "the slot is damaged")
-            known = parse_slots(self._fmt.options.get("lost_slots", ""))
-            self.plan.lost_slots = print_slots({*known, *lost})
-        self.plan.steps.append(step)
+
+def _why_dropped(part: SegmentPlan, accepted: list[SegmentPlan]) -> str:
+    """Explain why a file is dropped, naming one that holds the same offsets."""
+    if not part.seen:
+        return f"it holds no record; {accepted[0].path} holds the offsets of its name"
+    same = [one for one in accepted if len(one.data) == len(part.data) and one.crc32c == part.crc32c]
+    if same:
+        return f"a copy of {same[0].path}"
+    first, last = part.seen[0][0], part.seen[-1][1]
+    rival = next(one for one in accepted if any(start <= last and first <= end for start, end in one.seen))
+    reason = "is what was sealed" if rival.trust == Trust.PROVEN else "fits better"
+    return f"other records with the same offsets as {rival.path}, which {reason}"

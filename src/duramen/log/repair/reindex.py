@@ -1,7 +1,7 @@
-"""`reindex`: every derived file of a log (index, time index, manifest) made anew from its records.
+"""`reindex`: rebuild every derived file of a log (index, time index, manifest) from its records.
 
-Each file is replaced in one moment, and only if it differs; an interrupt leaves some of them new, the others old. No
-record is touched, and nothing is judged: a segment that is damaged is indexed up to there, and says so.
+Each file is replaced atomically, and only if it differs; an interrupt leaves some new and the others old. Records are
+not changed. A damaged segment is indexed up to the damage, with a note.
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from duramen.disk import Disk, PosixDisk
-from duramen.disk.base import Kind
+from duramen.disk import Disk, Kind, PosixDisk, rooted
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats import Format
-from duramen.formats.base import Cursor
-from duramen.kernel.layout import Stop
-from duramen.log.directory import (
+from duramen.formats import Format, Role, ScanPosition
+from duramen.kernel import Stop
+from duramen.log.repair.repair import Hold, not_held
+from duramen.log.segments import (
     Directory,
     SegmentFiles,
     format_at,
     kind_of,
     list_log,
+    manifest_files,
     refuse_foreign_sidecar,
+    refuse_special_files,
     while_files_go,
 )
-from duramen.log.evidence import Evidence
-from duramen.log.journal import refuse_unfinished
-from duramen.log.repair import Hold, not_held
-from duramen.log.repair.apply import manifest_files
-from duramen.log.sidecar import Sidecar, replace_file
+from duramen.log.verify import SidecarEvidence
 from duramen.metrics import process as process_counters
+from duramen.sidecar import Sidecar, refuse_unfinished_repair, replace_file
 
 
 @dataclass(frozen=True)
 class Derived:
-    """One derived file: what becomes of it."""
+    """What happens to one derived file."""
 
     path: str
     change: str
@@ -67,29 +65,37 @@ def reindex(
     hold: Hold = not_held,
     **options: Any,
 ) -> Reindexed:
-    """Make the derived files of the log at ``path`` anew; ``dry_run`` only says what would change. ``hold`` is entered
-    while a file is replaced, so that an interrupt leaves no half of one beside it."""
-    disk = disk if disk is not None else PosixDisk()
+    """Rebuild the derived files of the log at ``path``; ``dry_run`` only reports what would change. ``hold`` is entered
+    while a file is replaced, so that an interrupt leaves no temporary file."""
+    disk = (disk if disk is not None else PosixDisk()).within(path)
     if kind_of(disk, path) != Kind.DIRECTORY:
-        raise UsageError("a single file has no index of its own", path=path, hint="name the log's directory")
-    refuse_unfinished(disk, path)
+        raise UsageError("cannot reindex a single file", path=path, hint="give the log's directory")
+    refuse_unfinished_repair(disk, path)
     fmt = format_at(disk, path, format, options)
     if dry_run:
-        return while_files_go(disk, path, lambda: _Reindexing(disk, path, fmt, hold, dry_run=True).run())
-    sidecar = Sidecar(disk, path)
-    sidecar.lock()
-    try:
-        return _Reindexing(disk, path, fmt, hold, dry_run=False).run()
-    finally:
-        sidecar.release()
+        return while_files_go(disk, path, lambda: _Reindexer(disk, path, fmt, hold, dry_run=True).run())
+    refuse_special_files(disk, path, fmt)
+    with rooted(disk, path) as inside:
+        sidecar = Sidecar(inside, path)
+        sidecar.lock()
+        try:
+            done = _Reindexer(inside, path, fmt, hold, dry_run=False).run()
+            sidecar.check(closely=True)
+            return done
+        finally:
+            sidecar.release()
 
 
-class _Reindexing:
+def _is_beginning(held: memoryview, content: bytes) -> bool:
+    return len(held) <= len(content) and held == content[: len(held)]
+
+
+class _Reindexer:
     def __init__(self, disk: Disk, path: str, fmt: Format, hold: Hold, *, dry_run: bool) -> None:
         self._hold = hold
         self._disk = disk
         self._root = path
-        self._fmt = Evidence(disk, path, fmt).described
+        self._fmt = SidecarEvidence(disk, path, fmt).described
         self._dry_run = dry_run
         self._directory: Directory = list_log(disk, path, fmt)
         refuse_foreign_sidecar(disk, path, fmt, self._directory)
@@ -98,17 +104,27 @@ class _Reindexing:
     def run(self) -> Reindexed:
         ends = [(files.base or 0, self._segment(files)) for files in self._directory.segments]
         if not self._fmt.capabilities.index:
-            self.result.notes.append(f"{self._fmt.name} has no index: a record is found by arithmetic")
+            self.result.notes.append(f"{self._fmt.name} has no index: positions are arithmetic")
         for name, content in manifest_files(self._disk, self._root, self._fmt, ends).items():
             self._put(name, content)
+        if not self._dry_run:
+            self._sweep()
         for orphan in self._directory.orphans:
             self.result.notes.append(
-                f"{orphan.path}: {orphan.name.role} without a segment, left alone: `duramen repair` sets it aside"
+                f"{orphan.path}: {orphan.name.role} without a segment, not changed: `duramen repair` sets it aside"
             )
         return self.result
 
+    def _sweep(self) -> None:
+        """Remove stale temporary files."""
+        for file in self._directory.others:
+            path = self._directory.full(file.path)
+            if file.name.role == Role.LEFTOVER and self._disk.kind(path) == Kind.FILE:
+                self._disk.remove(path)
+                self._disk.sync_directory(posixpath.dirname(path))
+
     def _segment(self, files: SegmentFiles) -> int:
-        """Index one segment; answers its last offset."""
+        """Index one segment. Returns its last offset."""
         base, path = files.base or 0, files.segment.path
         began = time.perf_counter()
         try:
@@ -117,7 +133,7 @@ class _Reindexing:
             self.result.notes.append(f"{path}: not indexed: {error.message}")
             return base - 1
         builder = self._fmt.index_builder(base, segment.created_ms)
-        cursor: Cursor = segment.start
+        cursor: ScanPosition = segment.start
         while True:
             rows = segment.scan(cursor)
             builder.add(rows)
@@ -129,18 +145,20 @@ class _Reindexing:
         for role, content in builder.build().items():
             if self._put(self._fmt.path_of(role, base), content):
                 process_counters.rebuilt_index(time.perf_counter() - began)
-                began = time.perf_counter()  # the walk over the records counts once for all that is made from it
+                began = time.perf_counter()  # count the scan of the records only once
         return cursor.previous_offset
 
     def _put(self, name: str, content: bytes) -> bool:
-        """Replace a file, if it differs; answers whether it was."""
+        """Replace a file if it differs. Returns whether it was replaced."""
         path = posixpath.join(self._root, name)
-        held = bytes(self._disk.map(path).data) if self._disk.kind(path) == Kind.FILE else None
+        held = self._disk.map(path).data if self._disk.kind(path) == Kind.FILE else None
         change = "made" if held is None else "same" if held == content else "replaced"
         self.result.files.append(Derived(name, change, len(content), None if held is None else len(held)))
         if change == "same" or self._dry_run:
             return False
         temporary = posixpath.join(self._root, self._fmt.temporary_path(name))
+        if held is not None and len(held) and not _is_beginning(held, content):
+            Sidecar(self._disk, self._root).quarantine(name, held)  # it contradicts the records: keep it as evidence
         with self._hold():
             if self._disk.kind(posixpath.dirname(temporary)) == Kind.MISSING:
                 self._disk.make_directory(posixpath.dirname(temporary))

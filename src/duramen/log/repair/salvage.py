@@ -1,11 +1,11 @@
-"""Which bytes of a damaged segment are records.
+"""Find the records in the bytes of a damaged segment.
 
-A segment is walked from its first byte to its last. Where it stops at something that is no record, the walk goes on at
-the next one that is, whatever its offset. What was found are *runs*: records without a gap between their offsets. Where
-they belong is found out next, in `order`.
+`walk` scans a segment from its first byte to its last. After something that is not a record, it continues at the next
+valid record, whatever its offset. The result are *runs*: adjacent records with consecutive offsets. `order` decides
+where they belong.
 
-A record is put right, instead of given up, where that can be proven: a single flipped bit of its header that makes the
-checksum fit and the record fill the damaged place exactly. Payloads are never guessed. Reads only.
+A record is corrected, instead of given up, if that can be proven: flipping a single bit of its header makes the
+checksum fit, and the record then fills the damaged place exactly. Payloads are never guessed. Reads only.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duramen.formats.base import Cursor, Rows, Segment
-from duramen.kernel import is_zero
-from duramen.kernel.layout import Stop
+from duramen.formats import Rows, ScanPosition, Segment
+from duramen.kernel import Stop, is_zero
 
 MEND_BYTES = 64 << 20
-"""The longest record of which every bit of the header is tried."""
+"""The longest record whose header bits are tried."""
 
 
 class Patch(NamedTuple):
-    """Bytes to write over what is there."""
+    """Bytes that replace those at a position."""
 
     position: int
     data: bytes
 
 
 @dataclass(frozen=True)
-class Run:
-    """Whole records that follow each other in the file, without a gap between their offsets."""
+class SalvagedRun:
+    """Adjacent whole records with consecutive offsets."""
 
     start: int
     end: int
@@ -43,10 +42,10 @@ class Run:
     last: int
     records: int
     rows: int
-    """Records, or chunks of them."""
+    """Number of records, or of chunks."""
     patches: tuple[Patch, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the patches put right, a line for each record."""
+    """What the patches correct, one line per record."""
 
     @property
     def span(self) -> int:
@@ -54,7 +53,7 @@ class Run:
 
 
 class Bad(NamedTuple):
-    """Bytes that are no record, or one that does not belong where it is."""
+    """Bytes that are not a record, or a record that does not belong there."""
 
     start: int
     end: int
@@ -72,15 +71,15 @@ class Hole(NamedTuple):
 class Salvaged:
     """What can be kept of a segment: ``runs`` in the order of their offsets, and everything else with its reason."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SalvagedRun] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
     end: int = 0
-    """Where the records and what is wrong with them end; only zeros follow."""
+    """The end of the records and damaged ranges; only zeros follow."""
     ended_badly: bool = False
     """No record follows the last bad place."""
     version_at: int | None = None
-    """Where a version is unknown, and nothing proves that it is merely damaged."""
+    """The position of an unknown version that is not proven to be damage."""
 
     @property
     def mended(self) -> list[str]:
@@ -100,11 +99,11 @@ class Salvaged:
 
 
 def walk(segment: Segment, low: int) -> Salvaged:
-    """Everything in the segment that is a record with an offset of ``low`` or more, in the order of the file."""
-    return _Walk(segment, low).run()
+    """Find every record with an offset of at least ``low``, in file order."""
+    return _SalvageWalk(segment, low).run()
 
 
-class _Walk:
+class _SalvageWalk:
     def __init__(self, segment: Segment, low: int) -> None:
         self._segment = segment
         self._low = low
@@ -113,8 +112,8 @@ class _Walk:
 
     def run(self) -> Salvaged:
         segment, found = self._segment, self.found
-        cursor = Cursor(segment.start.position, self._low - 1)
-        before: Cursor | None = None
+        cursor = ScanPosition(segment.start.position, self._low - 1)
+        before: ScanPosition | None = None
         """Where the last row before ``cursor`` starts."""
         while True:
             rows = segment.scan(cursor)
@@ -124,7 +123,7 @@ class _Walk:
                 continue
             if len(rows.columns):
                 last = len(rows.columns) - 1
-                before = Cursor(int(rows.columns.position[last]), int(rows.columns.first_offsets[last]) - 1)
+                before = ScanPosition(int(rows.columns.position[last]), int(rows.columns.first_offsets[last]) - 1)
             cursor = rows.cursor
             if rows.stop == Stop.LIMIT:
                 continue
@@ -133,7 +132,7 @@ class _Walk:
                 return found
             if before is not None and len(rows.columns) and segment.ends_in_doubt(rows):
                 self._forget_from(before.position)
-                cursor, before = Cursor(before.position, cursor.previous_offset), None
+                cursor, before = ScanPosition(before.position, cursor.previous_offset), None
             following = self._pass(rows.stop, cursor, before)
             if following is None:
                 return found
@@ -141,8 +140,8 @@ class _Walk:
 
     # --- rows
 
-    def _take(self, rows: Rows, before: Cursor | None) -> Cursor | None:
-        """Add the rows to the runs; answers where to go on instead, if one of them turns out to be none."""
+    def _take(self, rows: Rows, before: ScanPosition | None) -> ScanPosition | None:
+        """Add the rows to the runs. Returns where to continue instead, if one of them is not a record."""
         columns = rows.columns
         swallowing = next(self._segment.swallowed(rows), None)
         count = len(columns) if swallowing is None else swallowing[0]
@@ -151,7 +150,7 @@ class _Walk:
         breaks = np.flatnonzero(firsts[1:count] != lasts[: max(count - 1, 0)] + 1) + 1
         starts = [0, *breaks.tolist()] if count else []
         for begin, stop in pairwise([*starts, count]):
-            run = Run(
+            run = SalvagedRun(
                 int(columns.position[begin]), int(ends[stop - 1]), int(firsts[begin]), int(lasts[stop - 1]),
                 records_of(rows, begin, stop), stop - begin,
             )  # fmt: skip
@@ -163,11 +162,20 @@ class _Walk:
         if swallowing is None:
             return None
         row, following = swallowing
-        start = int(columns.position[row])
-        self._bad_or_mended(start, following, "its length takes in the record behind it", int(firsts[row]))
-        return Cursor(following, int(lasts[row]) if self.found.runs else self._low - 1)
+        start, stated = int(columns.position[row]), ScanPosition(int(ends[row]), int(lasts[row]))
+        self._bad_or_mended(start, following, "its length includes the record after it", int(firsts[row]))
+        if self._continues_at(stated):
+            self.found.bad.append(Bad(following, stated.position, "removed earlier: later records have these offsets"))
+            return stated
+        return ScanPosition(following, int(lasts[row]) if self.found.runs else self._low - 1)
 
-    def _add(self, run: Run) -> None:
+    def _continues_at(self, cursor: ScanPosition) -> bool:
+        """Whether the next record in order follows. Then the bytes that the record includes were cut off once, and
+        others were appended since: readers see those."""
+        rows = self._segment.scan(cursor, max_records=1)
+        return len(rows.columns) > 0 and int(rows.columns.first_offsets[0]) == cursor.previous_offset + 1
+
+    def _add(self, run: SalvagedRun) -> None:
         runs = self.found.runs
         if runs and runs[-1].end == run.start and runs[-1].last + 1 == run.first and not run.patches:
             held = runs[-1]
@@ -177,38 +185,40 @@ class _Walk:
         else:
             runs.append(run)
 
-    def _doubt(self, run: Run, rows: Rows, begin: int, stop: int, at_end: bool, before: Cursor | None) -> Cursor | None:
-        """Without a checksum, a record alone that leaves out offsets may be what a wrong length made of other bytes:
-        whether it is shows in what follows the record before it. Answers where the true record starts."""
+    def _doubt(
+        self, run: SalvagedRun, rows: Rows, begin: int, stop: int, at_end: bool, before: ScanPosition | None
+    ) -> ScanPosition | None:
+        """Without checksums, a single record with a gap before its offset may be an artefact of a wrong length. Compare
+        with what follows the record before it. Returns where the true record starts."""
         runs = self.found.runs
         expected = runs[-1].last + 1 if runs else self._low
         zeros = is_zero(self._segment.buf, run.start, run.start + self._segment.header_bytes)
         if self._proves or (run.first == expected and not zeros) or stop - begin > 1:
             return None
         if at_end and rows.stop == Stop.LIMIT:
-            more = self._segment.scan(Cursor(run.end, run.last), max_records=1)
+            more = self._segment.scan(ScanPosition(run.end, run.last), max_records=1)
             if len(more.columns) and int(more.columns.first_offsets[0]) == run.last + 1:
                 return None
         if begin:
-            before = Cursor(int(rows.columns.position[begin - 1]), int(rows.columns.first_offsets[begin - 1]) - 1)
+            before = ScanPosition(int(rows.columns.position[begin - 1]), int(rows.columns.first_offsets[begin - 1]) - 1)
         if before is None:
             start, previous = run.start - 1, expected - 1
         else:
             start, previous = before.position, expected - 1
-        found = self._segment.resync(Cursor(start, previous))
+        found = self._segment.resync(ScanPosition(start, previous))
         if found == run.start or (found < 0 and not zeros):
             return None
         if found < 0:
             found = len(self._segment.buf)
         if before is not None and found < run.start:
             self._forget_from(before.position)
-            self._bad_or_mended(before.position, found, "its length is wrong: another record starts inside of it", None)
+            self._bad_or_mended(before.position, found, "its length is wrong: another record starts inside it", None)
         else:
             self._bad_or_mended(run.start, found, f"its offset {run.first} does not fit here", None)
-        return Cursor(found, self._previous())
+        return ScanPosition(found, self._previous())
 
     def _forget_from(self, position: int) -> None:
-        """Take back the last record, which starts there."""
+        """Remove the last record, which starts there, from the runs."""
         runs = self.found.runs
         if runs and runs[-1].start < position:
             held = runs[-1]
@@ -219,38 +229,38 @@ class _Walk:
     def _previous(self) -> int:
         return self.found.runs[-1].last if self.found.runs else self._low - 1
 
-    # --- what is no record
+    # --- bytes that are not a record
 
-    def _pass(self, stop: Stop, cursor: Cursor, before: Cursor | None) -> Cursor | None:
-        """Get past something that is no record, or not the next one. None where nothing follows."""
+    def _pass(self, stop: Stop, cursor: ScanPosition, before: ScanPosition | None) -> ScanPosition | None:
+        """Return where to continue after something that is not the next record; None if nothing follows."""
         segment, position = self._segment, cursor.position
         if stop == Stop.BAD_ORDER:
-            anew = Cursor(position, self._low - 1)
-            peek = segment.scan(anew, max_records=2)
+            again = ScanPosition(position, self._low - 1)
+            peek = segment.scan(again, max_records=2)
             offsets = peek.columns.first_offsets
             pair = len(offsets) > 1 and int(offsets[1]) == int(peek.columns.last_offsets[0]) + 1
             if len(offsets) and (self._proves or pair):
-                return anew
+                return again
         low = self._low - 1 if self._proves else self._previous()
-        found = segment.resync(Cursor(position, low))
+        found = segment.resync(ScanPosition(position, low))
         if not self._proves and before is not None:
-            # The length of the last record may be wrong, so that it takes in others, or some bytes too many.
-            inside = segment.resync(Cursor(before.position, low))
+            # The length of the last record may be wrong, and include others, or some bytes too many.
+            inside = segment.resync(ScanPosition(before.position, low))
             if 0 <= inside < (position if found < 0 else found):
                 self._forget_from(before.position)
                 position, found = before.position, inside
         end = found if found >= 0 else len(segment.buf)
         if before is not None and found >= 0 and self._mend_before(before, position, end):
-            return Cursor(end, low)
+            return ScanPosition(end, low)
         self._bad_or_mended(position, end, stop.meaning, None, unknown=stop == Stop.BAD_VERSION)
         if found >= 0:
-            return Cursor(found, low)
+            return ScanPosition(found, low)
         self.found.end = end
         self.found.ended_badly = not (self.found.runs and self.found.runs[-1].end == end)
         return None
 
-    def _mend_before(self, before: Cursor, position: int, end: int) -> bool:
-        """Whether the bytes up to ``end`` belong to the record before them, whose length is one bit off."""
+    def _mend_before(self, before: ScanPosition, position: int, end: int) -> bool:
+        """Whether the bytes up to ``end`` belong to the record before them, whose length has a flipped bit."""
         if not self._proves:
             return False
         mended = self._mended(before.position, end, before.previous_offset + 1, 2**63 - 2)
@@ -276,16 +286,16 @@ class _Walk:
             self.found.version_at = start
 
     def _next_offset(self, position: int) -> int:
-        """The offset of the record that starts there; a large number where none does."""
+        """Return the offset of the record that starts there; a large number if none does."""
         if position >= len(self._segment.buf):
             return 2**63 - 1
-        rows = self._segment.scan(Cursor(position, self._low - 1), max_records=1)
+        rows = self._segment.scan(ScanPosition(position, self._low - 1), max_records=1)
         return int(rows.columns.first_offsets[0]) if len(rows.columns) else 2**63 - 1
 
-    # --- putting right
+    # --- corrections
 
-    def _mended(self, start: int, end: int, low: int, high: int) -> Run | None:
-        """The one record that fills these bytes, if a single flipped bit of its header keeps it from being one."""
+    def _mended(self, start: int, end: int, low: int, high: int) -> SalvagedRun | None:
+        """Return the record that fills these bytes, if flipping one bit of its header makes it valid."""
         if not 0 < end - start <= MEND_BYTES or low > high:
             return None
         raw = bytearray(self._segment.buf[start:end])
@@ -294,19 +304,19 @@ class _Walk:
         for place in _header_places(self._segment, len(raw)):
             for bit in range(8):
                 raw[place] ^= 1 << bit
-                rows = trial.scan(Cursor(0, low - 1), max_records=1)
+                rows = trial.scan(ScanPosition(0, low - 1), max_records=1)
                 if _is_whole(trial, rows, len(raw)):
                     first, last = int(rows.columns.first_offsets[0]), int(rows.columns.last_offsets[0])
                     if (low <= first and last <= high) if self._proves else first == last == low == high:
                         patch = Patch(start + place, bytes(raw[place : place + 1]))
-                        note = f"offset {first}: a flipped bit of its header is put right (byte {start + place})"
-                        return Run(start, end, first, last, rows.count, 1, (patch,), (note,))
+                        note = f"offset {first}: a flipped bit of its header is corrected (byte {start + place})"
+                        return SalvagedRun(start, end, first, last, rows.count, 1, (patch,), (note,))
                 raw[place] ^= 1 << bit
         return None
 
 
 def _header_places(segment: Segment, length: int) -> Iterator[int]:
-    """The bytes of a record that are not payload: its header, and the checksum behind it where there is one."""
+    """Yield the positions of a record's header, and of the checksum after it if it has one."""
     yield from range(min(segment.header_bytes, length))
     yield from range(max(length - segment.trailer_bytes, segment.header_bytes), length)
 
@@ -316,7 +326,7 @@ def _is_whole(segment: Segment, rows: Rows, length: int) -> bool:
 
 
 def records_of(rows: Rows, begin: int, stop: int) -> int:
-    """How many user records some of the rows hold."""
+    """Return the number of user records in some of the rows."""
     if begin == 0 and stop == len(rows.columns):
         return rows.count
     counts = getattr(rows.columns, "records", None)

@@ -1,77 +1,128 @@
-"""Salvage where a record's place is its offset: no slot can be taken out without moving all that follow.
+"""Plan the repair of a log whose record positions are arithmetic: no slot can be removed without moving the rest.
 
-A slot that is lost keeps its place: it is filled with zeros and their checksum, so that every program of the format
-reads on behind it, and no other offset changes. Which slots hold no record is kept as an option of the log
-(``lost_slots``), so that readers leave them out instead of taking the filling for a record. Without the sidecar the
-filling is all there is to see.
+A lost slot keeps its place. It is filled with zeros and their checksum, so that every program of the format can read on
+after it and no other offset changes. The option that the segment names (`SlotSegment.losing`) tells readers which slots
+hold no record; a program that does not read the sidecar sees records of zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from duramen import kernel
-from duramen.formats.base import Cursor
-from duramen.formats.fixed_slot import CRC, SlotSegment, filler
-from duramen.kernel.layout import Stop
-from duramen.log.repair.plan import Piece, Removed
+from duramen.formats import Format, SlotSegment
+from duramen.log.repair.plan import Plan, RemovedRecords, RepairAction, RepairPiece, RepairStep, Strategy
+from duramen.log.repair.segment_plan import SegmentPlan
 
 
-def bad_slots(segment: SlotSegment) -> tuple[list[int], int]:
-    """The slots that hold no record though others do behind them, and how many whole slots there are up to the last
-    good one."""
-    cursor, good = segment.start, 0
-    bad: list[int] = []
-    while True:
-        rows = segment.scan(cursor)
-        cursor = rows.cursor
-        good = cursor.position // segment.slot_bytes
-        if rows.stop == Stop.LIMIT:
-            continue
-        if rows.stop in (Stop.END, Stop.ZEROS):
-            return bad, good
-        found = segment.resync(cursor)
-        if found < 0:
-            return bad, good
-        bad += range(good, found // segment.slot_bytes)
-        cursor = Cursor(found, found // segment.slot_bytes - 1)
+class SlotPlanner:
+    """Adds the steps for the one file of such a log to a plan. ``promised`` is the offset after the last record that
+    was acknowledged; ``lose`` records a loss."""
+
+    def __init__(
+        self, fmt: Format, strategy: Strategy, promised: int, plan: Plan, lose: Callable[[int, int, str], None]
+    ) -> None:
+        self._fmt, self._strategy, self._promised = fmt, strategy, promised
+        self._plan, self._lose = plan, lose
+
+    def _open(self, data: memoryview | bytes) -> SlotSegment:
+        segment = self._fmt.open_segment(data, 0)
+        assert isinstance(segment, SlotSegment)
+        return segment
+
+    def create(self) -> None:
+        """Plan a new file of lost slots, where the file is missing, so that no offset is assigned twice."""
+        path, segment, promised = self._fmt.segment_path(0), self._open(b""), self._promised
+        pieces, _ = _fill(segment, path, 0, range(promised), promised, {})
+        why = "the file is lost: the log continues after it, so that no offset is assigned twice"
+        self._plan.steps.append(RepairStep(RepairAction.CREATE, path, why, base=0, pieces=tuple(pieces)))
+        self._lose(0, promised - 1, "stored once, and in no whole record now")
+        self._plan.options = segment.losing(range(promised))
+        self._plan.next_offset = promised
+
+    def change(self, part: SegmentPlan) -> None:
+        """Plan what happens to the file."""
+        segment = self._open(part.data)
+        bad, good = segment.bad_slots()
+        mended = segment.mended_slots(bad)
+        bad = [slot for slot in bad if slot not in mended]
+        until = max(self._promised, good)
+        lost = sorted({*bad, *range(good, until)})
+        is_cut = self._strategy == Strategy.TRUNCATE and bool(bad)
+        if is_cut:
+            lost, until, good = [], bad[0], bad[0]
+        mended |= (tail := segment.mended_slots(range(good, until)))
+        lost = [slot for slot in lost if slot not in tail]
+        self._plan.next_offset = until
+        zeros = kernel.is_zero(part.data, good * segment.slot_bytes, len(part.data))
+        if lost or mended or not zeros or self._strategy != Strategy.SALVAGE:
+            why = _why(lost, mended)
+            if is_cut:
+                why = "cut at the first bad slot, as the format's document says"
+                self._lose(bad[0], max(self._promised, part.last + 1) - 1, why)
+            self._add_step(part, segment, lost, until, mended, why)
+        given_up = {*segment.lost_slots, *lost}
+        self._plan.kept_records = until - sum(slot < until for slot in given_up)
+
+    def _add_step(
+        self,
+        part: SegmentPlan,
+        segment: SlotSegment,
+        lost: list[int],
+        until: int,
+        mended: Mapping[int, bytes],
+        why: str,
+    ) -> None:
+        size = len(part.data)
+        pieces, removed = _fill(segment, part.path, size, lost, until, mended)
+        if not lost and not mended:
+            cut_at = until * segment.slot_bytes
+            step = RepairStep(RepairAction.CUT, part.path, why, size, cut_at, removed=tuple(removed))
+        else:
+            lines = tuple(f"offset {slot}: a flipped bit of its checksum is corrected" for slot in sorted(mended))
+            step = RepairStep(
+                RepairAction.REWRITE, part.path, why, size,
+                removed=tuple(removed), pieces=tuple(pieces), mended=lines,
+            )  # fmt: skip
+            for slot in lost:
+                self._lose(slot, slot, "the slot is damaged")
+            self._plan.options = segment.losing(lost)
+        self._plan.steps.append(step)
 
 
-def mended_slots(segment: SlotSegment, slots: Iterable[int]) -> dict[int, bytes]:
-    """The slots whose checksum differs from that of their payload in a single bit: the checksum is what is damaged."""
-    found = {}
-    for slot in slots:
-        raw = bytes(segment.buf[slot * segment.slot_bytes : (slot + 1) * segment.slot_bytes])
-        if len(raw) == segment.slot_bytes:
-            right = kernel.crc32c(raw[CRC.size :])
-            if (right ^ int(CRC.unpack(raw)["crc32c"])).bit_count() == 1:
-                found[slot] = CRC.pack(crc32c=right)
-    return found
+def _why(lost: list[int], mended: Mapping[int, bytes]) -> str:
+    if lost:
+        return "damaged slots are filled, so that no other record moves"
+    if mended:
+        return "a record is corrected" if len(mended) == 1 else f"{len(mended)} records are corrected"
+    return "the last write did not finish"
 
 
-def filled(
-    segment: SlotSegment, path: str, lost: Iterable[int], count: int, mended: Mapping[int, bytes]
-) -> tuple[list[Piece], list[Removed]]:
-    """The file with ``count`` slots, of which the lost ones are filled, and some get a checksum; and what goes."""
-    pieces: list[Piece] = []
-    removed: list[Removed] = []
-    filling = filler(segment.record_bytes)
-    size, slot_bytes, at = len(segment.buf), segment.slot_bytes, 0
+def _fill(
+    segment: SlotSegment, path: str, size: int, lost: Iterable[int], count: int, mended: Mapping[int, bytes]
+) -> tuple[list[RepairPiece], list[RemovedRecords]]:
+    """Return the file of ``size`` bytes with ``count`` slots, the lost ones filled and the mended ones patched, and
+    the byte ranges that it loses."""
+    pieces: list[RepairPiece] = []
+    removed: list[RemovedRecords] = []
+    filling = segment.filler
+    slot_bytes, at = segment.slot_bytes, 0
     for slot in sorted({*lost, *mended}):
         start, end = slot * slot_bytes, min((slot + 1) * slot_bytes, size)
         if at < start:
-            pieces.append(Piece(path, at, start))
+            pieces.append(RepairPiece(path, at, start))
         if slot in mended:
-            pieces.append(Piece(data=mended[slot]))
+            pieces.append(RepairPiece(data=mended[slot]))
             at = start + len(mended[slot])
             continue
-        pieces.append(Piece(data=filling))
+        pieces.append(RepairPiece(data=filling))
         if start < end:
-            removed.append(Removed(start, end, "the slot is damaged: filled with zeros, so that all others stay put"))
+            why = "the slot is damaged: filled with zeros, so that no other record moves"
+            removed.append(RemovedRecords(start, end, why))
         at = start + slot_bytes
     if at < count * slot_bytes:
-        pieces.append(Piece(path, at, count * slot_bytes))
+        pieces.append(RepairPiece(path, at, count * slot_bytes))
         at = count * slot_bytes
     if at < size:
-        removed.append(Removed(at, size, "behind the last whole slot"))
+        removed.append(RemovedRecords(at, size, "after the last whole slot"))
     return pieces, removed

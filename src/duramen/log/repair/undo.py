@@ -1,7 +1,7 @@
-"""The way back: what the last repair changed, as it was, byte for byte.
+"""Undo the last repair: restore what it changed, byte for byte.
 
-Also for a repair that was stopped half-way, and for an undo that was: each step leaves alone what is back already.
-Refuses where the log has changed since, unless told to; then what came since is copied aside first, too.
+Also finishes a repair or an undo that was interrupted: each step skips what is already restored. An undo is refused if
+the log has changed since the repair, unless forced; then the new contents are copied into the quarantine first.
 """
 
 from __future__ import annotations
@@ -11,63 +11,71 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duramen import kernel
-from duramen.disk import Disk
-from duramen.disk.base import Kind, write_all
+from duramen.disk import Disk, Kind, write_all
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
-from duramen.log.journal import Entry, Journal, State, Was, read_journal
 from duramen.log.repair.apply import log_files
 from duramen.log.repair.restore import put_back, remove_copies
-from duramen.log.report import counted
+from duramen.log.verify import counted
+from duramen.sidecar import FileBefore, RepairEntry, RepairJournal, RepairState, read_repair_journal
 
 
 @dataclass
 class Undone:
-    """What an undo puts back, or has put back."""
+    """What an undo restores, or has restored."""
 
     path: str
     restored: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    """What came since the repair and goes, in words."""
+    """What was added since the repair and is removed, as text."""
     applied: bool = False
 
 
-def last_repair(disk: Disk, root: str) -> Journal:
-    """The journal of a repair that can be taken back; raises where there is none."""
-    journal = read_journal(disk, root)
-    if journal is None or journal.state == State.UNDONE:
-        what = "no repair of this log is known" if journal is None else "the last repair is undone already"
+def last_repair(disk: Disk, root: str) -> RepairJournal:
+    """Return the journal of the last repair; raise if no repair can be undone."""
+    journal = read_repair_journal(disk, root)
+    if journal is None or journal.state == RepairState.UNDONE:
+        what = "this log was never repaired" if journal is None else "the last repair is already undone"
         raise UsageError(what, path=root, hint="there is nothing to undo")
     return journal
 
 
-def plan_undo(disk: Disk, root: str, fmt: Format, journal: Journal) -> Undone:
-    """What the undo would do. Raises where a copy is gone."""
+def plan_undo(disk: Disk, root: str, fmt: Format, journal: RepairJournal) -> Undone:
+    """Return what the undo would do. Raises if a copy is missing or damaged."""
     undone = Undone(root)
-    for entry in journal.entries:
-        if entry.was == Was.ABSENT:
-            if disk.kind(posixpath.join(root, entry.path)) == Kind.FILE:
-                undone.removed.append(entry.path)
-        else:
-            undone.restored.append(entry.path)
-    if journal.state == State.DONE:
+    undone.restored = [entry.path for entry in journal.entries if entry.was != FileBefore.ABSENT]
+    undone.removed = [
+        entry.path
+        for entry in journal.entries
+        if entry.was == FileBefore.ABSENT
+        and entry.path not in undone.restored
+        and disk.kind(posixpath.join(root, entry.path)) == Kind.FILE
+    ]
+    if journal.state == RepairState.DONE:
         for entry in journal.entries:
             _check_copy(disk, root, entry)
         undone.dropped = list(_changes(disk, root, fmt, journal))
     return undone
 
 
-def _check_copy(disk: Disk, root: str, entry: Entry) -> None:
+def _check_copy(disk: Disk, root: str, entry: RepairEntry) -> None:
+    if entry.was == FileBefore.NAMED and disk.kind(posixpath.join(root, entry.target)) != Kind.FILE:
+        raise CorruptionError(
+            "the file that the repair gave this name is missing", path=posixpath.join(root, entry.target),
+            hint=f"restore it from a copy: the undo renames it to {entry.path}; nothing was changed",
+        )  # fmt: skip
     if not entry.saved:
         return
     path = posixpath.join(root, entry.saved)
     if disk.kind(path) != Kind.FILE or kernel.crc32c(disk.map(path).data) != entry.crc32c:
-        raise CorruptionError("the copy that an undo needs is gone or changed", path=path, hint="nothing was changed")
+        raise CorruptionError(
+            "the copy that an undo needs is missing or changed", path=path, hint="nothing was changed"
+        )
 
 
-def _changes(disk: Disk, root: str, fmt: Format, journal: Journal) -> list[str]:
-    """How the files differ from what the repair left."""
+def _changes(disk: Disk, root: str, fmt: Format, journal: RepairJournal) -> list[str]:
+    """Return how the files differ from the repaired log."""
     now = dict(log_files(disk, root, fmt, [path for path, (_, crc) in journal.after.items() if crc]))
     found = []
     for path, (size, crc) in now.items():
@@ -76,28 +84,28 @@ def _changes(disk: Disk, root: str, fmt: Format, journal: Journal) -> list[str]:
         elif journal.after[path] != [size, crc]:
             more = size - journal.after[path][0]
             found.append(f"{path} has {counted(more, 'byte')} more" if more > 0 else f"{path} has changed")
-    found += [f"{path} is gone" for path in journal.after if path not in now]
+    found += [f"{path} is missing" for path in journal.after if path not in now]
     return found
 
 
 def undo(
-    disk: Disk, root: str, fmt: Format, journal: Journal, undone: Undone, check: Callable[[], None] = lambda: None
+    disk: Disk, root: str, fmt: Format, journal: RepairJournal, undone: Undone, check: Callable[[], None] = lambda: None
 ) -> Undone:
-    """Put everything back. Whoever calls holds the writer's lock, and has shown `Undone.dropped` to somebody.
+    """Restore everything. The caller holds the writer's lock, and the user has accepted `Undone.dropped`.
 
-    ``check`` may raise as long as nothing has changed."""
+    ``check`` may raise until the first file changes."""
     check()
     if undone.dropped:
-        journal.dropped = _keep_what_came_since(disk, root, fmt, journal, check)
+        journal.dropped = _save_additions(disk, root, fmt, journal, check)
     put_back(disk, root, journal)
     undone.applied = True
     return undone
 
 
-def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal, check: Callable[[], None]) -> list[str]:
-    """Copies of the files as they are now. Answers those that came since, and are to go once the journal says so. Those
-    in the place of a file that comes back anyway are not among them: an undo that is begun again must not take what
-    has come back."""
+def _save_additions(disk: Disk, root: str, fmt: Format, journal: RepairJournal, check: Callable[[], None]) -> list[str]:
+    """Copy the files as they are now. Returns those that were added since the repair: the undo removes them after it
+    has written the journal. Files whose path gets its old file back are not among them, so that an undo that runs again
+    does not remove what it has restored."""
     full = posixpath.join(root, posixpath.dirname(journal.directory), f"undo-{journal.number}")
     disk.make_directory(full)
     disk.sync_directory(posixpath.dirname(full))
@@ -115,10 +123,10 @@ def _keep_what_came_since(disk: Disk, root: str, fmt: Format, journal: Journal, 
         disk.sync_directory(full)
         check()
     except BaseException:
-        # Only these: beside them may be what an earlier undo took away before it was killed.
+        # Only these: the directory may hold files of an earlier undo that was killed.
         remove_copies(disk, full, map(posixpath.basename, copies.values()))
         raise
-    replaced = {entry.path for entry in journal.entries if entry.was != Was.NAMED}
+    replaced = {entry.path for entry in journal.entries if entry.was != FileBefore.NAMED}
     return [path for path in copies if path not in journal.after and path not in replaced]
 
 

@@ -7,12 +7,13 @@
 
 from duramen.spark.jobs.compact import compact
 from duramen.spark.jobs.convert import convert
-from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import Exported, export
-from duramen.spark.jobs.moving import Into, Moved, ingest, replay
+from duramen.spark.jobs.export_target import committed_files
+from duramen.spark.jobs.pipeline import read_pipeline, run_pipeline
 from duramen.spark.jobs.profile import Profile, profile
 from duramen.spark.jobs.profile_page import page as profile_page
-from duramen.spark.jobs.targets import committed_files
+from duramen.spark.jobs.replay import Into, Moved, ingest, replay
+from duramen.spark.jobs.value_decoder import decoder
 from duramen.spark.jobs.verify import verify, verify_rows
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "ingest",
     "profile",
     "profile_page",
+    "read_pipeline",
     "replay",
+    "run_pipeline",
     "verify",
     "verify_rows",
 ]

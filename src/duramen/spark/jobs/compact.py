@@ -1,6 +1,6 @@
 """Compact on Spark: of every key the newest record, over logs of any size, into a new log.
 
-The rules are those of `duramen.log.compaction`: the newest offset of a key wins, records without a key stay (or go),
+The rules are those of `duramen.log.maintain`: the newest offset of a key wins, records without a key stay (or go),
 a tombstone (an empty value) goes once it is old enough; the active segment is taken over as it is. Keys of any number
 are no matter: 128-bit hashes of them and offsets, 24 bytes a record, go through Spark's shuffle, never a value. Then
 each segment is rewritten by a task of its own, byte for byte what stays, and the new log gets its name in one rename.
@@ -26,16 +26,21 @@ import pyarrow.compute as pc
 
 from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, IncompleteHeaderError, UsageError
-from duramen.formats import make
-from duramen.formats.base import Rows, Segment, Stop
-from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, remove_tree
-from duramen.log.compaction.compact import Compaction, CompactionReport
-from duramen.log.compaction.keys import extractor
-from duramen.log.ending import Ending, judge_rows
-from duramen.log.keys import siphash
-from duramen.log.source import Source
-from duramen.spark.failing import plainly
-from duramen.spark.jobs.tasks import attempt, cancelling, distribute, has_pandas, no_pandas_warning, plain_errors
+from duramen.formats import Rows, Segment, Stop, extractor, make, siphash
+from duramen.log import (
+    BuiltSegment,
+    Compaction,
+    CompactionReport,
+    EndKind,
+    LogBuilder,
+    Seals,
+    SegmentBuilder,
+    Source,
+    classify_rows,
+    remove_tree,
+)
+from duramen.spark.error_text import plainly
+from duramen.spark.jobs.task_runner import attempt, cancelling, distribute, has_pandas, no_pandas_warning, plain_errors
 from duramen.spark.jobs.verify import verify
 from duramen.spark.progress import step
 
@@ -46,12 +51,12 @@ _KEYED = pa.schema(
     [("h0", pa.int64()), ("h1", pa.int64()), ("offset", pa.int64()), ("segment", pa.int32()), ("goes", pa.bool_())]
 )
 _KEYED_DDL = "h0 bigint, h1 bigint, offset bigint, segment int, goes boolean"
-_BUILT = pa.schema([("segment", pa.int32()), ("answer", pa.binary())])
-_BUILT_DDL = "segment int, answer binary"
+_BUILT = pa.schema([("segment", pa.int32()), ("result", pa.binary())])
+_BUILT_DDL = "segment int, result binary"
 
 
 @dataclass(frozen=True)
-class _Segment:
+class _CompactedSegment:
     """A segment as a task needs to know it."""
 
     path: str
@@ -67,38 +72,41 @@ class _Work:
     path: str
     format: str
     options: dict[str, Any]
-    segments: tuple[_Segment, ...]
+    segments: tuple[_CompactedSegment, ...]
     how: Compaction
     now_us: int
     secret: tuple[int, int]
     staging: str
 
     def steps(self, number: int) -> Iterator[tuple[Segment, Rows]]:
-        """The rows of a segment; damage raises."""
-        here = self.segments[number]
-        data = PosixDisk().map(here.path).data[: here.size_bytes]
+        """The rows of a segment. Raises for damage, at the latest after the last row: the digest goes along."""
+        here, fmt = self.segments[number], make(self.format, **self.options)
+        disk = PosixDisk().within(self.path)
+        data = disk.map(here.path).data[: here.size_bytes]
+        sealed = Seals(disk, self.path, fmt).scan(-1 if here.is_last else here.base or 0, here.path, data)
         try:
-            segment = make(self.format, **self.options).open_segment(data, here.base)
+            segment = fmt.open_segment(data, here.base)
         except IncompleteHeaderError:
             if here.is_last:
                 return
             raise
         cursor = segment.start
         while True:
-            rows = segment.scan(cursor)
+            rows = sealed.scan(segment, cursor)
             if len(rows.columns):
                 yield segment, rows
             if rows.stop != Stop.LIMIT:
                 break
             cursor = rows.cursor
-        end = judge_rows(segment, rows, is_last=here.is_last)
-        if end.ending not in (Ending.CLEAN, Ending.TORN):
+        end = classify_rows(segment, rows, is_last=here.is_last)
+        if end.ending not in (EndKind.CLEAN, EndKind.TORN):
             raise end.error(here.path)
+        sealed.check()
 
 
 @dataclass(frozen=True)
 class _Rewritten:
-    """The answer of a task that rewrote a segment. ``directory`` is where its files lie; no files if nothing stayed."""
+    """The result of a task that rewrote a segment: its files are in ``directory``, none if no record was kept."""
 
     built: BuiltSegment | None
     directory: str
@@ -122,24 +130,27 @@ def compact(
     if not has_pandas():
         raise DuramenError("compact needs pandas, which Spark asks for", hint="`pip install pandas`")
     how = Compaction(key=key, keyless=keyless, tombstone_delay_ms=tombstone_delay_ms)
-    src, dst = os.path.abspath(src), os.path.abspath(dst)  # executors run elsewhere
+    src, dst = posixpath.abspath(src), posixpath.abspath(dst)  # executors run elsewhere
     source = Source(src, format=format, options=options)
     _check_format(source, how)
+    source.check_presence()
+    for part in source.parts[-1:]:
+        source.check_digest(part)  # the active one is taken over as it is, and gets a new digest
     report = CompactionReport(segments=max(len(source.parts) - 1, 0), bytes_before=source.size_bytes)
     builder = LogBuilder(dst, source.written_as, created_ms=source.created_ms)
     with builder:
         work = _Work(
             src, source.fmt.name, dict(source.written_as.options),
-            tuple(_Segment(part.path, part.base, len(part.data), part.is_last) for part in source.parts),
+            tuple(_CompactedSegment(part.path, part.base, len(part.data), part.is_last) for part in source.parts),
             how, int(time.time() * 1e6), (_random(), _random()), posixpath.join(builder.root, ".duramen", "staging"),
         )  # fmt: skip
         rewritten = _rewrite(spark, work, report)
         _sum_up(report, rewritten)
         if dry_run:
             return report
-        for answer in rewritten:
-            if answer.built is not None:
-                builder.adopt(answer.built, answer.directory)
+        for result in rewritten:
+            if result.built is not None:
+                builder.adopt(result.built, result.directory)
         remove_tree(builder.disk, work.staging)
         builder.finish()
         _check(spark, builder, report)
@@ -161,30 +172,30 @@ def _random() -> int:
 
 
 def _rewrite(spark: SparkSession, work: _Work, report: CompactionReport) -> list[_Rewritten]:
-    """The answers for all segments, in order. Those of which no key survived have no group: they get a round of
-    their own, and so has the active one, of which everything stays."""
+    """The results for all segments, in order. Segments without a surviving key have no group and get a second round, as
+    does the active segment, which is kept whole."""
     sealed = len(work.segments) - 1
-    answers: dict[int, _Rewritten] = {}
+    results: dict[int, _Rewritten] = {}
     if sealed > 0:
         step("keys", sum(segment.size_bytes for segment in work.segments[:-1]))
         with no_pandas_warning(), plain_errors():
             survivors = _survivors(spark, work, sealed).cache()
             try:
                 with cancelling(spark):
-                    _rewrite_survivors(survivors, work, sealed, report, answers)
+                    _rewrite_survivors(survivors, work, sealed, report, results)
             finally:
                 survivors.unpersist()
-    rest = [(work, number) for number in range(len(work.segments)) if number not in answers]
-    for (_, number), answer in zip(rest, distribute(spark, _rewrite_rest, rest), strict=True):
-        answers[number] = answer
-    failed = next((answers[n] for n in sorted(answers) if isinstance(answers[n], DuramenError)), None)
+    rest = [(work, number) for number in range(len(work.segments)) if number not in results]
+    for (_, number), result in zip(rest, distribute(spark, _rewrite_rest, rest), strict=True):
+        results[number] = result
+    failed = next((results[n] for n in sorted(results) if isinstance(results[n], DuramenError)), None)
     if isinstance(failed, DuramenError):
         raise failed
-    return [answers[number] for number in range(len(work.segments))]
+    return [results[number] for number in range(len(work.segments))]
 
 
 def _rewrite_survivors(
-    survivors: DataFrame, work: _Work, sealed: int, report: CompactionReport, answers: dict[int, _Rewritten]
+    survivors: DataFrame, work: _Work, sealed: int, report: CompactionReport, results: dict[int, _Rewritten]
 ) -> None:
     counts = survivors.selectExpr("count(*) as keys", "count_if(goes) as gone").collect()[0]
     report.keys, report.tombstones_removed = int(counts.keys), int(counts.gone)
@@ -195,7 +206,7 @@ def _rewrite_survivors(
         return _rewrite_group(work, table)
 
     for row in groups.applyInArrow(rewrite, _BUILT_DDL).collect():
-        answers[int(row.segment)] = pickle.loads(bytes(row.answer))
+        results[int(row.segment)] = pickle.loads(bytes(row.result))
 
 
 def _survivors(spark: SparkSession, work: _Work, sealed: int) -> DataFrame:
@@ -242,10 +253,10 @@ def _rewrite_group(work: _Work, table: pa.Table) -> pa.Table:
     number = table.column("segment")[0].as_py()
     offsets = np.sort(table.column("offset").to_numpy())
     try:
-        answer: Any = _rewrite_segment(work, number, offsets)
+        result: Any = _rewrite_segment(work, number, offsets)
     except DuramenError as error:
-        answer = error
-    return pa.Table.from_pylist([{"segment": number, "answer": pickle.dumps(answer)}], _BUILT)
+        result = error
+    return pa.Table.from_pylist([{"segment": number, "result": pickle.dumps(result)}], _BUILT)
 
 
 def _rewrite_rest(task: tuple[_Work, int]) -> _Rewritten:
@@ -301,15 +312,15 @@ def _among(offsets: npt.NDArray[np.int64], sorted_offsets: npt.NDArray[np.int64]
 
 
 def _sum_up(report: CompactionReport, rewritten: Sequence[_Rewritten]) -> None:
-    built = [answer.built for answer in rewritten]
-    report.records_before = sum(answer.before for answer in rewritten)
+    built = [result.built for result in rewritten]
+    report.records_before = sum(result.before for result in rewritten)
     report.records_after = sum(one.records for one in built if one is not None)
     report.bytes_after = sum(one.size_bytes for one in built if one is not None)
-    report.keyless = sum(answer.keyless for answer in rewritten)
+    report.keyless = sum(result.keyless for result in rewritten)
     report.removed = sum(one is None for one in built)
-    report.rewritten = sum(answer.built is not None and answer.built.records < answer.before for answer in rewritten)
+    report.rewritten = sum(result.built is not None and result.built.records < result.before for result in rewritten)
     if not report.changed:
-        report.note = "every key is there once: nothing to remove"
+        report.note = "every key occurs once: nothing to remove"
 
 
 def _check(spark: SparkSession, builder: LogBuilder, report: CompactionReport) -> None:
@@ -318,5 +329,5 @@ def _check(spark: SparkSession, builder: LogBuilder, report: CompactionReport) -
     found = verify(spark, builder.root)
     if not found.ok or found.records != report.records_after:
         first = next((f for f in found.findings if f.severity == "damage"), None)
-        reason = first.message if first else f"{report.records_after} records were written, {found.records} are there"
-        raise DuramenError(f"what was written is not sound: {reason}", path=builder.path)
+        reason = first.message if first else f"{report.records_after} records were written, {found.records} were found"
+        raise DuramenError(f"the new log is not sound: {reason}", path=builder.path)

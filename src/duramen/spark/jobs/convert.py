@@ -1,7 +1,7 @@
-"""Convert on Spark: the conversion of `duramen.log.convert`, its segments side by side. The same files come out.
+"""Convert on Spark: the conversion of `duramen.log.transfer.convert`, segments in parallel. It writes the same files.
 
-Both passes run in tasks, one segment each: the survey of what the target has no place for, and the conversion itself,
-which is the in-process one with a single segment for its source. Offsets are kept, the result is checked on Spark, and
+Both passes run in tasks, one segment each: the survey of what the target cannot store, and the conversion itself, which
+is the in-process one with a single segment as its source. Offsets are kept, the result is checked on Spark, and
 one rename publishes it.
 
 Where a segment of the new log depends on more than one of the old, it is done in-process on the driver: a target
@@ -11,7 +11,6 @@ skipped, offsets missing between segments where the target would read that as a 
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,13 +22,21 @@ import pyarrow as pa
 from duramen.disk import Disk, PosixDisk
 from duramen.errors import CorruptionError, DuramenError
 from duramen.formats import Format, make
-from duramen.log import origin
-from duramen.log.build import BuiltSegment, LogBuilder, SegmentBuilder, remove_tree
-from duramen.log.convert import Conversion, Converted, Progress, _Times
-from duramen.log.origin import Boundary
-from duramen.log.source import Source
-from duramen.log.survey import Survey
-from duramen.spark.jobs.tasks import attempt, distribute
+from duramen.log import (
+    ORIGIN_CHUNKS_PATH,
+    Boundary,
+    BuiltSegment,
+    Conversion,
+    Converted,
+    LogBuilder,
+    LossSurvey,
+    Progress,
+    SegmentBuilder,
+    Source,
+    TimestampFitter,
+    remove_tree,
+)
+from duramen.spark.jobs.task_runner import attempt, distribute
 from duramen.spark.jobs.verify import verify
 from duramen.spark.progress import step
 
@@ -41,7 +48,7 @@ _NO_TIME = -(2**63)
 
 
 @dataclass(frozen=True)
-class _Log:
+class _ConvertedLog:
     """The source as a task opens it."""
 
     path: str
@@ -56,7 +63,7 @@ class _Log:
         there = {part.path: part for part in source.parts}
         for path, size_bytes in parts:
             if path not in there or len(there[path].data) < size_bytes:
-                raise CorruptionError("the segment is gone, or shorter than it was", path=path)
+                raise CorruptionError("the segment is missing or has become shorter", path=path)
             there[path].data = there[path].data[:size_bytes]
         source.parts = [there[path] for path, _ in parts]
         return source
@@ -69,7 +76,7 @@ class _Log:
 
 
 @dataclass
-class _PartSurvey(Survey):
+class _PartSurvey(LossSurvey):
     """A survey of one segment, which another one can take in."""
 
     least_us: int | None = None
@@ -91,7 +98,7 @@ class _PartSurvey(Survey):
         self.least_us = int(least) if self.least_us is None else min(self.least_us, int(least))
 
 
-def _survey(task: tuple[_Log, tuple[str, int], int]) -> _PartSurvey:
+def _survey(task: tuple[_ConvertedLog, tuple[str, int], int]) -> _PartSurvey:
     """In an executor."""
     log, part, last_us = task
     survey = _PartSurvey(log.open([part]), log.target())
@@ -101,7 +108,7 @@ def _survey(task: tuple[_Log, tuple[str, int], int]) -> _PartSurvey:
     return survey
 
 
-def _join(whole: Survey, part: _PartSurvey) -> None:
+def _join(whole: LossSurvey, part: _PartSurvey) -> None:
     """Add what one pass over all segments would have counted here."""
     if part.first_offset is not None:
         previous = -1 if whole.last_offset is None else whole.last_offset
@@ -133,10 +140,10 @@ def _add(total: Any, part: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _ConvertTask:
     """A group of segments that is converted by itself; nearly always one."""
 
-    log: _Log
+    log: _ConvertedLog
     parts: tuple[tuple[str, int], ...]
     boundaries: tuple[Boundary, ...]
     last_us: int
@@ -145,7 +152,7 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _ConvertResult:
     directory: str
     built: tuple[BuiltSegment, ...]
     chunks: bytes
@@ -171,7 +178,7 @@ class _Staged:
 class _PartConversion(Conversion):
     """The in-process conversion with a few segments for its source, and nothing to plan."""
 
-    def __init__(self, task: _Task) -> None:
+    def __init__(self, task: _ConvertTask) -> None:
         self.source = task.log.open(task.parts)
         self.target = task.log.target()
         self.losses = []
@@ -182,20 +189,20 @@ class _PartConversion(Conversion):
     def _boundaries(self) -> list[Boundary]:
         return list(self._task.boundaries)
 
-    def _times(self) -> _Times:
-        return _Times(self.target, self._task.last_us)
+    def _times(self) -> TimestampFitter:
+        return TimestampFitter(self.target, self._task.last_us)
 
-    def build(self) -> _Answer:
+    def build(self) -> _ConvertResult:
         task = self._task
         staged = _Staged(self.target, posixpath.join(task.staging, f"{task.number}-{attempt().name}"))
         staged.disk.make_directory(posixpath.join(staged.root, ".duramen"))
         self._fill(cast(LogBuilder, staged), lambda _bytes: None)
-        chunks = posixpath.join(staged.root, origin.CHUNKS_PATH)
+        chunks = posixpath.join(staged.root, ORIGIN_CHUNKS_PATH)
         listed = bytes(staged.disk.map(chunks).data) if staged.disk.kind(chunks) == "file" else b""
-        return _Answer(staged.root, tuple(staged.segments), listed, self.source.torn_bytes)
+        return _ConvertResult(staged.root, tuple(staged.segments), listed, self.source.torn_bytes)
 
 
-def _convert(task: _Task) -> _Answer:
+def _convert(task: _ConvertTask) -> _ConvertResult:
     """In an executor."""
     return _PartConversion(task).build()
 
@@ -208,14 +215,14 @@ class SparkConversion(Conversion):
         self._surveys: list[_PartSurvey] = []
         super().__init__(*args, **options)
 
-    def _log(self) -> _Log:
+    def _log(self) -> _ConvertedLog:
         source, target = self.source, self.target
-        return _Log(source.path, source.fmt.name, dict(source.fmt.options), target.name, dict(target.options))
+        return _ConvertedLog(source.path, source.fmt.name, dict(source.fmt.options), target.name, dict(target.options))
 
     def _parts(self) -> list[tuple[str, int]]:
         return [(part.path, len(part.data)) for part in self.source.parts]
 
-    def _surveyed(self) -> Survey:
+    def _surveyed(self) -> LossSurvey:
         if self.source.skips or len(self.source.parts) < 2:
             return super()._surveyed()
         log, parts = self._log(), self._parts()
@@ -224,14 +231,14 @@ class SparkConversion(Conversion):
         self._survey_again(log, parts)
         if not self._in_order():
             return super()._surveyed()  # which says what is wrong
-        whole = Survey(self.source, self.target)
+        whole = LossSurvey(self.source, self.target)
         for survey in self._surveys:
             _join(whole, survey)
         if whole.next_offset != whole.records and not whole.counts["offset"].count:
             whole.counts["offset"].count, whole.counts["offset"].first_offset = 1, whole.next_offset
         return whole
 
-    def _survey_again(self, log: _Log, parts: Sequence[tuple[str, int]]) -> None:
+    def _survey_again(self, log: _ConvertedLog, parts: Sequence[tuple[str, int]]) -> None:
         """Segments with a time before the latest of an earlier segment: how many go back depends on that."""
         if not self.target.capabilities.ordered_timestamps:
             return
@@ -240,9 +247,9 @@ class SparkConversion(Conversion):
             if survey.least_us is not None and survey.least_us < highest:
                 again.append((number, highest))
             highest = max(highest, survey._last_us)
-        answers = distribute(self._spark, _survey, [(log, parts[number], us) for number, us in again])
-        for (number, _), answer in zip(again, answers, strict=True):
-            self._surveys[number] = answer
+        results = distribute(self._spark, _survey, [(log, parts[number], us) for number, us in again])
+        for (number, _), result in zip(again, results, strict=True):
+            self._surveys[number] = result
 
     def _in_order(self) -> bool:
         """Whether no segment reaches into the next."""
@@ -279,17 +286,17 @@ class SparkConversion(Conversion):
             super()._fill(builder, progress)
             return
         staging = posixpath.join(builder.root, STAGING)
-        answers = distribute(self._spark, _convert, self._tasks(staging))
-        for answer in answers:
-            for built in answer.built:
-                builder.adopt(built, answer.directory)
-        chunks = b"".join(answer.chunks for answer in answers)
+        results = distribute(self._spark, _convert, self._tasks(staging))
+        for result in results:
+            for built in result.built:
+                builder.adopt(built, result.directory)
+        chunks = b"".join(result.chunks for result in results)
         if chunks:
-            builder.put_file(origin.CHUNKS_PATH, chunks)
-        self.source.torn_bytes = answers[-1].torn_bytes
+            builder.put_file(ORIGIN_CHUNKS_PATH, chunks)
+        self.source.torn_bytes = results[-1].torn_bytes
         remove_tree(builder.disk, staging)
 
-    def _tasks(self, staging: str) -> list[_Task]:
+    def _tasks(self, staging: str) -> list[_ConvertTask]:
         log, parts, boundaries = self._log(), self._parts(), self._boundaries()
         tasks, last_us = [], 0
         groups = self._groups()
@@ -298,7 +305,7 @@ class SparkConversion(Conversion):
             end = 2**63 - 1 if following is None else self._surveys[following].first_offset
             mine = [boundary for boundary in boundaries if boundary.base <= (end or 0) - (following is not None)]
             boundaries = boundaries[len(mine) :]
-            tasks.append(_Task(log, tuple(parts[n] for n in group), tuple(mine), last_us, staging, number))
+            tasks.append(_ConvertTask(log, tuple(parts[n] for n in group), tuple(mine), last_us, staging, number))
             last_us = max(last_us, *(self._surveys[n]._last_us for n in group))
         return tasks
 
@@ -308,9 +315,9 @@ class SparkConversion(Conversion):
         if report.ok and report.records == records:
             return
         first = next((finding for finding in report.findings if finding.severity == "damage"), None)
-        reason = f"{records} records were written, and {report.records} are there" if first is None else first.message
+        reason = f"{records} records were written, {report.records} were found" if first is None else first.message
         raise DuramenError(
-            f"what was written is not sound: {reason}", path=builder.path,
+            f"the new log is not sound: {reason}", path=builder.path,
             hint="nothing was published; the disk, or this program, is at fault",
         )  # fmt: skip
 
@@ -329,7 +336,7 @@ def convert(
     **options: Any,
 ) -> Converted:
     """Convert the log at ``src`` to the format ``to``, at the new path ``dst``."""
-    whole = os.path.abspath(src), os.path.abspath(dst)  # executors run elsewhere
+    whole = posixpath.abspath(src), posixpath.abspath(dst)  # executors run elsewhere
     conversion = SparkConversion(
         spark, *whole, to, allow_loss=allow_loss, on_damage=on_damage, format=format,
         source_options=source_options, **options,

@@ -2,9 +2,10 @@
 
 Tasks read their portion and write Parquet with pyarrow; no row passes through the JVM. The driver commits all files and
 the offsets they go up to in one step (`targets`). A run that was killed anywhere and is repeated gives each row once:
-before the commit nothing of it is there, behind it the offsets say so.
+before the commit the target holds none of its rows; after it, the offsets show that they are exported.
 
-Without ``incremental`` a target takes one export of a log. With it, a run goes on where the last one ended.
+Without ``incremental`` a target takes one export of a log. With it, a run goes on where the last one ended. The target
+knows which log that was (`duramen.spark.source.identity`), and refuses another one under the same path.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from duramen.errors import UsageError
-from duramen.formats.base import Format
-from duramen.spark.jobs.decoding import Decoder
-from duramen.spark.jobs.parquet import UNITS_US, Writing, Written, file_schema, write_portion
-from duramen.spark.jobs.scanning import Scan, has_times, plan_scan, read_options
-from duramen.spark.jobs.targets import Target, target
-from duramen.spark.jobs.tasks import distribute
+from duramen.formats import Format
+from duramen.spark.jobs.export_target import ExportTarget, target
+from duramen.spark.jobs.parquet import UNITS_US, ParquetWriting, ParquetWritten, file_schema, write_portion
+from duramen.spark.jobs.scanning import JobScan, has_times, plan_scan, read_options
+from duramen.spark.jobs.task_runner import distribute
+from duramen.spark.jobs.value_decoder import Decoder
 from duramen.spark.progress import step
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def export(
     place.open()
     try:
         done = place.exported()
-        scan = plan_scan(reading, names, begin=done, max_bytes=task_bytes)
+        scan = plan_scan(reading, names, begin=done, sources=place.sources(), max_bytes=task_bytes)
         _check_times(scan.formats, partition_by)
         if not incremental:
             _check_once(scan, done, to)
@@ -93,18 +94,19 @@ def export(
 
 def _run(
     spark: SparkSession,
-    scan: Scan,
-    place: Target,
+    scan: JobScan,
+    place: ExportTarget,
     partition_by: str | None,
     decoder: Decoder | None,
     compression: str,
-) -> list[Written]:
+) -> list[ParquetWritten]:
     begin = {piece.name: piece.from_offset for piece in scan.pieces}
     end = {piece.name: piece.to_offset for piece in scan.pieces}
-    directory = place.begin(file_schema(scan.schema, decoder), partition_by, end)
+    sources = {piece.name: piece.identity for piece in scan.pieces}
+    directory = place.begin(file_schema(scan.schema, decoder), partition_by, end, sources)
     try:
-        tasks = [Writing(portion, directory, partition_by, compression, decoder) for portion in scan.portions]
-        files = [file for answer in distribute(spark, write_portion, tasks) for file in answer]
+        tasks = [ParquetWriting(portion, directory, partition_by, compression, decoder) for portion in scan.portions]
+        files = [file for written in distribute(spark, write_portion, tasks) for file in written]
     except BaseException:
         place.abort()
         raise
@@ -130,7 +132,7 @@ def _check_times(formats: Sequence[Format], partition_by: str | None) -> None:
         raise UsageError(f"{timeless} records have no time to partition by", hint="leave --partition-by out")
 
 
-def _check_once(scan: Scan, done: Mapping[str, int], to: str) -> None:
+def _check_once(scan: JobScan, done: Mapping[str, int], to: str) -> None:
     """A repeated run of what is exported already does nothing; more than that has to be asked for."""
     for piece in scan.pieces:
         if piece.name in done and piece.from_offset < piece.to_offset:
@@ -140,5 +142,5 @@ def _check_once(scan: Scan, done: Mapping[str, int], to: str) -> None:
             )  # fmt: skip
 
 
-def _ranges(scan: Scan) -> dict[str, tuple[int, int]]:
+def _ranges(scan: JobScan) -> dict[str, tuple[int, int]]:
     return {piece.name: (piece.from_offset, piece.to_offset) for piece in scan.pieces}

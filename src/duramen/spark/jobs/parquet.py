@@ -6,7 +6,7 @@ is bounded over all files, and so is the number of files that are open at once. 
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duramen.spark.jobs.decoding import Decoder
+from duramen.disk import PosixDisk
 from duramen.spark.jobs.scanning import Portion
-from duramen.spark.jobs.tasks import attempt
+from duramen.spark.jobs.task_runner import attempt
+from duramen.spark.jobs.value_decoder import Decoder
+from duramen.spark.output import DiskOutput
 
 ROW_GROUP_BYTES = 32 << 20
 WAITING_BYTES = 128 << 20
@@ -31,7 +33,7 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
-class Writing:
+class ParquetWriting:
     """What a task has to know to write its files."""
 
     portion: Portion
@@ -42,7 +44,7 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Written:
+class ParquetWritten:
     """A file that is on the disk. ``values``: those of the partition columns, as text; None for rows without time."""
 
     path: str
@@ -68,7 +70,7 @@ def partition_values(partition_by: str | None, unit: int) -> tuple[tuple[str, st
     return date if partition_by == "date" else (*date, ("hour", str(when.hour)))
 
 
-def write_portion(work: Writing) -> list[Written]:
+def write_portion(work: ParquetWriting) -> list[ParquetWritten]:
     """In an executor: read the rows of one portion and write them."""
     writer = _Writer(work)
     try:
@@ -80,13 +82,14 @@ def write_portion(work: Writing) -> list[Written]:
 
 
 class _Writer:
-    def __init__(self, work: Writing) -> None:
+    def __init__(self, work: ParquetWriting) -> None:
         self._work = work
+        self._disk = PosixDisk()
         self._schema = file_schema(work.portion.wanted.schema, work.decoder)
-        self._open: OrderedDict[int, _File] = OrderedDict()
+        self._open: OrderedDict[int, _ParquetFile] = OrderedDict()
         self._waiting_bytes = 0
         self._count = 0
-        self._written: list[Written] = []
+        self._written: list[ParquetWritten] = []
         self._prefix = f"part-{work.portion.number:05d}-{attempt().name}"
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -110,18 +113,20 @@ class _Writer:
         arrays = [decoded if name == "value" else rows.column(name) for name in rows.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _file(self, unit: int) -> _File:
+    def _file(self, unit: int) -> _ParquetFile:
         found = self._open.get(unit)
         if found is None:
             if len(self._open) >= OPEN_FILES:
                 self._close(next(iter(self._open)))
             values = partition_values(self._work.partition_by, unit)
             folders = [f"{name}={HIVE_NULL if value is None else value}" for name, value in values]
-            folder = os.path.join(self._work.directory, *folders)
-            os.makedirs(folder, exist_ok=True)
-            path = os.path.join(folder, f"{self._prefix}-{self._count:04d}.parquet")
+            folder = posixpath.join(self._work.directory, *folders)
+            self._disk.make_directory(folder)
+            path = posixpath.join(folder, f"{self._prefix}-{self._count:04d}.parquet")
             self._count += 1
-            found = self._open[unit] = _File(path, self._schema, self._work.compression, values)
+            found = self._open[unit] = _ParquetFile(
+                DiskOutput(self._disk, path), path, self._schema, self._work.compression, values
+            )
         self._open.move_to_end(unit)
         return found
 
@@ -130,33 +135,32 @@ class _Writer:
         self._waiting_bytes -= file.flush()
         self._written.append(file.close())
 
-    def finish(self) -> list[Written]:
+    def finish(self) -> list[ParquetWritten]:
         for unit in list(self._open):
             self._close(unit)
-        for folder in {os.path.dirname(file.path) for file in self._written}:
-            _sync_directory(folder)
+        for folder in {posixpath.dirname(file.path) for file in self._written}:
+            self._disk.sync_directory(folder)
         return self._written
 
     def abandon(self) -> None:
-        """Let go of what an error left open; the files are no part of any commit and are collected later."""
+        """Close what an error left open. No commit lists these files, and the next run removes them."""
         for file in self._open.values():
             file.abandon()
 
 
-class _File:
-    def __init__(self, path: str, schema: pa.Schema, compression: str, values: Any) -> None:
+class _ParquetFile:
+    def __init__(self, output: DiskOutput, path: str, schema: pa.Schema, compression: str, values: Any) -> None:
         self.path = path
+        self._output = output
         self._values = values
         plain = {"offset", "timestamp", "value"}
         simple = [field.name for field in schema if not pa.types.is_nested(field.type) and field.name != "value"]
         self._writer = pq.ParquetWriter(
-            path, schema, compression=compression,
+            output, schema, compression=compression,
             use_dictionary=[field.name for field in schema if field.name not in plain],
             write_statistics=simple,
         )  # fmt: skip
         self._schema = schema
-        self._file = os.open(path, os.O_RDONLY)
-        self._begun_bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self.waiting_bytes = 0
         self._rows = 0
@@ -171,38 +175,28 @@ class _File:
         self.waiting_bytes += rows.nbytes
 
     def flush(self) -> int:
-        """Write what waits; answers how much that was."""
+        """Write the waiting rows; returns their bytes."""
         written = self.waiting_bytes
         if self._batches:
             table = pa.Table.from_batches(self._batches).cast(self._schema)
             self._writer.write_table(table, row_group_size=table.num_rows)
-            self._begin_storing()
+            self._output.begin_sync()  # the disk stores this row group while the next one is decoded
         self._batches, self.waiting_bytes = [], 0
         return written
 
-    def _begin_storing(self) -> None:
-        """Have the disk begin with what was written last, while the next rows are decoded: the sync at the end then
-        finds little to wait for. (Linux does so when told that pages are not needed; those that are not on the disk
-        yet stay in memory all the same.)"""
-        size = os.fstat(self._file).st_size
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file, self._begun_bytes, size - self._begun_bytes, os.POSIX_FADV_DONTNEED)
-        self._begun_bytes = size
-
-    def close(self) -> Written:
+    def close(self) -> ParquetWritten:
         self._writer.close()
         try:
-            os.fsync(self._file)
-            size = os.fstat(self._file).st_size
+            self._output.sync()
         finally:
-            os.close(self._file)
+            self._output.close()
         assert self._first is not None
-        return Written(self.path, self._rows, size, self._first, self._last, self._values)
+        return ParquetWritten(self.path, self._rows, self._output.size_bytes, self._first, self._last, self._values)
 
     def abandon(self) -> None:
         self._batches = []
         self._writer.close()
-        os.close(self._file)
+        self._output.close()
 
 
 def file_schema(schema: pa.Schema, decoder: Decoder | None) -> pa.Schema:
@@ -240,11 +234,3 @@ def divide(batch: pa.RecordBatch, partition_by: str | None) -> Iterator[tuple[in
     starts = [0, *(np.flatnonzero(units[1:] != units[:-1]) + 1).tolist(), len(units)]
     for start, stop in pairwise(starts):
         yield int(units[start]), batch.slice(start, stop - start)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,7 @@
 ::
 
     name = "oak"
-    mode = "once"                    # or "stream": what is there, then stop; or "continuous"
+    mode = "once"                    # or "stream": the rows that exist, then stop; or "continuous"
     checkpoint = "checkpoints/oak"   # for stream and continuous
     every = "10 seconds"             # for continuous
 
@@ -31,20 +31,23 @@ relative to the working directory.
 from __future__ import annotations
 
 import difflib
+import posixpath
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from duramen.errors import DuramenError, StorageError, UsageError
+from duramen.disk import PosixDisk
+from duramen.errors import DuramenError, UsageError
+from duramen.sidecar import replace_file
 from duramen.spark.jobs.compact import compact
 from duramen.spark.jobs.convert import convert
-from duramen.spark.jobs.decoding import decoder
 from duramen.spark.jobs.export import export
-from duramen.spark.jobs.moving import Into, absolute, stream, wait, write
 from duramen.spark.jobs.profile import profile
 from duramen.spark.jobs.profile_page import page
-from duramen.spark.jobs.tasks import plain_errors
+from duramen.spark.jobs.replay import Into, absolute, stream, wait, write
+from duramen.spark.jobs.task_runner import plain_errors
+from duramen.spark.jobs.value_decoder import decoder
 from duramen.spark.jobs.verify import verify
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ JOBS: Mapping[str, Mapping[str, type]] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """SQL over what came before, or a job."""
 
     sql: str | None = None
@@ -85,7 +88,7 @@ class Pipeline:
     every: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, Any] | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PipelineStep, ...] = ()
     sink: Mapping[str, Any] | None = None
 
     def conf(self) -> list[str]:
@@ -123,23 +126,20 @@ class Done:
 # --- reading the file
 
 
-def read(path: str) -> Pipeline:
+def read_pipeline(path: str) -> Pipeline:
     """The pipeline that a file describes; raises `UsageError` with the key that is wrong."""
     try:
-        with open(path, "rb") as file:
-            tree = tomllib.load(file)
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), path=path) from error
+        tree = tomllib.loads(bytes(PosixDisk().map(path).data).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"this is no TOML: {error}", path=path) from error
+        raise UsageError(f"not valid TOML: {error}", path=path) from error
     try:
-        return parse(tree)
+        return parse_pipeline(tree)
     except UsageError as error:
         error.path = error.path or path
         raise
 
 
-def parse(tree: Mapping[str, Any]) -> Pipeline:
+def parse_pipeline(tree: Mapping[str, Any]) -> Pipeline:
     _check(tree, TOP, "")
     mode = tree.get("mode", "once")
     if mode not in MODES:
@@ -163,7 +163,7 @@ def parse(tree: Mapping[str, Any]) -> Pipeline:
     )
 
 
-def _check_mode(tree: Mapping[str, Any], mode: str, steps: tuple[Step, ...], source: Any) -> None:
+def _check_mode(tree: Mapping[str, Any], mode: str, steps: tuple[PipelineStep, ...], source: Any) -> None:
     if mode == "once":
         for name in ("checkpoint", "every"):
             if name in tree:
@@ -179,10 +179,10 @@ def _check_mode(tree: Mapping[str, Any], mode: str, steps: tuple[Step, ...], sou
         raise UsageError("every: makes no sense with mode = 'stream'", hint="mode = 'continuous'")
     for number, step in enumerate(steps):
         if step.job is not None:
-            raise UsageError(f"steps[{number}].job: a stream has no place for a job", hint="a pipeline of its own")
+            raise UsageError(f"steps[{number}].job: a stream cannot run a job", hint="a pipeline of its own")
 
 
-def _step(number: int, tree: Any) -> Step:
+def _step(number: int, tree: Any) -> PipelineStep:
     where = f"steps[{number}]"
     if not isinstance(tree, dict):
         raise UsageError(f"{where}: is not a table")
@@ -190,7 +190,7 @@ def _step(number: int, tree: Any) -> Step:
         raise UsageError(f"{where}: has to have either sql or job")
     if "sql" in tree:
         _check(tree, SQL_STEP, where)
-        return Step(sql=tree["sql"], name=tree.get("name"))
+        return PipelineStep(sql=tree["sql"], name=tree.get("name"))
     job = tree["job"]
     if not isinstance(job, str) or job not in JOBS:
         raise UsageError(f"{where}.job: {job!r} is not known", hint=f"jobs: {', '.join(JOBS)}")
@@ -198,7 +198,7 @@ def _step(number: int, tree: Any) -> Step:
     needed = ("path", *(("to",) if "to" in known else ()))
     arguments = {name: value for name, value in tree.items() if name != "job"}
     _check(arguments, known, where, needed=needed)
-    return Step(job=job, arguments=arguments)
+    return PipelineStep(job=job, arguments=arguments)
 
 
 def _check(tree: Mapping[str, Any], known: Mapping[str, type], where: str, needed: tuple[str, ...] = ()) -> None:
@@ -224,7 +224,7 @@ _TYPES = {str: "text", dict: "a table", list: "a list", bool: "true or false", i
 # --- running it
 
 
-def run(spark: SparkSession, plan: Pipeline) -> Done:
+def run_pipeline(spark: SparkSession, plan: Pipeline) -> Done:
     """Run a pipeline; in the mode ``continuous`` until ctrl-C."""
     done = Done()
     frame = None if plan.source is None else _load(spark, plan)
@@ -253,7 +253,7 @@ def _load(spark: SparkSession, plan: Pipeline) -> DataFrame:
         return frame
 
 
-def _sql(spark: SparkSession, frame: DataFrame, step: Step, number: int) -> DataFrame:
+def _sql(spark: SparkSession, frame: DataFrame, step: PipelineStep, number: int) -> DataFrame:
     frame.createOrReplaceTempView("input")
     assert step.sql is not None
     with _naming(f"steps[{number}].sql"), plain_errors():
@@ -296,7 +296,7 @@ def _stream_elsewhere(frame: DataFrame, plan: Pipeline) -> None:
     wait(writer.start(absolute(plan.sink["path"])))
 
 
-def _job(spark: SparkSession, step: Step, done: Done, number: int) -> None:
+def _job(spark: SparkSession, step: PipelineStep, done: Done, number: int) -> None:
     given = dict(step.arguments)
     options = given.pop("options", {})
     path = given.pop("path")
@@ -310,8 +310,7 @@ def _job(spark: SparkSession, step: Step, done: Done, number: int) -> None:
             html = given.pop("html", None)
             found = profile(spark, path, **given, **options)
             if html is not None:
-                with open(html, "w", encoding="utf-8", errors="backslashreplace") as file:
-                    file.write(page(found))
+                replace_file(PosixDisk(), posixpath.abspath(html), page(found).encode("utf-8", "backslashreplace"))
             done.lines.append(
                 ("profile", f"{path}: {_count(found.records, 'record')}, {_count(found.distinct_keys, 'key')}")
             )

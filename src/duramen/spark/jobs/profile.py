@@ -1,7 +1,7 @@
 """Profile: what a log looks like. Sizes, rates over time, gaps, duplicates, keys and their skew, times out of order.
 
-Tasks read their portion once and answer sketches of a few hundred kilobytes at most, which the driver adds up; no row
-comes back. Exact: counts, bytes, extremes, gaps, steps back in time. Keys: exact up to 20,000 different ones, then
+Tasks read their portion once and return sketches of a few hundred kilobytes at most, which the driver merges; no row
+is returned. Exact: counts, bytes, extremes, gaps, steps back in time. Keys: exact up to 20,000 different ones, then
 HyperLogLog (± 0.8 %) and counts with a stated error. Duplicates (the same key and value under another offset) are
 counted through Spark's shuffle by a 64-bit hash of each row; that reads the log a second time and can be left out.
 """
@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.model import from_us
-from duramen.spark.jobs.moving import absolute
-from duramen.spark.jobs.scanning import Portion, Scan, plan_scan, read_options
-from duramen.spark.jobs.sketches import Distinct, Heavy, Order, Rates, Sizes
-from duramen.spark.jobs.tasks import cancelling, distribute
+from duramen.record import from_us
+from duramen.spark.jobs.replay import absolute
+from duramen.spark.jobs.scanning import JobScan, Portion, plan_scan, read_options
+from duramen.spark.jobs.sketches import Distinct, Heavy, Order, Sizes, SketchRates
+from duramen.spark.jobs.task_runner import cancelling, distribute
 from duramen.spark.progress import step
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Sketch:
     keys: Sizes = field(default_factory=Sizes)
     keyless: int = 0
     empty: int = 0
-    rates: Rates = field(default_factory=Rates)
+    rates: SketchRates = field(default_factory=SketchRates)
     distinct: Distinct = field(default_factory=Distinct)
     heavy: Heavy = field(default_factory=Heavy)
     order: Order = field(default_factory=Order)
@@ -119,7 +119,7 @@ def profile(
     """Profile the log at ``path``, or with ``subscribe`` the partitions of topics."""
     reading = read_options(path, format, **options)
     scan = plan_scan(reading, COLUMNS, verify=False)
-    sketches = [sketch for answer in distribute(spark, _sketch, scan.portions) for sketch in answer]
+    sketches = [sketch for found in distribute(spark, _sketch, scan.portions) for sketch in found]
     total = Sketch("")
     orders: dict[str, Order] = {piece.name: Order() for piece in scan.pieces}
     for sketch in sketches:
@@ -181,7 +181,7 @@ def _source_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _segments(scan: Scan) -> tuple[tuple[str, int, int], ...]:
+def _segments(scan: JobScan) -> tuple[tuple[str, int, int], ...]:
     found: dict[str, tuple[str, int, int]] = {}
     for portion in scan.portions:
         for piece in portion.split.pieces:
@@ -207,7 +207,7 @@ def _sizes(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _rates(rates: Rates) -> dict[str, Any]:
+def _rates(rates: SketchRates) -> dict[str, Any]:
     few = rates.narrowed(240)
     return {
         "bucket_seconds": few.width_s,

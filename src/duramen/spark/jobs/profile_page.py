@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from duramen.spark.jobs.profile import TOP_KEYS, Profile
-from duramen.spark.jobs.sketches import Order, Rates
+from duramen.spark.jobs.sketches import Order, SketchRates
 
 WIDTH, HEIGHT = 860, 180
 LEFT, BOTTOM, TOP = 70, 24, 10
@@ -131,7 +131,7 @@ def _width(seconds: int) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
 
 
-def _moment(number: int, rates: Rates) -> str:
+def _moment(number: int, rates: SketchRates) -> str:
     try:
         when = datetime.fromtimestamp(number * rates.width_s, UTC)
     except (OverflowError, ValueError, OSError):

@@ -1,8 +1,8 @@
 """What a job reads: one log or the partitions of topics, from where to where, and the splits of that for its tasks.
 
 Plans on the driver with what the data source plans with; reads in tasks what the data source reads, but hands the
-Arrow batches to the job instead of to the JVM. The range is fixed when it is planned, so a log that grows meanwhile
-changes nothing.
+Arrow batches to the job instead of to the JVM. The range is fixed when it is planned, so rows
+that are appended later do not count.
 """
 
 from __future__ import annotations
@@ -13,35 +13,52 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from duramen.disk import Disk
 from duramen.errors import OffsetError, UsageError
-from duramen.formats.base import Format
-from duramen.formats.registry import FORMATS
-from duramen.log.reader import Log
-from duramen.model import SCHEMA
-from duramen.spark.options import ReadOptions
-from duramen.spark.places import Place, disk_of, find_places
-from duramen.spark.planning import open_log, range_of
-from duramen.spark.reading import Wanted, read_split
-from duramen.spark.splits import Range, Split, plan
+from duramen.formats import FORMATS, Format
+from duramen.log import Log
+from duramen.record import SCHEMA
+from duramen.spark.source import (
+    LogSource,
+    Loss,
+    Planned,
+    Range,
+    ReadOptions,
+    Split,
+    Wanted,
+    disk_of,
+    find_places,
+    identity_of,
+    is_other,
+    look_again,
+    open_log,
+    parse_identity,
+    plan_splits,
+    range_of,
+    read_split,
+    tell_missing,
+)
 
 NAMING = {"topic": pa.string(), "partition": pa.int32()}
 """Columns that say which log a row is of."""
 
 
-class Piece(NamedTuple):
+class ScanPiece(NamedTuple):
     """One log of a scan and its range. ``to_offset`` is exclusive, and what the log held when it was planned."""
 
-    place: Place
+    place: LogSource
     format: str
     from_offset: int
     to_offset: int
+    identity: str = ""
+    """Which log it is."""
 
     @property
     def name(self) -> str:
         return name_of(self.place)
 
 
-def name_of(place: Place) -> str:
+def name_of(place: LogSource) -> str:
     """How a log is called in what a job remembers: by its whole path, because two logs may have the same name."""
     return place.path
 
@@ -71,11 +88,11 @@ class Portion:
 
 
 @dataclass
-class Scan:
+class JobScan:
     """A planned read."""
 
     path: str
-    pieces: list[Piece]
+    pieces: list[ScanPiece]
     portions: list[Portion]
     schema: pa.Schema
     formats: list[Format] = field(default_factory=list)
@@ -92,7 +109,7 @@ def read_options(path: str, format: str | None = None, **given: Any) -> ReadOpti
     options = {name for kind in FORMATS.values() for name in kind.option_names}
     for name in of_format:
         if name not in options:
-            raise UsageError(f"there is no option {name!r}", path=path)
+            raise UsageError(f"option {name!r} is not known", path=path)
     return ReadOptions(
         path=path, log_format=format, format_options=of_format,
         **{name: value for name, value in given.items() if name in known},
@@ -104,30 +121,49 @@ def plan_scan(
     columns: Sequence[str],
     *,
     begin: Mapping[str, int] | None = None,
+    sources: Mapping[str, str] | None = None,
     verify: bool = True,
     max_bytes: int | None = None,
-) -> Scan:
-    """Plan a read of ``columns``. ``begin``: from which offset on, by the piece's name, if later than asked for."""
+) -> JobScan:
+    """Plan a read of ``columns``. ``begin``: from which offset on, by the piece's name, if later than asked for;
+    ``sources``: the identities of the logs that those offsets are of."""
     disk, path = disk_of(options.path)
-    logs: list[tuple[Place, Log, Range]] = []
+    logs: list[Planned] = []
     pieces = []
     for place in find_places(options, disk, path):
         log = open_log(options, disk, place)
+        evidence = look_again(log, disk)
         wanted = range_of(options, disk, place, log)
         last = min(wanted.to_offset, log.next_offset)
         first = max(wanted.from_offset, min(log.first_offset, last))
         resumed = (begin or {}).get(name_of(place))
         if resumed is not None:
+            _check_source(log, disk, (sources or {}).get(name_of(place)))
             _check_resumed(options, log, resumed)
             first = max(first, resumed)
         first = min(first, last)
-        logs.append((place, log, wanted._replace(from_offset=first, to_offset=last)))
-        pieces.append(Piece(place, log.format, first, last))
-    schema = _schema([log.codec for _, log, _ in logs], columns)
-    needed = Wanted(schema, verify, options.on_damage, options.starting_us, options.ending_us)
-    splits = plan(logs, disk, max_bytes=max_bytes or options.max_bytes_per_partition, min_splits=options.min_partitions)
+        bounds = Range(first, last)
+        tell_missing(options, log, disk, evidence, bounds)
+        logs.append(Planned(place, log, bounds, evidence))
+        pieces.append(ScanPiece(place, log.format, first, last, str(identity_of(log, disk))))
+    schema = _schema([one.log.codec for one in logs], columns)
+    needed = Wanted(
+        schema, verify, options.on_damage, options.starting_us, options.ending_us, not options.fail_on_data_loss
+    )
+    splits = plan_splits(
+        logs, disk, max_bytes=max_bytes or options.max_bytes_per_partition, min_splits=options.min_partitions
+    )
     portions = [Portion(number, options.path, split, needed) for number, split in enumerate(splits)]
-    return Scan(options.path, pieces, portions, schema, [log.codec for _, log, _ in logs])
+    return JobScan(options.path, pieces, portions, schema, [one.log.codec for one in logs])
+
+
+def _check_source(log: Log, disk: Disk, text: str | None) -> None:
+    """Raise where another log is in the place of the one that was read last."""
+    if text is not None and is_other(parse_identity(text), log, disk):
+        raise OffsetError(
+            "another log is in the place of the one that the last run read", path=log.path,
+            hint="it was deleted and created again, or overwritten: use another target",
+        )  # fmt: skip
 
 
 def _check_resumed(options: ReadOptions, log: Log, resumed: int) -> None:
@@ -137,11 +173,9 @@ def _check_resumed(options: ReadOptions, log: Log, resumed: int) -> None:
             f"the last run ended at offset {resumed}, and the log ends at {log.next_offset}", path=log.path,
             hint="it was cut or replaced: use another target",
         )  # fmt: skip
-    if options.fail_on_data_loss and resumed < log.first_offset:
-        raise OffsetError(
-            f"offsets {resumed} to {log.first_offset - 1} are gone", path=log.path, offset=resumed,
-            hint="retention removed them before they were read; fail_on_data_loss=False goes on without them",
-        )  # fmt: skip
+    if resumed < log.first_offset:
+        why = f"the log begins at offset {log.first_offset} now: they were removed before they were exported"
+        Loss(log.path, resumed, log.first_offset, why).tell(fails=options.fail_on_data_loss)
 
 
 def _schema(formats: Sequence[Format], columns: Sequence[str]) -> pa.Schema:
@@ -153,7 +187,7 @@ def _schema(formats: Sequence[Format], columns: Sequence[str]) -> pa.Schema:
         elif name in NAMING:
             fields.append(pa.field(name, NAMING[name]))
         else:
-            raise UsageError(f"there is no column {name!r}", hint=f"columns: {', '.join((*SCHEMA.names, *NAMING))}")
+            raise UsageError(f"column {name!r} is not known", hint=f"columns: {', '.join((*SCHEMA.names, *NAMING))}")
     return pa.schema(fields)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.log.keys import murmur2
+from duramen.formats import murmur2
 
 MAX_BUCKETS = 2048
 MAX_KEYS = 20_000
@@ -64,7 +64,7 @@ class Sizes:
 
 
 @dataclass
-class Rates:
+class SketchRates:
     """Records and bytes over time, in buckets of ``width_s`` seconds. The width doubles until there are few enough."""
 
     width_s: int = 1
@@ -90,7 +90,7 @@ class Rates:
         for number, (count, total) in old.items():
             self._put(number // 2, count, total)
 
-    def merge(self, other: Rates) -> None:
+    def merge(self, other: SketchRates) -> None:
         while self.width_s < other.width_s:
             self._widen()
         steps = self.width_s // other.width_s
@@ -99,9 +99,9 @@ class Rates:
         while len(self.buckets) > MAX_BUCKETS:
             self._widen()
 
-    def narrowed(self, most: int) -> Rates:
+    def narrowed(self, most: int) -> SketchRates:
         """The same with at most so many buckets between the first and the last."""
-        copy = Rates(self.width_s, dict(self.buckets))
+        copy = SketchRates(self.width_s, dict(self.buckets))
         while copy.buckets and max(copy.buckets) - min(copy.buckets) + 1 > most:
             copy._widen()
         return copy
@@ -149,8 +149,8 @@ def _mixed(hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 @dataclass
 class Heavy:
-    """The most frequent keys. Exact while there are few different ones; then the rarest are let go, and no count that
-    is shown is too low by more than ``error``. Keys stay in Arrow until somebody asks for the top ones."""
+    """The most frequent keys. Exact for few distinct keys; beyond that the rarest are dropped, and no count is too low
+    by more than ``error``. Keys stay in Arrow until `top` is called."""
 
     table: pa.Table = field(default_factory=lambda: _counted([], []))
     waiting: list[pa.Table] = field(default_factory=list)

@@ -1,14 +1,14 @@
 """Verify on Spark: the report of `duramen.verify`, byte for byte the same, from executors that read what they check.
 
 The driver lists names and reads the sidecar; it opens no record but those at the places where a large segment is cut.
-Small segments are gathered into tasks, large ones are cut along their index (`duramen.log.pieces`). Where a piece finds
-anything, its segment is checked again in one go, so that the findings are those of the in-process check. A segment that
-is gone when its turn comes may have been removed by retention: `Verifier.conclude` judges that.
+Small segments are gathered into tasks, large ones are cut along their index (`duramen.log.verify.ranges`). Where a
+piece finds anything, its segment is checked again in one go, so that the findings are those of the in-process check. A
+segment that is missing when its task runs may have been removed by retention: `Verifier.conclude` decides.
 """
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,21 @@ from typing import TYPE_CHECKING, Any
 from duramen.disk import PosixDisk
 from duramen.errors import StorageError
 from duramen.formats import make
-from duramen.log.directory import Directory, SegmentFiles, format_at
-from duramen.log.overtaken import until_it_holds
-from duramen.log.pieces import Piece, PieceReport, PieceVerifier, cut
-from duramen.log.report import Report
-from duramen.log.verify import Checked, list_settled, missing
-from duramen.spark.jobs.tasks import cores, distribute
+from duramen.log import (
+    Checked,
+    Directory,
+    RangeReport,
+    RangeVerifier,
+    Report,
+    SegmentFiles,
+    SegmentRange,
+    cut_ranges,
+    format_at,
+    list_settled,
+    missing,
+    retry_if_overtaken,
+)
+from duramen.spark.jobs.task_runner import cores, distribute
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,17 +43,21 @@ TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True)
-class _Log:
+class _VerifiedLog:
     """What an executor needs to know of the log."""
 
     path: str
     root: str
     format: str
     options: dict[str, Any]
+    last: tuple[SegmentFiles, ...]
+    """The last two segments: whether the last one has begun is judged by the one before."""
 
-    def verifier(self) -> PieceVerifier:
-        nothing = Directory(self.root, [], [], [], [])
-        return PieceVerifier(PosixDisk(), self.path, make(self.format, **self.options), lambda _bytes: None, nothing)
+    def verifier(self) -> RangeVerifier:
+        directory = Directory(self.root, list(self.last), [], [], [])
+        return RangeVerifier(
+            PosixDisk().within(self.path), self.path, make(self.format, **self.options), lambda _bytes: None, directory
+        )
 
 
 @dataclass(frozen=True)
@@ -54,12 +67,12 @@ class _Unit:
     number: int
     files: SegmentFiles
     is_last: bool
-    piece: Piece | None = None
+    piece: SegmentRange | None = None
 
 
 @dataclass
-class _Task:
-    log: _Log
+class _VerifyTask:
+    log: _VerifiedLog
     units: list[_Unit] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -68,8 +81,8 @@ def verify(
     spark: SparkSession, path: str, *, format: str | None = None, piece_bytes: int | None = None, **options: Any
 ) -> Report:
     """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores)."""
-    whole = os.path.abspath(path)  # executors run elsewhere
-    return _named(until_it_holds(lambda: _verify(spark, whole, format, piece_bytes, options)), whole, path)
+    whole = posixpath.abspath(path)  # executors run elsewhere
+    return _named(retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options)), whole, path)
 
 
 def _named(report: Report, whole: str, path: str) -> Report:
@@ -91,27 +104,27 @@ def _named(report: Report, whole: str, path: str) -> Report:
 def _verify(
     spark: SparkSession, path: str, format: str | None, piece_bytes: int | None, options: dict[str, Any]
 ) -> Report:
-    disk = PosixDisk()
+    disk = PosixDisk().within(path)
     fmt = format_at(disk, path, format, options)
     directory = list_settled(disk, path, fmt)
-    log = _Log(path, directory.root, fmt.name, dict(fmt.options))
-    driver = PieceVerifier(disk, path, fmt, lambda _bytes: None, directory)
+    log = _VerifiedLog(path, directory.root, fmt.name, dict(fmt.options), tuple(directory.segments[-2:]))
+    driver = RangeVerifier(disk, path, fmt, lambda _bytes: None, directory)
     total = sum(files.segment.size_bytes for files in directory.segments)
     if piece_bytes is None:
         piece_bytes = min(TASK_BYTES, max(LEAST_TASK_BYTES, total // (cores(spark) * TASKS_PER_CORE)))
     units = _units(driver, disk, directory, piece_bytes)
-    answers = _run(spark, log, units, piece_bytes)
-    checked = _joined(driver, directory, units, answers)
+    results = _run(spark, log, units, piece_bytes)
+    checked = _joined(driver, directory, units, results)
     again = [unit for unit in _whole(directory) if checked[unit.number] is None]
-    for unit, answer in zip(again, _run(spark, log, again, piece_bytes), strict=True):
-        checked[unit.number] = answer
+    for unit, result in zip(again, _run(spark, log, again, piece_bytes), strict=True):
+        checked[unit.number] = result
     return driver.conclude([part for part in checked if part is not None])
 
 
-def _units(driver: PieceVerifier, disk: PosixDisk, directory: Directory, piece_bytes: int) -> list[_Unit]:
+def _units(driver: RangeVerifier, disk: PosixDisk, directory: Directory, piece_bytes: int) -> list[_Unit]:
     units = []
     for unit in _whole(directory):
-        pieces = cut(disk, directory, unit.files, driver.format, piece_bytes)
+        pieces = cut_ranges(disk, directory, unit.files, driver.format, piece_bytes)
         if len(pieces) < 2:
             units.append(unit)
             continue
@@ -124,15 +137,15 @@ def _whole(directory: Directory) -> list[_Unit]:
     return [_Unit(number, files, number == last) for number, files in enumerate(directory.segments)]
 
 
-def _run(spark: SparkSession, log: _Log, units: Sequence[_Unit], task_bytes: int) -> list[Any]:
-    """The answers to all units, in order; small ones share a task."""
-    tasks: list[_Task] = []
+def _run(spark: SparkSession, log: _VerifiedLog, units: Sequence[_Unit], task_bytes: int) -> list[Any]:
+    """The results for all units, in order; small units share a task."""
+    tasks: list[_VerifyTask] = []
     for unit in units:
         if not tasks or tasks[-1].size_bytes + _size(unit) // 2 > task_bytes:  # most of it would be too much
-            tasks.append(_Task(log))
+            tasks.append(_VerifyTask(log))
         tasks[-1].units.append(unit)
         tasks[-1].size_bytes += _size(unit)
-    return [answer for answers in distribute(spark, _check, tasks) for answer in answers]
+    return [result for results in distribute(spark, _check, tasks) for result in results]
 
 
 def _size(unit: _Unit) -> int:
@@ -142,36 +155,36 @@ def _size(unit: _Unit) -> int:
     return stop - unit.piece.start.position
 
 
-def _check(task: _Task) -> list[Checked | PieceReport | StorageError]:
-    """In an executor: check the units of one task; the error for one whose file is gone."""
+def _check(task: _VerifyTask) -> list[Checked | RangeReport | StorageError]:
+    """In an executor: check the units of one task. A unit whose file is missing returns the error."""
     verifier = task.log.verifier()
-    answers: list[Checked | PieceReport | StorageError] = []
+    results: list[Checked | RangeReport | StorageError] = []
     for unit in task.units:
         try:
-            answers.append(_check_unit(verifier, unit))
+            results.append(_check_unit(verifier, unit))
         except StorageError as error:
-            answers.append(missing(error))
-    return answers
+            results.append(missing(error))
+    return results
 
 
-def _check_unit(verifier: PieceVerifier, unit: _Unit) -> Checked | PieceReport:
+def _check_unit(verifier: RangeVerifier, unit: _Unit) -> Checked | RangeReport:
     if unit.piece is not None:
-        return verifier.check_piece(unit.files, unit.piece, is_last=unit.is_last)
+        return verifier.check_range(unit.files, unit.piece, is_last=unit.is_last)
     whole = verifier.check_alone(unit.files, is_last=unit.is_last)
     return whole or verifier.check(unit.files, is_last=unit.is_last)
 
 
 def _joined(
-    driver: PieceVerifier, directory: Directory, units: Sequence[_Unit], answers: Sequence[Any]
+    driver: RangeVerifier, directory: Directory, units: Sequence[_Unit], results: Sequence[Any]
 ) -> list[Checked | StorageError | None]:
-    """The segments' reports; None for one that has to be checked in one go, the error for one that is gone."""
+    """The reports of the segments; None if a segment has to be checked as a whole, the error if it is missing."""
     pieces: dict[int, list[Any]] = {}
     checked: list[Checked | StorageError | None] = [None] * len(directory.segments)
-    for unit, answer in zip(units, answers, strict=True):
+    for unit, result in zip(units, results, strict=True):
         if unit.piece is not None:
-            pieces.setdefault(unit.number, []).append(answer)
+            pieces.setdefault(unit.number, []).append(result)
         else:
-            checked[unit.number] = answer
+            checked[unit.number] = result
     for number, parts in pieces.items():
         is_last = number == len(directory.segments) - 1
         gone = next((part for part in parts if isinstance(part, StorageError)), None)

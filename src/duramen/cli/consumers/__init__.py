@@ -1,0 +1,1 @@
+"""Verbs on the consumers of a log: group, cursor, lag."""

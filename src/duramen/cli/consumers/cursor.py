@@ -1,0 +1,127 @@
+"""`duramen cursor`: list, show, store and delete the cursors of a log."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
+from duramen.cli.consumers.group import open_log
+from duramen.cli.output import Cell, Column, Output, to_json
+from duramen.consumers import ConsumableLog, ConsumableWritableLog, CursorState
+from duramen.errors import UsageError
+from duramen.record import from_us
+
+
+class CursorAction(StrEnum):
+    LIST = "list"
+    SHOW = "show"
+    STORE = "store"
+    DELETE = "delete"
+
+
+def command(
+    path: LogDirectory,
+    action: Annotated[CursorAction, typer.Argument(metavar="ACTION", help="One of the actions below.")] = (
+        CursorAction.LIST
+    ),
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The cursor; required except for `list`.")] = None,
+    offset: Annotated[int | None, typer.Argument(metavar="OFFSET", help="Offset to store.", min=0)] = None,
+    tracking: Annotated[
+        bool, typer.Option("--tracking", help="Store it in the log itself, as RabbitMQ does (osiris).")
+    ] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> Job:
+    """Show and change the cursors of a log: positions that readers store by name.
+
+    \b
+    list                  all cursors
+    show NAME             its offset
+    store NAME OFFSET     create or change a cursor
+    delete NAME           delete a cursor
+    """
+    target = Target.of(path, format, option)
+    if action == CursorAction.LIST:
+        return partial(show_all, target, json)
+    if name is None:
+        raise UsageError(f"`cursor … {action}` needs the name of a cursor", hint="`duramen cursor PATH` lists them")
+    if (offset is None) == (action == CursorAction.STORE):
+        raise UsageError(
+            "`cursor … store` needs an offset: store NAME OFFSET" if offset is None else f"`{action}` takes no offset"
+        )
+    return partial(run, target, action, name, offset, tracking, dry_run, json)
+
+
+def show_all(target: Target, json: bool) -> int:
+    with open_log(target) as log:
+        found, following = log.cursors(), log.next_offset
+    damaged = int(any(one.problem for one in found))
+    if json:
+        print(to_json([one._asdict() for one in found], indent=2))
+        return damaged
+    out = Output()
+    if not found:
+        out.line(f"{target.path}: no cursors")
+        return 0
+    columns = [Column("cursor"), Column("offset", True), Column("lag", True), Column("stored"), Column("problem")]
+    out.table(columns, [_row(one, following) for one in found], indent=0)
+    return damaged
+
+
+def _row(one: CursorState, next_offset: int) -> list[str | Cell]:
+    known = one.offset is not None
+    lag = f"{max(next_offset - (one.offset or 0), 0):,}" if known else "?"
+    stored = "in the log" if one.stored_ms is None and known else _when(one)
+    return [Cell(one.name, "name"), f"{one.offset:,}" if known else "?", lag, stored, Cell(one.problem or "", "damage")]
+
+
+def _when(one: CursorState) -> str:
+    when = None if one.stored_ms is None else from_us(one.stored_ms * 1000)
+    return "" if when is None else when.isoformat(sep=" ", timespec="seconds")
+
+
+def run(
+    target: Target, action: CursorAction, name: str, offset: int | None, tracking: bool, dry_run: bool, json: bool
+) -> int:
+    if tracking and (action != CursorAction.STORE or not target.codec.capabilities.tracking):
+        raise UsageError(
+            f"--tracking works with `store` on an osiris log only (got `{action}` on a {target.codec.name} log)"
+        )
+    with _open(target, tracking and not dry_run) as log:
+        cursor = log.cursor(name)
+        before = cursor.load()
+        if before is None and action != CursorAction.STORE:
+            raise UsageError(
+                f"the log has no cursor {name!r}", path=log.path, hint="`duramen cursor PATH list` lists the cursors"
+            )
+        would = "would be " if dry_run else ""
+        said = f"{before}"
+        if action == CursorAction.STORE:
+            assert offset is not None
+            if not dry_run:
+                cursor.store(offset)
+            said = f"{would}stored at {offset:,}" + (f", was {before:,}" if before is not None else "")
+        elif action == CursorAction.DELETE:
+            if not dry_run:
+                cursor.delete()
+            said = f"{would}deleted, was {before:,}"
+    if json:
+        now = offset if action == CursorAction.STORE else before
+        print(to_json({"path": target.path, "cursor": name, "action": action, "offset": now, "dry_run": dry_run}))
+    elif action == CursorAction.SHOW:
+        print(before)
+    else:
+        Output().line(f"{target.path}: cursor {name}: {said}")
+    return 0
+
+
+def _open(target: Target, tracking: bool) -> ConsumableLog:
+    if tracking:
+        return ConsumableWritableLog(target.path, format=target.codec.name, **target.options)
+    return open_log(target)

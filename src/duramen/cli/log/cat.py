@@ -1,0 +1,182 @@
+"""`duramen cat`: print the records of a log, or a range of them.
+
+Damage ends the output: the records before it are printed, one line on standard error names the position, exit code 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from duramen.cli.address import topic_of
+from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
+from duramen.cli.records import Form, writer
+from duramen.cli.store import topic_records
+from duramen.errors import CorruptionError, UsageError
+from duramen.log import Log
+from duramen.record import MAX_OFFSET, to_us
+
+_POSITIONS = "an offset, -N (the last N records), beginning, end or @TIME (ISO 8601 or epoch milliseconds)"
+
+
+def command(
+    path: LogPath,
+    start: Annotated[
+        str, typer.Option("--from", "-o", metavar="FROM", help=f"First record: {_POSITIONS}.")
+    ] = "beginning",
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TO", help="Where to stop, exclusive; same forms as FROM.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", metavar="COUNT", min=0, help="Print at most this many records.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")] = False,
+    output: Annotated[Form | None, typer.Option("--output", help="Output form (default: text).")] = None,
+    base64: Annotated[bool, typer.Option("--base64", help="For jsonl: encode all bytes as base64.")] = False,
+    format: FormatName = None,
+    option: FormatOptions = None,
+    json: Annotated[bool, typer.Option("--json", help="Same as --output jsonl.")] = False,
+) -> Job:
+    """Print the records of a log.
+
+    \b
+    text   each value and a line feed; bytes that are not UTF-8 as \\xff
+    jsonl  one object per line: offset, timestamp, key, value, headers;
+           bytes that are not UTF-8 as base64 under value_base64
+    raw    the bytes of the values, without separators
+    arrow  an Arrow IPC stream
+    """
+    if json and output not in (None, Form.JSONL):
+        raise UsageError(f"--json and --output {output} cannot be used together")
+    form = Form.JSONL if json else output or Form.TEXT
+    if base64 and form != Form.JSONL:
+        raise UsageError(f"--base64 works with --output jsonl only (got --output {form})")
+    address = topic_of(path)
+    if address is not None:
+        first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
+        bounds = partial(_bounds, first=first, last=last)
+        return partial(topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64)
+    target = Target.of(path, format, option)
+    return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64)
+
+
+def run(
+    target: Target,
+    form: Form = Form.TEXT,
+    *,
+    start: str = "beginning",
+    to: str | None = None,
+    count: int | None = None,
+    follow: bool = False,
+    base64: bool = False,
+) -> int:
+    first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
+    sys.stdout.flush()
+    out = sys.stdout.buffer
+    with target.open() as log:
+        _say_outside(log, first)
+        batches = log.batches(**_bounds(log, first, last), max_records=count, columns=form.columns, follow=follow)
+        with writer(form, out, log.codec, base64=base64) as write:
+            for batch in batches:
+                write(batch)
+                if follow:
+                    out.flush()
+    return 0
+
+
+# --- positions
+
+
+class LogPosition(NamedTuple):
+    """A position in a log as given on the command line."""
+
+    kind: str
+    value: int = 0
+    time: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> LogPosition:
+        """
+        >>> LogPosition.parse("-5"), LogPosition.parse("17").value, LogPosition.parse("@2023-11-14T22:13:20Z").kind
+        (LogPosition(kind='last', value=5, time=''), 17, 'time')
+        """
+        if text in ("beginning", "end"):
+            return cls(text)
+        if text.startswith("@"):
+            return cls("time", time=_checked_time(text[1:]))
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) > MAX_OFFSET:
+            raise UsageError(f"not a position in a log: {text!r}", hint=f"give {_POSITIONS}")
+        return cls("last" if text.startswith("-") else "offset", int(digits))
+
+
+def _checked_time(text: str) -> str:
+    try:
+        us = to_us(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"not a time: @{text}", hint="give ISO 8601 or epoch milliseconds after @") from error
+    if not -(2**63) < us < 2**63:
+        raise UsageError(f"the time @{text} is out of range", hint="a time must fit in 64-bit microseconds")
+    return text
+
+
+def _say_outside(log: Log, first: LogPosition) -> None:
+    """Print a note if the log does not contain the requested offset, which is not an error."""
+    if first.kind != "offset" or log.first_offset <= first.value <= log.next_offset:
+        return
+    held = f"contains offsets {log.first_offset} to {log.next_offset - 1}"
+    held = held if log.next_offset > log.first_offset else f"is empty; the next offset is {log.next_offset}"
+    print(f"note: {log.path} {held}, not {first.value}", file=sys.stderr)
+
+
+def _bounds(log: Log, first: LogPosition, last: LogPosition | None) -> dict[str, Any]:
+    """The positions as arguments of `Log.batches`."""
+    bounds: dict[str, Any] = {}
+    for side, place in (("from", first), ("to", last)):
+        if place is None or (side, place.kind) == ("from", "beginning"):
+            continue  # not an offset: retention may move the beginning before it is read
+        if place.kind == "time":
+            bounds[f"{side}_time"] = place.time
+        elif place.kind == "end":
+            bounds[f"{side}_offset"] = log.next_offset
+        elif place.kind == "last":
+            bounds[f"{side}_offset"] = _start_of_last(log, place.value)
+        else:
+            bounds[f"{side}_offset"] = place.value
+    return bounds
+
+
+def _start_of_last(log: Log, count: int) -> int:
+    """The offset of the first of the last ``count`` records.
+
+    Offsets may have gaps (compaction, tracking), so this counts records in a window at the end, which doubles until it
+    contains enough.
+    """
+    end, first = log.next_offset, log.first_offset
+    span = count
+    while True:
+        start = max(end - span, first)
+        try:
+            found = sum(len(offsets) for offsets in _offsets(log, start, end))
+        except CorruptionError:
+            return start  # damage in the window: print the records before it, then the error
+        if found >= count or start == first:
+            break
+        span *= 2
+    skip = found - count
+    for offsets in _offsets(log, start, end):
+        if skip < len(offsets):
+            return int(offsets[max(skip, 0)])
+        skip -= len(offsets)
+    return end
+
+
+def _offsets(log: Log, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
+    for batch in log.batches(start, end, columns=("offset",), verify=False):
+        yield batch.column(0).to_numpy()

@@ -1,0 +1,177 @@
+"""`duramen convert`: write a log in another format to a new path.
+
+Lists the fields that the new format cannot store; each needs ``--allow-loss``. The new log appears completely or not at
+all, also after ctrl-C. Exit code 1 if the source is damaged, 2 if a loss is not allowed or the target exists.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.dialect import show_dialect
+from duramen.cli.output import (
+    Cell,
+    Column,
+    Output,
+    duration,
+    number,
+    offsets,
+    progress_bar,
+    rate,
+    size,
+    to_json,
+)
+from duramen.errors import UsageError
+from duramen.log import FIELDS, Conversion, Converted, FieldLoss, LossError
+
+RATE_FROM_BYTES = 1 << 20
+
+
+def command(
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The log to convert: its directory, or one segment file.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="Directory of the new log; must not exist.")],
+    to: Annotated[str, typer.Option("--to", metavar="F", help="Format of the new log.")],
+    option: FormatOptions = None,
+    allow_loss: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help=f"Drop this field if the format cannot store it: {', '.join(FIELDS)}."),
+    ] = None,
+    on_damage: Annotated[
+        str, typer.Option(metavar="WHAT", help="If SRC is damaged: stop, or skip the damaged part.")
+    ] = "stop",
+    format: FormatName = None,
+    source_option: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Option of the format of SRC; repeatable.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> Job:
+    """Convert a log to another format.
+
+    Keeps offsets, and times, keys and headers if the new format can store them. Every field that it cannot store must
+    be allowed with --allow-loss. --option applies to the new log.
+    """
+    if on_damage not in ("stop", "skip"):
+        raise UsageError(f"--on-damage must be stop or skip (got {on_damage!r})")
+    source, target = Target.of(src, format, source_option), Target.of(dst, to, option)
+    on_damage = "raise" if on_damage == "stop" else on_damage
+    return partial(run, source, target, tuple(allow_loss or ()), on_damage, dry_run=dry_run, json=json)
+
+
+def run(
+    source: Target, target: Target, allow_loss: tuple[str, ...], on_damage: str, *, dry_run: bool, json: bool
+) -> int:
+    started = perf_counter()
+    assert target.format is not None
+    conversion = Conversion(
+        source.path, target.path, target.format, allow_loss=allow_loss, on_damage=on_damage,
+        format=source.format, source_options=source.options, **target.options,
+    )  # fmt: skip
+    total = conversion.source.size_bytes
+    try:
+        conversion.check_losses()
+    except LossError as error:
+        if json:
+            Output().write(to_json(as_dict(source, conversion.plan(), dry_run=True), indent=2) + "\n")
+        else:
+            show_losses(Output(), error.losses, allow_loss, "would be lost")
+        if not dry_run:
+            raise
+        done = conversion.plan()
+        return 2 if json else _planned(source, done, 2)
+    if dry_run:
+        done = conversion.plan()
+    else:
+        with progress_bar(f"convert {source.path}", total) as progress:
+            bars = {} if progress is None else {"progress": halved(progress), "check_progress": halved(progress)}
+            done = conversion.run(**bars)
+    if json:
+        Output().write(to_json(as_dict(source, done, dry_run=dry_run), indent=2) + "\n")
+    elif dry_run:
+        show_losses(Output(), done.losses, allow_loss, "would be lost")
+        _planned(source, done, 0)
+    else:
+        show(source, done, total, perf_counter() - started)
+    return 0
+
+
+def halved(progress: Any) -> Any:
+    """Count half of the bytes: writing and checking each process about as many bytes as the source has."""
+    rest = 0
+
+    def half(done_bytes: int) -> None:
+        nonlocal rest
+        whole = rest + done_bytes
+        progress(whole // 2)
+        rest = whole % 2
+
+    return half
+
+
+def _planned(source: Target, done: Converted, code: int) -> int:
+    how = ", byte for byte" if done.copied_as_is else ""
+    held = f"{number(done.records, 'record')} ({size(done.size_bytes)})"
+    Output().line(f"{source.path}: would be converted to {done.path}: {done.format}, {held}{how}")
+    show_dialect(Output(), done.format, done.dialect)
+    _show_skipped(Output(), done, "would be skipped")
+    return code
+
+
+def show(source: Target, done: Converted, total_bytes: int, seconds: float) -> None:
+    out = Output()
+    show_losses(out, done.losses, tuple(FIELDS), "lost")
+    _show_skipped(out, done, "skipped")
+    speed = f" ({rate(total_bytes, seconds)})" if total_bytes >= RATE_FROM_BYTES else ""
+    held = (number(done.segments, "segment"), number(done.records, "record"), size(done.size_bytes))
+    out.line(
+        f"{source.path}: converted to {done.path}: ", Cell("ok", "good"),
+        f": {done.format}, {', '.join(held)} in {duration(seconds)}{speed}",
+    )  # fmt: skip
+    show_dialect(out, done.format, done.dialect)
+
+
+def show_losses(out: Output, losses: list[FieldLoss], allowed: tuple[str, ...], what: str) -> None:
+    """Print a table of the fields that the new format cannot store."""
+    if not losses:
+        return
+    rows = [
+        (
+            Cell(loss.field, "name"), number(loss.count, loss.unit),
+            "" if loss.first_offset is None else f"from {offsets(loss.first_offset, loss.first_offset)} on",
+            Cell("yes", "good") if loss.field in allowed else Cell("no", "damage"), loss.meaning,
+        )
+        for loss in losses
+    ]  # fmt: skip
+    out.table([Column(what), Column("in", right=True), Column("where"), Column("allowed"), Column("what it is")], rows)
+
+
+def _show_skipped(out: Output, done: Converted, what: str) -> None:
+    for skipped in done.skipped:
+        place = f"{skipped.path}: byte {skipped.position}: {size(skipped.length)} {what}"
+        out.line(Cell(f"  {place}, {offsets(skipped.offset, None)}: {skipped.why}", "warning"))
+    if done.torn_bytes:
+        out.line(Cell(f"  the last write to the source did not finish: {size(done.torn_bytes)} skipped", "note"))
+
+
+def as_dict(source: Target, done: Converted, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "source": source.path,
+        "path": done.path,
+        "format": done.format,
+        "dialect": done.dialect,
+        "records": done.records,
+        "bytes": done.size_bytes,
+        "segments": done.segments,
+        "first_offset": done.first_offset,
+        "next_offset": done.next_offset,
+        "losses": [loss._asdict() for loss in done.losses],
+        "skipped": [skipped._asdict() for skipped in done.skipped],
+        "torn_bytes": done.torn_bytes,
+        "byte_by_byte": done.copied_as_is,
+        "dry_run": dry_run,
+    }

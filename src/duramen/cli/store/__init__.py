@@ -1,0 +1,1 @@
+"""The verb ``topic``, and `append` and `cat` on a whole topic."""

@@ -1,0 +1,64 @@
+"""`duramen serve`: a local web page that shows logs, and their metrics for Prometheus. Reads only."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from duramen.cli.arguments import Job
+from duramen.cli.output import Output
+from duramen.metrics import prometheus_rules
+
+DEFAULT_PORT = 7477
+
+
+def command(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH…", help="Logs, or roots of stores: all their topics.")
+    ] = None,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print the URL of /metrics for Prometheus instead of the page's.")
+    ] = False,
+    host: Annotated[str, typer.Option("--host", metavar="H", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port to listen on; 0 picks a free one.")] = (
+        DEFAULT_PORT
+    ),
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="T", help="Token that requests must carry (or DURAMEN_TOKEN)."),
+    ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="Print alert rules for Prometheus and exit.")] = False,
+) -> Job:
+    """Show logs on a local web page.
+
+    /metrics serves the metrics for Prometheus. The server writes nothing, and the page loads nothing from other hosts.
+    Any address other than loopback needs --token.
+    """
+    if rules:
+        return _print_rules
+    return partial(run, paths or ["."], host, port, token or os.environ.get("DURAMEN_TOKEN"), only_metrics=metrics)
+
+
+def _print_rules() -> int:
+    Output().write(prometheus_rules())
+    return 0
+
+
+def run(paths: list[str], host: str, port: int, token: str | None, *, only_metrics: bool = False) -> int:
+    from duramen.watch import Server
+
+    server = Server(paths, host=host, port=port, token=token)
+    out = Output()
+    suffix = "metrics" if only_metrics else ""
+    out.line(f"serving {', '.join(paths)} on {server.url}{suffix}{'?token=…' if token else ''} (press ctrl-C to stop)")
+    out.flush()
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+    return 0

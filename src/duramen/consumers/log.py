@@ -1,0 +1,91 @@
+"""The logs that `duramen.open` returns: the engine's log with methods for cursors, groups and producers.
+
+The engine does not know its consumers, so these are subclasses. They read and write consumer state on demand, with one
+exception: opening a log for append rewinds groups that refer to records lost in a power failure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duramen.consumers.cursors import Cursor, CursorState, cursors
+from duramen.consumers.files import group_files
+from duramen.consumers.group import Group
+from duramen.consumers.group_store import load
+from duramen.consumers.lag import needed_from
+from duramen.consumers.producers import Producer, ProducerState, producers
+from duramen.errors import CorruptionError, UsageError
+from duramen.log import Log, WritableLog
+from duramen.sidecar import Need
+
+
+class ConsumableLog(Log):
+    """A log opened for reading, with its cursors and groups."""
+
+    _groups: dict[str, tuple[Group, dict[str, Any]]] | None = None
+
+    def cursor(self, name: str) -> Cursor:
+        """The cursor with this name: ``load()``, ``store(offset)``, ``delete()``."""
+        self._check_open()
+        return Cursor(self, name)
+
+    def cursors(self) -> list[CursorState]:
+        """Every cursor of this log."""
+        self._check_open()
+        return cursors(self)
+
+    def group(self, name: str, **options: Any) -> Group:
+        """The consumer group with this name: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``. See `Group` for the
+        options. Threads that use the same name share one object, and thereby the cost of syncing."""
+        self._check_open()
+        with self._guard:
+            if self._groups is None:
+                self._groups = {}
+            known = self._groups.get(name)
+            if known is None or not known[0].is_usable:
+                group = Group(self, name, **options)
+                if known is not None and known[0].is_poisoned:
+                    group.distrust()
+                self._groups[name] = known = (group, options)
+            elif options and options != known[1]:
+                raise UsageError(
+                    f"the group {name!r} is already open with other options: {known[1]}", path=self.path,
+                    hint="use the same options, or none",
+                )  # fmt: skip
+            return known[0]
+
+    def producers(self) -> list[ProducerState]:
+        """Every known producer with its last sequence."""
+        self._check_open()
+        return producers(self)
+
+    def needs(self) -> list[Need]:
+        return needed_from(self)
+
+    def close(self) -> None:
+        """Close the groups and the log's files."""
+        for group, _ in (self._groups or {}).values():
+            group.close()
+        super().close()
+
+
+class ConsumableWritableLog(ConsumableLog, WritableLog):
+    """A log opened for append, with its cursors, groups and producers."""
+
+    def producer(self, name: str) -> Producer:
+        """The producer with this name; the log stores a repeated ``append(value, sequence=n)`` once."""
+        self._check_open()
+        return Producer(self, name)
+
+
+def rewind_groups(log: WritableLog) -> None:
+    """Make groups forget records lost in a power failure, before new records reuse their offsets."""
+    for place in group_files(log) if log.is_directory else ():
+        try:
+            if load(log.disk, place).machine.top() > log.next_offset:
+                Group(log, place.name.group).rewind()
+        except (CorruptionError, UsageError):
+            continue  # the group itself raises this error on use; the log is intact
+
+
+WritableLog.after_opening.append(rewind_groups)

@@ -1,0 +1,127 @@
+"""What only some formats have. A format declares it by inheriting the class; callers ask with ``isinstance``.
+
+- `SupportsTracking`: sequences of producers and positions of consumers, stored in the log itself (Osiris).
+- `SupportsGapFill`: filler records for offsets that are missing (Osiris).
+- `SupportsManifest`: a file that describes the whole log (Keratin).
+- `SupportsCheckpoint`: a file that records how far the cleaner came (RustLog).
+- `SlotSegment`: a segment of equal slots (fixed-slot).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from duramen.formats.segment import Encoded, Problem, Rows, ScanPosition, Segment, SegmentSummary
+from duramen.formats.struct import Buffer
+
+
+class SequenceRun(NamedTuple):
+    """Rows ``start`` up to ``stop`` of a batch, from one producer; ``sequence`` is that of the first row."""
+
+    start: int
+    stop: int
+    name: bytes
+    sequence: int
+
+
+class SupportsTracking(ABC):
+    """The log itself stores the state of producers and consumers; its last segment holds all of it."""
+
+    @abstractmethod
+    def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
+        """Each producer's (offset near its last record, sequence), from the last segment of a log."""
+
+    @abstractmethod
+    def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
+        """The encoded records with their producers' sequences."""
+
+    @abstractmethod
+    def mended_sequences(self, segment: Segment, runs: Sequence[SequenceRun]) -> Iterator[tuple[int, bytes]]:
+        """Patches (position, bytes) that restore announced sequences, ``runs`` of offsets, that a crash may have
+        torn."""
+
+    @abstractmethod
+    def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
+        """Each consumer's position, from the last segment of a log."""
+
+    @abstractmethod
+    def encode_consumer_offsets(self, offsets: Mapping[bytes, int], cursor: ScanPosition, now_us: int) -> Encoded:
+        """Positions of consumers, for appending at ``cursor``."""
+
+    @abstractmethod
+    def tracking_rows(self, segment: Segment, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows hold tracking state besides (or instead of) records."""
+
+    @abstractmethod
+    def recode(self, segment: Segment, rows: Rows, cursor: ScanPosition) -> Encoded:
+        """One row with tracking state, as this format object writes it at ``cursor``."""
+
+
+class SupportsGapFill(ABC):
+    """The format's own program requires every offset to exist: fillers occupy those whose records are missing."""
+
+    @abstractmethod
+    def fill_gap(self, cursor: ScanPosition, until: int, timestamp_us: int) -> Encoded:
+        """Fillers for the offsets after ``cursor`` up to, but not including, ``until``."""
+
+
+class SupportsManifest(ABC):
+    """One or more files describe the whole log."""
+
+    @abstractmethod
+    def log_files(
+        self, segments: Sequence[SegmentSummary], created_ms: int, existing: Mapping[str, Buffer] | None = None
+    ) -> dict[str, bytes]:
+        """The files, by path, in the layout of the ``existing`` ones and with what only those know."""
+
+    @abstractmethod
+    def log_files_fit(
+        self, files: Mapping[str, Buffer], sealed_count: int, active: SegmentSummary, created_ms: int
+    ) -> bool:
+        """Whether ``files`` still describe a log that did not change since they were written."""
+
+    @abstractmethod
+    def check_log(
+        self, files: Mapping[str, Buffer], segments: Sequence[SegmentSummary]
+    ) -> Iterator[tuple[str, Problem]]:
+        """Where the files contradict the segments, by path."""
+
+
+class SupportsCheckpoint(ABC):
+    """A file records how far retention and compaction came."""
+
+    @abstractmethod
+    def cleaned_files(
+        self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
+    ) -> dict[str, bytes]:
+        """The file, by path, after retention or compaction up to an offset. ``existing`` is its previous content."""
+
+
+@runtime_checkable
+class SlotSegment(Protocol):
+    """A segment of equal slots, in which the position of a record is its offset: repair fills the slot of a lost record
+    instead of removing it, so that no other record moves."""
+
+    slot_bytes: int
+
+    @property
+    def lost_slots(self) -> Sequence[int]:
+        """The slots that an earlier repair gave up."""
+
+    @property
+    def filler(self) -> bytes:
+        """The bytes of a lost slot: every program can read them, and none takes them for the end."""
+
+    def bad_slots(self) -> tuple[list[int], int]:
+        """Return the slots without a valid record before the last valid one, and the number of slots up to it."""
+
+    def mended_slots(self, slots: Iterable[int]) -> dict[int, bytes]:
+        """Return the slots whose checksum alone is damaged, by a single bit, with the right first bytes of each."""
+
+    def losing(self, slots: Iterable[int]) -> dict[str, str]:
+        """Return the options that tell readers to skip these slots, in addition to those lost before."""

@@ -1,0 +1,345 @@
+"""The contract that every on-disk format fulfils: file names, bytes, capabilities. Pure bytes; no file is opened here.
+
+A `Format` classifies file names, encodes records, builds and reads derived files, and opens the bytes of a segment as a
+`Segment`. The rest of the program asks `Format.capabilities`, or for one of the optional classes of `extensions`; it
+never asks for the format's name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.formats.arrow import Values
+from duramen.formats.extensions import SupportsManifest
+from duramen.formats.index import Index, IndexBuilder, NoIndex, Places
+from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
+from duramen.formats.struct import Block, Buffer
+from duramen.kernel import Columns, FrameColumns, ScanEnd, Stop
+from duramen.record import COLUMNS, schema_of
+
+DOCUMENT, PROGRAM = "document", "program"
+"""The dialects: what a format's document specifies, and what its own program does where the two differ."""
+COMMON_OPTIONS: Mapping[str, type] = {"dialect": str}
+"""The options of every format."""
+SEGMENT_OPTIONS: Mapping[str, type] = {**COMMON_OPTIONS, "segment_max_bytes": int, "segment_max_age_ms": int}
+"""The options of every format with segments: the dialect, and when to start a new segment."""
+
+
+class FileName(NamedTuple):
+    """What a file name says: the file's role, and the base offset of its segment."""
+
+    role: Role
+    base: int | None = None
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a format can store and do, as data."""
+
+    timestamps: str | None
+    """``"ms"``, ``"us"``, or None where records have no time."""
+    key: bool
+    headers: bool
+    explicit_offsets: bool
+    """Records (or chunks) store their offset, so that offsets may have gaps."""
+    compaction: bool
+    segments: bool
+    index: bool
+    checksum: str
+    """Which checksum covers which bytes, as text."""
+    record_checksum: bool
+    """Whether a changed payload byte is detected without the sidecar."""
+    max_value_bytes: int
+    covers_all: bool = False
+    """Whether the checksums cover every byte that a reader relies on, headers included. For every other format the
+    sidecar keeps a digest of the active segment."""
+    max_segment_bytes: int = 2**62
+    """Largest position that the index can store."""
+    max_segment_rows: int = 2**62
+    """Records (or chunks) after which a new segment starts."""
+    max_relative_offset: int = 2**62
+    """Largest distance of an offset from the segment's base."""
+    index_at_once: bool = False
+    """The format's own program relies on the index: it must be written together with the records."""
+    cuts_zeros: bool = False
+    """The format's own program cuts zeros after the last record when it starts: a crash may leave some."""
+    rolls_when_full: bool = False
+    """A segment is sealed once it has reached its size; otherwise before it would exceed it."""
+    signed_timestamps: bool = False
+    """Whether a time before 1970 can be stored."""
+    ordered_timestamps: bool = False
+    """Whether times must not decrease."""
+    manifest: bool = False
+    """Whether a file describes the whole log: see `SupportsManifest`."""
+    lost_segments_show: bool = False
+    """Whether a gap between two segments is always a loss: no program of this format leaves one."""
+    tracking: bool = False
+    """The log itself stores the sequences of producers: see `SupportsTracking`."""
+    chunks: bool = False
+    """Records are stored in chunks, whose size the writer chooses."""
+    extras: tuple[pa.Field, ...] = ()
+    """Columns beyond the neutral record, so that a round trip loses nothing."""
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The columns that the format can store."""
+        optional = {"timestamp": self.timestamps, "key": self.key, "headers": self.headers}
+        able = {name for name, is_able in optional.items() if is_able}
+        return frozenset({"offset", "value"} | able | {field.name for field in self.extras})
+
+
+class Format(ABC):
+    """One on-disk format with its options.
+
+    >>> from duramen.formats import make
+    >>> make("fixed-slot", record_size=16).segment_path(0)
+    '00000000.log'
+    """
+
+    name: ClassVar[str]
+    capabilities: Capabilities
+    magics: ClassVar[Mapping[bytes, Role]] = {}
+    """The first bytes of the format's files, where they are fixed."""
+    default_segment_bytes: ClassVar[int | None] = None
+    """Default of ``segment_max_bytes``."""
+    default_segment_age_ms: ClassVar[int | None] = None
+    option_names: ClassVar[Mapping[str, type]] = {}
+    """The format's options, and the type of each."""
+    fixed_options: ClassVar[tuple[str, ...]] = ()
+    """Options that determine the bytes, and so cannot change during the life of a log."""
+    program: ClassVar[str] = "the program"
+    """Name of the format's own program."""
+    dialect_options: ClassVar[tuple[str, ...]] = ()
+    """Options whose value the dialect implies."""
+    dialects: ClassVar[Mapping[str, str]] = {}
+    """What each dialect writes, as text; empty where they do not differ."""
+
+    def __init__(self, **options: Any) -> None:
+        unknown = options.keys() - self.option_names.keys()
+        if unknown:
+            known = ", ".join(sorted(self.option_names)) or "none"
+            raise UsageError(f"{self.name} has no option {', '.join(sorted(unknown))}", hint=f"its options: {known}")
+        self.options: dict[str, Any] = {}
+        for name, value in options.items():
+            try:
+                self.options[name] = self.option_names[name](value)
+            except (TypeError, ValueError) as error:
+                kind = self.option_names[name].__name__
+                raise UsageError(f"option {name} must be of type {kind} (got {value!r})") from error
+        dialect = self.options.get("dialect", DOCUMENT)
+        if dialect not in (DOCUMENT, PROGRAM):
+            raise UsageError(f"dialect must be {DOCUMENT!r} or {PROGRAM!r} (got {dialect!r})")
+        for name in ("segment_max_bytes", "segment_max_age_ms"):
+            if self.options.get(name, 1) < 1:
+                raise UsageError(f"{name} must be at least 1 (got {self.options[name]})")
+
+    @property
+    def dialect(self) -> str:
+        """The dialect of new segments."""
+        return str(self.options.get("dialect", DOCUMENT))
+
+    def as_dialect(self, option: str, document: Any, program: Any) -> Any:
+        """The value of an option whose default depends on the dialect. Raises where it contradicts an explicit
+        ``dialect``."""
+        implied = program if self.options.get("dialect") == PROGRAM else document
+        value = self.options.get(option, implied)
+        if "dialect" in self.options and value != implied and value in (document, program):
+            raise UsageError(
+                f"{option}={value} contradicts dialect={self.options['dialect']!r}, which writes {option}={implied}",
+                hint="set only one of the two",
+            )
+        return value
+
+    @property
+    def stored_options(self) -> dict[str, Any]:
+        """The options that a log stores: all except functions."""
+        return {name: value for name, value in self.options.items() if not callable(value)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by options, for another process."""
+        return _rebuilt, (type(self), self.options)
+
+    # --- names
+
+    @abstractmethod
+    def classify(self, path: str) -> FileName | None:
+        """The meaning of ``path``, relative to the log's directory; None for an unknown file."""
+
+    @abstractmethod
+    def path_of(self, role: Role, base: int | None = None) -> str:
+        """The name of a file, relative to the log's directory."""
+
+    def segment_path(self, base: int) -> str:
+        return self.path_of(Role.SEGMENT, base)
+
+    # --- reading
+
+    @abstractmethod
+    def open_segment(self, buf: Buffer, base: int | None) -> Segment:
+        """Open a segment and check its file header. ``base`` is the base offset in its name, None if unknown.
+
+        Raises `CorruptionError` with the position; the caller adds the path."""
+
+    def open_index(self, role: Role, buf: Buffer, base: int) -> Index | None:
+        """The index, as far as it can be read; None where it is unusable."""
+        return None
+
+    def ends_early(self, index: Index, segment: Segment) -> bool:
+        """Whether an index of positions whose entries are correct lacks entries at its end. False where the format
+        allows that, or where the settings of the index are unknown."""
+        return False
+
+    def skips_entries(self, places: Places, start: int) -> int | None:
+        """The first entry of a sparse index before which an entry is missing. ``places`` are the records of all its
+        entries, ``start`` is where the segment's records begin. None where the format allows that, or where the
+        settings of the index are unknown."""
+        return None
+
+    def check_file(self, role: Role, buf: Buffer, name: FileName) -> Iterator[Problem]:
+        """Problems of a file other than a segment, from its own bytes."""
+        return iter(())
+
+    def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
+        """The contents of the format's own files (manifest, checkpoint, tracking), for `info`."""
+        return {}
+
+    @abstractmethod
+    def dump(
+        self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
+    ) -> Iterator[Block]:
+        """Every structure of a file, in file order. Damage is a block with a problem, and the dump continues after it.
+        Structures that end before ``begin`` may be omitted; ``index`` helps to find ``begin`` in a segment."""
+
+    # --- writing
+
+    def segment_header(self, base: int, created_ms: int) -> bytes:
+        """The bytes that a new segment starts with."""
+        return b""
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
+        """The records as bytes, for appending at ``cursor``. Raises for what the format cannot store. A row without a
+        time gets ``default_us``, if the format has times."""
+
+    def index_builder(self, base: int, created_ms: int) -> IndexBuilder:
+        """A builder for the derived files of a new segment."""
+        return NoIndex()
+
+    def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:
+        """A complete log, one segment per batch, as paths and bytes: for tests and examples."""
+        summaries: list[SegmentSummary] = []
+        for batch in segments:
+            base = batch.column("offset")[0].as_py() if batch.num_rows else self._next_base(summaries)
+            header = self.segment_header(base, created_ms)
+            encoded = self.encode(batch, ScanPosition(len(header), base - 1))
+            builder = self.index_builder(base, created_ms)
+            builder.add(encoded.rows)
+            derived = builder.build()
+            data = header + bytes(encoded.data)
+            yield self.segment_path(base), data
+            for role, content in derived.items():
+                yield self.path_of(role, base), content
+            index_bytes = len(derived.get(Role.INDEX, b""))
+            summaries.append(SegmentSummary(base, encoded.rows.end.last_offset, len(data), index_bytes))
+        if isinstance(self, SupportsManifest):
+            yield from self.log_files(summaries, created_ms).items()
+
+    @staticmethod
+    def _next_base(summaries: Sequence[SegmentSummary]) -> int:
+        return summaries[-1].last_offset + 1 if summaries else 0
+
+    def accept(self, batch: pa.RecordBatch) -> None:
+        """Raise for what the format cannot store: a field, a null value, a value that is too long."""
+        self.refuse_unsupported(batch)
+        most = self.capabilities.max_value_bytes
+        if batch.nbytes > most:  # otherwise no value can exceed it
+            longest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
+            if longest > most:
+                self.refuse_long(longest)
+
+    def accept_values(self, values: Values) -> None:
+        """`accept` for values alone."""
+        if values.longest > self.capabilities.max_value_bytes:
+            self.refuse_long(values.longest)
+
+    def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
+        """`encode` for values alone; some formats need no Arrow batch for that."""
+        return self.encode(values.batch(), cursor, default_us)
+
+    def temporary_path(self, path: str) -> str:
+        """Where the next content of ``path`` is written before it replaces the file."""
+        return path + ".new"
+
+    def continuing(self, segment: Segment) -> Format:
+        """The format with options that continue in the dialect of an existing segment."""
+        return self
+
+    def check_creation(self) -> None:
+        """Raise if an option that a new log needs is missing."""
+        return
+
+    def begin_segment(
+        self, base: int, created_ms: int, previous: Segment | None, first: Segment | None = None
+    ) -> Encoded:
+        """The bytes of a new segment before its first record. ``previous`` is the segment before it, from which state
+        may be carried over; ``first`` is the log's first segment, if known: state about older records is dropped."""
+        header = self.segment_header(base, created_ms)
+        end = ScanEnd(0, len(header), int(Stop.END), base - 1)
+        return Encoded(memoryview(header), Rows(self.no_columns(), 0, end))
+
+    def no_columns(self) -> Columns:
+        """The columns of an empty scan."""
+        return FrameColumns.empty(0)
+
+    # --- for the subclasses
+
+    def refuse_long(self, value_bytes: int) -> None:
+        """Raise for a value that is too long."""
+        most = self.capabilities.max_value_bytes
+        raise UsageError(f"a value has {value_bytes} bytes, more than {self.name}'s {most}")
+
+    def refuse_unsupported(self, batch: pa.RecordBatch) -> None:
+        """Raise for a column that has values and that the format cannot store."""
+        for name in batch.schema.names:
+            if name not in self.capabilities.columns and batch.column(name).null_count < batch.num_rows:
+                raise UnsupportedFieldError(
+                    f"{self.name} cannot store the field {name!r}",
+                    hint="leave it out, or choose a format that stores it",
+                )
+        values = batch.column("value")
+        if values.null_count:
+            raise UnsupportedFieldError(
+                f"{self.name} cannot store a null value",
+                hint="drop such records, or make their values empty, which in a compacted log deletes the key",
+            )
+
+
+def _rebuilt(kind: type[Format], options: dict[str, Any]) -> Format:
+    return kind(**options)
+
+
+def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns to decode, by default all of the neutral record. Raises for an unknown name."""
+    if columns is None:
+        return COLUMNS
+    known = (*COLUMNS, *(f.name for f in fmt.capabilities.extras))
+    for name in columns:
+        if name not in known:
+            raise UsageError(f"{fmt.name} has no column {name!r}", hint=f"its columns: {', '.join(known)}")
+    if len(set(columns)) < len(columns):
+        raise UsageError(f"a column is listed twice: {', '.join(columns)}")
+    return tuple(columns)
+
+
+def schema_for(fmt: Format | type[Format], columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of these columns."""
+    extras = {f.name: f for f in fmt.capabilities.extras}
+    return pa.schema([extras[name] if name in extras else schema_of([name]).field(0) for name in columns])

@@ -1,0 +1,55 @@
+"""The kernel in plain Python: the executable spec of every kernel function, and the oracle of the tests.
+
+One module per C file. Slow on purpose: one loop, no cleverness, nothing shared with the C code but the tables of
+`layout`. The compiled functions have the same names, arguments, results and errors. Every function checks a length
+against the bytes that remain before it reads.
+"""
+
+from duramen.kernel.reference.chunks import (
+    encode_chunks,
+    encode_entries,
+    find_chunk,
+    scan_chunks,
+    scan_entries,
+    scan_prefixed,
+    seek_chunk,
+    split_chunks,
+)
+from duramen.kernel.reference.columns import Buffer, gather, is_zero, measure_values
+from duramen.kernel.reference.crc import crc32, crc32c, digest
+from duramen.kernel.reference.events import encode_run
+from duramen.kernel.reference.frames import encode_frames, find_frame, pick_strides, scan_frames, seek_frame
+from duramen.kernel.reference.hashes import murmur2
+from duramen.kernel.reference.keys import keep_newest, siphash
+from duramen.kernel.reference.slots import encode_slots, find_slot, infer_slot, scan_slots
+
+__all__ = [
+    "Buffer",
+    "crc32",
+    "crc32c",
+    "digest",
+    "encode_chunks",
+    "encode_entries",
+    "encode_frames",
+    "encode_run",
+    "encode_slots",
+    "find_chunk",
+    "find_frame",
+    "find_slot",
+    "gather",
+    "infer_slot",
+    "is_zero",
+    "keep_newest",
+    "measure_values",
+    "murmur2",
+    "pick_strides",
+    "scan_chunks",
+    "scan_entries",
+    "scan_frames",
+    "scan_prefixed",
+    "scan_slots",
+    "seek_chunk",
+    "seek_frame",
+    "siphash",
+    "split_chunks",
+]

@@ -1,0 +1,357 @@
+"""Compaction: rewrite sealed segments without the records that a newer record of the same key replaces.
+
+The records that stay keep their offsets, times and bytes. The active segment is neither read nor changed.
+
+1. The first pass reads the keys and finds which offsets stay (`survivors`).
+2. The second pass rewrites, oldest first, each segment that loses a record: the new file is written next to the old
+   one, synced, and swapped in (`segment_swap`).
+
+A crash leaves every segment either old or new; both hold the newest record of every key.
+
+A *tombstone* is a record with a key and an empty value: it deletes the key. It stays for a delay, so that every reader
+can see it. If records have no time, its age is unknown and it stays, unless the delay is 0.
+
+Refuses formats whose records cannot be left out one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from duramen.errors import CorruptionError, DuramenError, UsageError
+from duramen.formats import Format, KeyOf, Rows, ScanPosition, Segment, extractor
+from duramen.kernel import FrameColumns, Stop
+from duramen.log.maintain.retention import newest_us
+from duramen.log.maintain.segment_swap import all_needs, swap_segment, write_state
+from duramen.log.maintain.survivors import Keyed, Survivors, find_survivors
+from duramen.log.segments import (
+    BuiltSegment,
+    Directory,
+    Seals,
+    SegmentBuilder,
+    SegmentFiles,
+    classify_rows,
+    remove_tree,
+)
+from duramen.sidecar import COMPACTING_NAME, DIRECTORY, Need, read_compaction_state
+
+if TYPE_CHECKING:
+    from duramen.log.read import Log
+    from duramen.log.write import WritableLog
+
+STAGING = posixpath.join(DIRECTORY, COMPACTING_NAME)
+DEFAULT_MEMORY_BYTES = 128 << 20
+DAY_MS = 86_400_000
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes read since the last call; each sealed byte is read twice."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Settings of a compaction.
+
+    >>> Compaction(key="delimiter:=").key
+    'delimiter:='
+    """
+
+    key: str | KeyOf = "key"
+    """Where the key of a record is: see `duramen.formats.key_field`."""
+    keyless: str = "keep"
+    """What to do with records without a key: ``keep`` or ``drop``."""
+    tombstone_delay_ms: int = DAY_MS
+    min_lag_ms: int = 0
+    """A segment with a record younger than this is not compacted, nor any segment after it."""
+    min_dirty_ratio: float = 0.0
+    """Compact only if at least this fraction of the sealed bytes is new since the last compaction."""
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    spill: str | None = None
+    """Directory for temporary files; the system's default if not given."""
+
+    def __post_init__(self) -> None:
+        if self.keyless not in ("keep", "drop"):
+            raise UsageError(f"keyless must be 'keep' or 'drop' (got {self.keyless!r})")
+        for name in ("tombstone_delay_ms", "min_lag_ms"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be at least 0 (got {getattr(self, name)})")
+        if not 0 <= self.min_dirty_ratio <= 1:
+            raise UsageError(f"min_dirty_ratio must be between 0 and 1 (got {self.min_dirty_ratio})")
+        if self.memory_bytes < 4096:
+            raise UsageError(f"memory_bytes must be at least 4096 (got {self.memory_bytes})")
+
+
+def check_compaction(fmt: Format, how: Compaction, path: str) -> None:
+    """Raise `UsageError` if a log of this format cannot be compacted with these settings."""
+    if not fmt.capabilities.compaction:
+        raise UsageError(
+            f"this {fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
+            path=path,
+            hint="convert it to a format that can: keratin, durable-log or rustlog",
+        )
+    extractor(fmt, how.key)
+
+
+@dataclass
+class CompactionReport:
+    """What a compaction did, or what a dry run would do."""
+
+    segments: int = 0
+    rewritten: int = 0
+    removed: int = 0
+    """Segments that lost every record."""
+    records_before: int = 0
+    records_after: int = 0
+    keys: int = 0
+    keyless: int = 0
+    tombstones_removed: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    held_by: list[Need] = field(default_factory=list)
+    """The consumers that still need a segment; it was not compacted, nor any segment after it."""
+    note: str = ""
+    """Why nothing was done; empty otherwise."""
+
+    @property
+    def changed(self) -> bool:
+        return self.records_after < self.records_before
+
+
+@dataclass
+class _CompactionInput:
+    """A segment after the first pass."""
+
+    files: SegmentFiles
+    next_base: int
+    records: int = 0
+    tombstones: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    """Offsets of tombstones that are old enough to remove."""
+
+
+class Compactor:
+    """One compaction of a log that is open for writing. A dry run also accepts a log that is open for reading."""
+
+    def __init__(self, log: Log, how: Compaction, now_us: int, progress: Progress | None) -> None:
+        check_compaction(log.codec, how, log.path)
+        self._fmt = log.codec
+        self._log = log
+        self._how = how
+        self._now_us = now_us
+        self._columns, self._keys_of = extractor(self._fmt, how.key)
+        self._progress = progress or (lambda read_bytes: None)
+        self._report = CompactionReport()
+        self._seals = Seals(log.disk, log.path, self._fmt)
+
+    def run(self, *, dry_run: bool = False) -> CompactionReport:
+        writer = None if dry_run else _writer(self._log)
+        directory = self._log.committed_directory()
+        found = self._cleanable(directory)
+        report = self._report
+        report.segments = len(found)
+        report.bytes_before = report.bytes_after = sum(each.files.segment.size_bytes for each in found)
+        if not found:
+            holder = f": {report.held_by[0]}" if report.held_by else ""
+            report.note = f"no sealed segment to compact{holder}"
+            return report
+        dirty = self._dirty_ratio(found)
+        if dirty < self._how.min_dirty_ratio:
+            report.note = f"{dirty:.0%} of the bytes are new, less than {self._how.min_dirty_ratio:.0%}"
+            return report
+        try:
+            with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
+                until = self._compact(directory, found, spill, writer)
+        finally:
+            # A swap that was committed and failed half-way needs the staged files: the next open replays it.
+            if writer is not None and not writer.is_poisoned:
+                with contextlib.suppress(DuramenError):  # the next compaction removes it
+                    remove_tree(writer.disk, posixpath.join(writer.path, STAGING))
+        if not report.changed:
+            held = f" (limited by {report.held_by[0]})" if report.held_by else ""
+            report.note = f"every key occurs once: nothing to remove{held}"
+        if writer is not None:
+            writer.counters.compaction_records += report.records_before - report.records_after
+            state = read_compaction_state(writer.disk, writer.path)
+            write_state(writer, state._replace(cleaned_until=until, begun_until=until, at_us=self._now_us))
+        return report
+
+    # --- what may be compacted
+
+    def _cleanable(self, directory: Directory) -> list[_CompactionInput]:
+        """Return the oldest sealed segments, up to the first that is too young or that a consumer still needs."""
+        needs = all_needs(self._log, self._now_us) if len(directory.segments) > 1 else []
+        found: list[_CompactionInput] = []
+        for files, following in pairwise(directory.segments):
+            next_base = following.base or 0
+            self._report.held_by = [need for need in needs if need.offset < next_base]
+            if self._report.held_by:
+                break
+            if self._how.min_lag_ms and self._fmt.capabilities.timestamps is not None:
+                youngest_us = self._now_us - self._how.min_lag_ms * 1000
+                newest = newest_us(self._log.disk, self._fmt, directory, files, youngest_us)
+                if newest is not None and newest > youngest_us:
+                    break
+            found.append(_CompactionInput(files, next_base))
+        return found
+
+    def _dirty_ratio(self, found: list[_CompactionInput]) -> float:
+        cleaned_until = read_compaction_state(self._log.disk, self._log.path).cleaned_until
+        total = sum(each.files.segment.size_bytes for each in found)
+        dirty = sum(each.files.segment.size_bytes for each in found if each.next_base > cleaned_until)
+        return dirty / total if total else 0.0
+
+    # --- the two passes
+
+    def _compact(
+        self, directory: Directory, found: list[_CompactionInput], spill: str, writer: WritableLog | None
+    ) -> int:
+        """Run both passes. Returns the offset up to which the log is now compacted."""
+        report, how = self._report, self._how
+        first, last = found[0].files.base or 0, found[-1].next_base - 1
+        survivors = Survivors(first, last, spill, how.memory_bytes)
+        keyed = self._keyed(directory, found)
+        report.keys, report.keyless = find_survivors(
+            keyed, survivors, spill, how.memory_bytes, keep_keyless=how.keyless == "keep"
+        )
+        if writer is not None:  # before the first gap exists, so that `verify` can explain it
+            before = read_compaction_state(writer.disk, writer.path)
+            write_state(writer, before._replace(begun_until=last + 1, at_us=self._now_us))
+        for number, each in enumerate(found):
+            dropped = _dropped(each, survivors)
+            survivors.remove(dropped)
+            kept = survivors.count(each.files.base or 0, each.next_base - 1)
+            size = each.files.segment.size_bytes
+            if kept < each.records and writer is None:
+                report.bytes_after -= size - (self._kept_bytes(directory, each, survivors) if kept else 0)
+            elif kept < each.records and writer is not None:
+                holders = [need for need in all_needs(writer, self._now_us) if need.offset < each.next_base]
+                if holders:  # they appeared during the first pass
+                    report.held_by = holders
+                    report.records_after += sum(rest.records for rest in found[number:])
+                    return each.files.base or 0
+                self._replace(writer, directory, each, survivors, kept)
+            report.tombstones_removed += len(dropped)
+            report.records_after += kept
+            self._progress(size)
+        return found[-1].next_base
+
+    def _keyed(self, directory: Directory, found: list[_CompactionInput]) -> Iterator[Keyed]:
+        how = self._how
+        horizon_us = self._now_us - how.tombstone_delay_ms * 1000
+        for each in found:
+            for segment, rows in self._scan(directory, each):
+                each.records += rows.count
+                batch = segment.decode(rows, ("offset", "timestamp", *self._columns))
+                offsets = rows.columns.first_offsets
+                keys = self._keys_of(batch)
+                empty = _is_empty(rows)
+                if empty.any():
+                    is_tombstone = empty & keys.is_valid().to_numpy(zero_copy_only=False)
+                    times = batch.column("timestamp").view("int64").fill_null(2**63 - 1).to_numpy()
+                    is_old = np.full(len(times), True) if not how.tombstone_delay_ms else times <= horizon_us
+                    each.tombstones.append(offsets[is_tombstone & is_old])
+                yield Keyed(offsets, keys)
+            self._report.records_before += each.records
+            self._progress(each.files.segment.size_bytes)
+
+    def _scan(self, directory: Directory, each: _CompactionInput) -> Iterator[tuple[Segment, Rows]]:
+        """Yield the rows of a segment. Raises on damage, at the latest after the last row (the digest)."""
+        path, base = directory.full(each.files.segment.path), each.files.base
+        data = self._log.disk.map(path).data
+        sealed = self._seals.scan(base or 0, path, data)
+        try:
+            segment = self._fmt.open_segment(data, base)
+        except CorruptionError as error:
+            error.path = error.path or path
+            raise
+        cursor = segment.start
+        while True:
+            self._log.check_going_on()
+            rows = sealed.scan(segment, cursor)
+            _refuse_late(rows, each.next_base, path)
+            if rows.count:
+                yield segment, rows
+            if rows.stop != Stop.LIMIT:
+                break
+            cursor = rows.cursor
+        if rows.stop not in (Stop.END, Stop.ZEROS):
+            raise classify_rows(segment, rows, is_last=False).error(path)
+        sealed.check()
+
+    def _kept_bytes(self, directory: Directory, each: _CompactionInput, survivors: Survivors) -> int:
+        total = 0
+        for segment, rows in self._scan(directory, each):
+            total = total or segment.start.position
+            kept = survivors.has(rows.columns.first_offsets)
+            total += len(segment.select(rows, kept, ScanPosition(0, -1)).data)
+        return total
+
+    def _replace(
+        self, writer: WritableLog, directory: Directory, each: _CompactionInput, survivors: Survivors, kept: int
+    ) -> None:
+        report, old_bytes = self._report, each.files.segment.size_bytes
+        built = self._rewrite(directory, each, survivors) if kept else None
+        swap_segment(writer, each.files, built, STAGING)
+        report.bytes_after -= old_bytes - (built.size_bytes if built is not None else 0)
+        if built is None:
+            report.removed += 1
+        else:
+            report.rewritten += 1
+
+    def _rewrite(self, directory: Directory, each: _CompactionInput, survivors: Survivors) -> BuiltSegment:
+        disk, staging = self._log.disk, posixpath.join(self._log.path, STAGING)
+        remove_tree(disk, staging)  # of an earlier attempt
+        disk.make_directory(staging)
+        base = each.files.base or 0
+        builder: SegmentBuilder | None = None
+        try:
+            for segment, rows in self._scan(directory, each):
+                if builder is None:
+                    fmt = self._fmt.continuing(segment)
+                    builder = SegmentBuilder(disk, staging, fmt, base, created_ms=segment.created_ms)
+                mask = survivors.has(rows.columns.first_offsets)
+                if mask.any():
+                    builder.put(segment.select(rows, mask, builder.cursor))
+            assert builder is not None  # at least one record is kept
+            return builder.finish()
+        finally:
+            if builder is not None:
+                builder.close()
+
+
+def _writer(log: Log) -> WritableLog:
+    from duramen.log.write import WritableLog
+
+    if not isinstance(log, WritableLog):
+        raise UsageError("cannot compact a log that is open for reading", path=log.path, hint="open it for writing")
+    return log
+
+
+def _refuse_late(rows: Rows, next_base: int, path: str) -> None:
+    """Raise if an offset belongs to the next segment: compaction relies on the order of segments."""
+    if not rows.count or rows.end.last_offset < next_base:
+        return
+    late = int(np.argmax(rows.columns.last_offsets >= next_base))
+    raise CorruptionError(
+        f"offset {int(rows.columns.first_offsets[late])} lies in the next segment, which begins at {next_base}",
+        path=path, position=int(rows.columns.position[late]), hint="`duramen repair` shows what can be kept",
+    )  # fmt: skip
+
+
+def _dropped(each: _CompactionInput, survivors: Survivors) -> npt.NDArray[np.int64]:
+    """Return the expired tombstones of a segment that no newer record of their key replaces."""
+    kept = [offsets[survivors.has(offsets)] for offsets in each.tombstones]
+    return np.concatenate(kept) if kept else np.empty(0, np.int64)
+
+
+def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:
+    frames = rows.columns
+    assert isinstance(frames, FrameColumns)
+    return frames.value_length == 0

@@ -1,0 +1,190 @@
+"""One scan of a log between bounds: segment by segment, to the end or following new records.
+
+Segments may vanish during the scan. The scan passes over a segment that compaction emptied; if retention removed one,
+it raises an error that says where to continue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.errors import OffsetError, StorageError, UsageError
+from duramen.formats import ScanPosition
+from duramen.log.read.mapped_segment import MappedSegment
+from duramen.log.segments import EndKind, us_of
+from duramen.record import MAX_OFFSET, checked_us
+from duramen.sidecar import read_compaction_state
+
+if TYPE_CHECKING:
+    from duramen.log.read.log import Log
+
+Time = datetime | str | int
+
+
+class Scan:
+    """A scan of a log between bounds. It ends, or follows new records, and survives changes of the directory."""
+
+    def __init__(
+        self,
+        log: Log,
+        from_offset: int | None,
+        to_offset: int | None,
+        from_time: Time | None,
+        to_time: Time | None,
+        max_records: int | None,
+        max_bytes: int | None,
+    ) -> None:
+        self._log = log
+        self._generation = log.generation
+        if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
+            raise UsageError(f"{log.format} records have no time", path=log.path)
+        self._from_us = None if from_time is None else checked_us(from_time)
+        self._to_us = None if to_time is None else checked_us(to_time)
+        self._next = max(from_offset or 0, 0)
+        if self._from_us is not None and from_time is not None:
+            self._next = max(self._next, log.offset_at(from_time))
+        self._to_offset = MAX_OFFSET + 1 if to_offset is None else min(to_offset, MAX_OFFSET + 1)
+        self._records_left = 2**63 - 1 if max_records is None else max_records
+        self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
+        self._from_the_beginning = from_offset is None
+        """No offset was requested and nothing was returned yet, so the scan may start wherever the log does."""
+        self._has_passed = False
+        """The scan has reached the end of the log once."""
+        self._resume: tuple[int, ScanPosition] | None = None
+        """Base of the segment and the position where the last pass ended, so that following does not walk it again."""
+
+    def run(self, names: Sequence[str], follow: bool, verify: bool) -> Iterator[pa.RecordBatch]:
+        """Yield batches up to the end of the log, or without end if ``follow``."""
+        seen: object = None
+        for batch in self.passes(names, verify):
+            if batch is not None:
+                yield batch
+            elif follow:
+                seen = self._log.wait(seen=seen)
+            else:
+                return
+
+    def passes(self, names: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch | None]:
+        """Yield batches, and None whenever the end of the log is reached. Stops at the bounds."""
+        wanted = list(names)
+        needed = list(wanted)
+        for extra in ("offset", "timestamp", "value"):
+            if extra not in needed and self._needs(extra):
+                needed.append(extra)
+        while not self._done():
+            for batch in self._pass(needed, verify):
+                self._from_the_beginning = False
+                yield batch if needed == wanted else batch.select(wanted)
+                if self._done():
+                    return
+            self._has_passed = True
+            if not self._done():
+                yield None
+
+    def _needs(self, column: str) -> bool:
+        if column == "timestamp":
+            return self._from_us is not None or self._to_us is not None
+        return column == "offset" or self._bytes_left < 2**63 - 1
+
+    def _done(self) -> bool:
+        return self._next >= self._to_offset or self._records_left <= 0 or self._bytes_left <= 0
+
+    def _pass(self, needed: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch]:
+        """Yield everything from the next offset to the current end of the log."""
+        log = self._log
+        bases = log.snapshot.bases
+        if log.generation != self._generation:
+            raise log.replaced()
+        if not bases or self._done():
+            return
+        if self._has_passed and bases[0] > self._next:
+            self._check_gap(None)
+        base = log._base_of(self._next)
+        first = 0 if base is None else bisect_left(bases, base)
+        for number in range(first, len(bases)):
+            self._next = max(self._next, bases[number] if number > first else 0)
+            if self._done():
+                return
+            try:
+                opened = log._segment_of(bases[number])
+            except StorageError as error:
+                self._check_not_removed(error)
+                yield from self._pass(needed, verify)
+                return
+            if verify:
+                log.check_witness(opened)
+            cursor = self._start(opened, number == first)
+            rows = None
+            for rows in log._steps(opened, cursor, verify=verify):
+                if rows.count and rows.end.last_offset >= self._next:
+                    batch = self._cut(opened.segment.decode(rows, needed))
+                    if batch.num_rows:
+                        yield batch
+                if rows.count:
+                    self._next = max(self._next, rows.end.last_offset + 1)
+                if self._done():
+                    return
+            assert rows is not None
+            self._resume = (opened.segment.base_offset, rows.cursor)
+            verdict = log.verdict(opened, rows)
+            if verdict.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION):
+                raise verdict.error(opened.path)
+
+    def _check_not_removed(self, error: StorageError) -> None:
+        """A segment was removed before the scan reached it. That is fine if compaction emptied it; if retention removed
+        it, the reader must know that records are missing."""
+        self._log._look_again(error)
+        self._check_gap(error)
+
+    def _check_gap(self, error: StorageError | None) -> None:
+        log = self._log
+        first = log.snapshot.bases[0] if log.snapshot.bases else 0
+        if self._from_the_beginning:
+            self._next = max(self._next, first)
+            return
+        state = read_compaction_state(log.disk, log.path)
+        if (state.retained_until if state.begun_until >= first else first) > self._next:
+            raise OffsetError(
+                f"this record was removed before it was read; the log begins at {first} now",
+                path=log.path,
+                offset=self._next,
+                hint=f"continue at offset {first}, and store a cursor to keep records that are still needed",
+            ) from error
+
+    def _start(self, opened: MappedSegment, is_first: bool) -> ScanPosition:
+        if self._resume is not None and self._resume[0] == opened.segment.base_offset and opened.is_last:
+            cursor = self._resume[1]
+            if cursor.position == len(opened.segment.buf):
+                return cursor
+            # Compaction may have replaced the segment since the last pass.
+            if opened.segment.cursor_at(cursor.previous_offset + 1, cursor.position) is not None:
+                return cursor
+        return opened.cursor_before(self._next) if is_first else opened.segment.start
+
+    def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are within the bounds."""
+        offsets = batch.column("offset").to_numpy()
+        low = int(np.searchsorted(offsets, self._next))
+        high = int(np.searchsorted(offsets, self._to_offset - 1, side="right"))
+        batch = batch.slice(low, high - low)
+        if self._from_us is not None:
+            batch = batch.filter(pc.fill_null(pc.greater_equal(us_of(batch), self._from_us), False))
+        if self._to_us is not None:
+            batch = batch.filter(pc.fill_null(pc.less(us_of(batch), self._to_us), False))
+        batch = batch.slice(0, min(batch.num_rows, self._records_left))
+        if self._bytes_left < 2**63 - 1 and batch.num_rows:
+            sizes = np.cumsum(pc.binary_length(batch.column("value")).to_numpy(), dtype=np.int64)
+            fitting = int(np.searchsorted(sizes, self._bytes_left, side="right"))
+            batch = batch.slice(0, max(fitting, 1))
+            self._bytes_left -= int(sizes[batch.num_rows - 1])
+            if fitting < len(sizes):
+                self._bytes_left = 0
+        self._records_left -= batch.num_rows
+        return batch

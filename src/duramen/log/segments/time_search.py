@@ -1,0 +1,27 @@
+"""Finds records by time in one segment. Walks record headers; checks no checksum and reads no payload."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duramen.formats import ScanPosition, Segment
+from duramen.kernel import Stop
+
+
+def us_of(batch: pa.RecordBatch) -> pa.Array:
+    """The times of a batch as microseconds."""
+    return batch.column("timestamp").view(pa.int64())
+
+
+def first_at(segment: Segment, cursor: ScanPosition, wanted_us: int) -> int | None:
+    """The first offset from ``cursor`` on whose record is of that time or later; None if there is none."""
+    while True:
+        rows = segment.scan(cursor, verify=False)
+        batch = segment.decode(rows, ("offset", "timestamp"))
+        row = pc.index(pc.greater_equal(us_of(batch), wanted_us), True).as_py()
+        if row >= 0:
+            return int(batch.column(0)[row].as_py())
+        if rows.stop != Stop.LIMIT:
+            return None
+        cursor = rows.cursor

@@ -1,0 +1,54 @@
+"""Check every byte of a log against its checksums, indexes, names and sidecar. Reads only, takes no lock.
+
+`verify_log` finds the format of a log and returns a `Report`: one `SegmentReport` per segment, and `Finding`s with a
+stable code, a severity, a place and an action. `check_log` does the same for a known format.
+
+A `Verifier` checks a log in two steps: `check` reads one segment with its indexes (`segment_check`, `index_check`) and
+can run anywhere; `conclude` adds what only shows from above: seams between segments, unknown files, the sidecar
+(`SidecarEvidence`). Large logs are checked in threads (`threads`); a `RangeVerifier` checks one `SegmentRange` of a
+segment, for threads and for Spark tasks. `refuse_damage` is the part of the check that opening for append runs.
+
+Damage never stops a check: it continues at the next valid record. Retention, compaction and a writer may change the log
+during a check; what they remove is left out of the report. Nothing is repaired here.
+"""
+
+from __future__ import annotations
+
+from duramen.log.verify.index_check import short_indexes
+from duramen.log.verify.open_check import damage, refuse_damage
+from duramen.log.verify.ranges import RangeReport, RangeVerifier, SegmentRange, cut_ranges
+from duramen.log.verify.report import Finding, Report, SegmentReport, counted
+from duramen.log.verify.sidecar_check import SidecarEvidence
+from duramen.log.verify.verify import (
+    Checked,
+    Progress,
+    check_log,
+    format_for,
+    list_settled,
+    missing,
+    retry_if_overtaken,
+    verify_log,
+)
+
+__all__ = [
+    "Checked",
+    "Finding",
+    "Progress",
+    "RangeReport",
+    "RangeVerifier",
+    "Report",
+    "SegmentRange",
+    "SegmentReport",
+    "SidecarEvidence",
+    "check_log",
+    "counted",
+    "cut_ranges",
+    "damage",
+    "format_for",
+    "list_settled",
+    "missing",
+    "refuse_damage",
+    "retry_if_overtaken",
+    "short_indexes",
+    "verify_log",
+]

@@ -1,0 +1,236 @@
+"""Compare the files of a log with its sidecar: the digests of sealed segments, and the durable watermark.
+
+This finds what no format shows by itself: a changed byte without a checksum, a file cut between two records, a missing
+segment, an acknowledged record that is missing. Reads only, needs no lock.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from duramen.disk import Disk, Kind
+from duramen.formats import Format, Index, Segment, Severity
+from duramen.kernel import Stop
+from duramen.log.segments import (
+    Digest,
+    EndKind,
+    RunningDigest,
+    SealVerdict,
+    as_described,
+    described_by,
+    digested_bytes,
+    find_contradiction,
+    judge_seal,
+    manifest_facts,
+    settled_digests,
+)
+from duramen.log.verify.index_check import NEVER
+from duramen.log.verify.report import Finding, SegmentReport, counted
+from duramen.sidecar import Sealed, Watermark, has_writer, read_watermark
+
+_RESTORE = "restore the file from a copy; `duramen repair` shows what can be kept without"
+
+
+class SidecarEvidence:
+    """The sidecar of the log at ``root``, as far as it exists and can be read. ``is_ours``: the caller holds the log's
+    lock, so that no other process writes."""
+
+    def __init__(self, disk: Disk, root: str, fmt: Format, *, is_ours: bool = False) -> None:
+        self._root = root
+        self._is_ours = is_ours
+        self._fmt = fmt
+        self._sealed: dict[int, Sealed] = {}
+        self._watermark: Watermark | None = None
+        if disk.kind(root) == Kind.DIRECTORY:
+            self._sealed = settled_digests(disk, root, fmt)
+            self._watermark = read_watermark(disk, root)
+        self._disk = disk
+        self.log_files = described_by(disk, root, fmt)
+        """The format's files that describe the log, by path."""
+        self._manifest = manifest_facts(fmt, self.log_files)
+
+    @property
+    def promised_offset(self) -> int | None:
+        """The offset after the last record that was ever acknowledged as durable, if known."""
+        known = [entry.last_offset + 1 for entry in self._sealed.values()]
+        mark = self._watermark
+        if mark is not None:
+            known.append(mark.durable_offset if mark.is_open else mark.next_offset)
+        if isinstance(self._manifest.get("next_offset"), int):
+            known.append(self._manifest["next_offset"])
+        return max(known, default=None)
+
+    @property
+    def first_known_offset(self) -> int:
+        """The oldest offset that the sidecar knows."""
+        known = [*self._sealed, *([self._watermark.base] if self._watermark is not None else [])]
+        return min(known, default=0)
+
+    def sealed_within(self, first: int, last: int) -> bool:
+        """Whether a sealed segment held some of these offsets."""
+        listed = [(entry.base, entry.last_offset) for entry in self._sealed.values()]
+        listed += [(entry["base_offset"], entry["last_offset"]) for entry in self._manifest.get("segments", ())]
+        return any(base <= last and first <= end for base, end in listed)
+
+    @property
+    def sealed(self) -> Mapping[int, Sealed]:
+        return self._sealed
+
+    def is_outdated_by(self, later: SidecarEvidence) -> bool:
+        """Whether compaction has replaced or emptied a segment since. Retention only removes the oldest segments."""
+        first = later.first_known_offset
+        return any(later._sealed.get(base) != entry for base, entry in self._sealed.items() if base >= first)
+
+    @property
+    def watermark(self) -> Watermark | None:
+        return self._watermark
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The contents of the format's manifest, as far as it can be read."""
+        return self._manifest
+
+    @cached_property
+    def described(self) -> Format:
+        """The format with the settings of the manifest, unless they were given explicitly."""
+        return as_described(self._fmt, self._manifest)
+
+    def is_active(self, report: SegmentReport) -> bool:
+        """Whether a writer opened this segment and has not closed it."""
+        mark = self._watermark
+        return mark is not None and mark.is_open and mark.base <= report.base_offset
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether a writer has the log open now."""
+        mark = self._watermark
+        if mark is None or not mark.is_open or self._is_ours:
+            return False
+        return has_writer(self._disk, self._root)
+
+    def was_durable(self, base: int) -> bool:
+        """Whether a record of the segment with that base was ever acknowledged as durable."""
+        mark = self._watermark
+        return base in self._sealed or (mark is not None and mark.base == base and mark.durable_offset > base)
+
+    def ahead_from(self, base: int) -> int:
+        """Return the position in a segment from which on its index may name missing records: nothing from there on was
+        durable. The index of the active segment is not synced, so that a power loss may keep entries of records that
+        it removed, or that were rolled back."""
+        mark = self._watermark
+        if mark is None or mark.base > base or base in self._sealed:
+            return NEVER
+        return mark.durable_position if mark.base == base else 0
+
+    def is_closed(self, report: SegmentReport) -> bool:
+        """Whether this is the active segment, and its writer closed it cleanly."""
+        mark = self._watermark
+        ours = mark is not None and not mark.is_open and mark.base == report.base_offset
+        return ours and mark is not None and mark.position == report.valid_bytes
+
+    def running(self, base: int, data: memoryview, start: int = 0, stop: int | None = None) -> RunningDigest | None:
+        """Return an object that computes the digest of a segment, or of the part between two positions, during a scan.
+        None if the sidecar has no digest to compare, or the segment is shorter than what the digest covers."""
+        sealed = self._sealed.get(base)
+        until = self._digested_until(base) if sealed is None else sealed.size_bytes
+        if not 0 < until <= len(data):
+            return None
+        both = sealed is not None and sealed.size_bytes == len(data)
+        return RunningDigest(data, start, until if stop is None else min(until, stop), both=both)
+
+    def of_sealed(
+        self, report: SegmentReport, data: memoryview, digest: Digest | None = None, *, is_growing: bool = False
+    ) -> Iterator[Finding]:
+        """Compare a segment with the size and digest that it was sealed with. ``digest`` is the result of `running`; if
+        it is missing, it is computed here. A segment that was growing when it was listed is not compared: it may have
+        been sealed since, with more records."""
+        sealed = self._sealed.get(report.base_offset)
+        if sealed is not None and not is_growing:
+            found = judge_seal(sealed, data, digest)
+            if found is not None and found.code == "sealed-continued" and not self._is_newest(sealed):
+                message = f"{len(data) - sealed.size_bytes} bytes follow what was sealed, and another segment follows"
+                found = SealVerdict("sealed-size", Severity.DAMAGE, message)
+            if found is not None:
+                action = _RESTORE if found.severity == Severity.DAMAGE else "nothing: what was sealed is complete"
+                yield Finding(found.code, found.severity, report.path, found.message, action)
+
+    def _is_newest(self, sealed: Sealed) -> bool:
+        """Whether no segment follows. RabbitMQ deletes an empty last segment and continues in the one before."""
+        mark = self._watermark
+        if sealed.base != max(self._sealed):
+            return False
+        if mark is None or mark.base <= sealed.base:
+            return True
+        path = posixpath.join(self._root, self._fmt.segment_path(mark.base))
+        return not self.was_durable(mark.base) and self._disk.kind(path) == Kind.MISSING
+
+    def _digested_until(self, base: int) -> int:
+        """Return how many bytes of the active segment the digest in the watermark covers."""
+        checksum = self._fmt.capabilities.record_checksum
+        return digested_bytes(base, self._watermark, record_checksum=checksum)
+
+    def of_watermark(
+        self, report: SegmentReport, segment: Segment, index: Index | None = None, digest: Digest | None = None
+    ) -> Iterator[Finding]:
+        """Check that the active segment holds what was durable, by the rules of recovery."""
+        mark = self._watermark
+        if mark is None or mark.base != report.base_offset or report.ending not in (EndKind.CLEAN, EndKind.TORN):
+            return
+        against = find_contradiction(segment, mark, index=index, digest=digest)
+        if against is not None and self._reaches(mark, report, segment):
+            yield Finding(
+                against.code, Severity.DAMAGE, report.path, against.why, _RESTORE,
+                against.position, against.first_offset, against.last_offset,
+            )  # fmt: skip
+        yield from self._of_unacknowledged(mark, report)
+        following = report.base_offset if report.last_offset is None else report.last_offset + 1
+        if report.valid_bytes < mark.durable_position and following < mark.durable_offset:  # else damage explains it
+            yield Finding(
+                "durable-records-missing", Severity.DAMAGE, report.path,
+                f"records were durable up to byte {mark.durable_position}, but end at byte {report.valid_bytes}",
+                _RESTORE, report.valid_bytes, following, mark.durable_offset - 1,
+            )  # fmt: skip
+
+    def _reaches(self, mark: Watermark, report: SegmentReport, segment: Segment) -> bool:
+        """Whether the records reach the watermark, by bytes or by offsets, without damage on the way. If the length of
+        the last record is damaged, its offset is right and its end is not."""
+        if report.valid_bytes >= mark.durable_position:
+            return True
+        if report.last_offset is None or report.last_offset + 1 < mark.durable_offset:
+            return False
+        cursor = segment.start
+        while (rows := segment.scan(cursor)).stop == Stop.LIMIT:
+            cursor = rows.cursor
+        return rows.end.position == report.valid_bytes
+
+    def _of_unacknowledged(self, mark: Watermark, report: SegmentReport) -> Iterator[Finding]:
+        """Report records that were not acknowledged and have no checksum: the next writer sets them aside."""
+        extra = report.valid_bytes - mark.position
+        if not mark.is_open or extra <= 0 or self._fmt.capabilities.record_checksum or self.is_being_written:
+            return
+        yield Finding(
+            "unacknowledged", Severity.NOTE, report.path,
+            counted(extra, "byte was", "bytes were") + f" written after byte {mark.position} and never acknowledged",
+            "nothing: no checksum proves them, and the next open for writing sets them aside",
+            mark.position, mark.next_offset, report.last_offset,
+        )  # fmt: skip
+
+    def of_log(self, segments: Sequence[SegmentReport]) -> Iterator[Finding]:
+        """Report missing segments. Those missing from the beginning were removed on purpose."""
+        there = {segment.base_offset for segment in segments}
+        oldest = min(there, default=-1)
+        for base, sealed in self._sealed.items():
+            if base not in there and base > oldest:
+                yield Finding(
+                    "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(base)}",
+                    "a sealed segment is missing", _RESTORE, None, base, sealed.last_offset,
+                )  # fmt: skip
+        mark = self._watermark
+        if mark is not None and mark.base > max(there, default=-1) and mark.durable_offset > mark.base:
+            yield Finding(
+                "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(mark.base)}",
+                "the active segment is missing", _RESTORE, None, mark.base, mark.durable_offset - 1,
+            )  # fmt: skip

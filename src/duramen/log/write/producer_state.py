@@ -1,0 +1,433 @@
+"""Sequences of producers: which of a producer's appends are in the log, so that a repeated one is not stored twice.
+
+::
+
+    .duramen/producers
+      0   magic         8 bytes  "DURAPROD"
+      8   version       u32      1
+      12  state_bytes   u32      of the entries that are known, which follow; the file was replaced as a whole with them
+      16  state_crc     u32      CRC-32C of those
+      20  header_crc    u32      CRC-32C of the 20 bytes before
+      24  entries, then zeros
+
+    entry
+      0   kind          u8       1 known: the producer's last sequence, and the offset of that record
+                                 2 announced: records that were about to be written
+      1   name_size     u8       1 to 255
+      2   reserved      u16
+      4   count         u32      records; 0 if known
+      8   sequence      u64      of the first record (known: of the last)
+      16  offset        u64      of the first record (known: of the last)
+      24  values_crc    u32      CRC-32C of all values
+      28  first_crc     u32      CRC-32C of the first value
+      32  name
+      .   crc           u32      CRC-32C of the entry before it
+
+All little-endian. A sequence is durable if and only if its record is. To ensure that, the writer *announces* an append
+here, with the offsets that it will get, and syncs the announcement before it writes the records. The next writer
+counts announced records whose offsets are in the recovered log, and stores the result as known before other records can
+get the remaining offsets. So after a crash an announcement counts for exactly the records that were stored. A failed
+append rolls its announcement back. The announcements of one group of appends share a write and a sync.
+
+Between the last writer and this one, another program may have given the announced offsets to other records. Values
+after the last durable watermark are therefore compared with their checksums.
+
+A damaged file is refused. Taking its producers for unknown would store their repeats again.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from duramen import kernel
+from duramen.disk import Disk, File, Kind, write_all
+from duramen.errors import CorruptionError, UnknownVersionError, UsageError
+from duramen.formats import Encoded, SequenceRun, SupportsTracking, Values, binary_buffers
+from duramen.log.read import Log, last_begun
+from duramen.log.write.batch import Batch, SequenceClaim
+from duramen.log.write.group_commit import Request
+from duramen.sidecar import DIRECTORY, PRODUCERS_NAME, bounded_copy, replace_file
+
+FILE = PRODUCERS_NAME
+ROOM_BYTES = 64 << 10
+"""Room for announcements. When it is used up, the file is replaced by one with only known sequences."""
+MAX_PRODUCERS = 10_000
+"""How many producers are remembered. Those with the oldest last records are forgotten, as RabbitMQ does beyond 255."""
+MAX_SEQUENCE = 2**64 - 1
+FILE_BYTES = 16 << 20
+"""The largest file that is read: every producer with the longest name, and as much again for announcements."""
+
+_MAGIC = b"DURAPROD"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIII")
+_ENTRY = struct.Struct("<BBHIQQII")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = _HEADER.size + _CRC.size
+_KNOWN, _ANNOUNCED = 1, 2
+
+
+class Last(NamedTuple):
+    """A producer's last record that is in the log."""
+
+    sequence: int
+    offset: int
+
+
+class Repeated(NamedTuple):
+    """The result of an append whose records are all stored already."""
+
+    base_offset: int = -1
+    count: int = 0  # type: ignore[assignment]
+
+
+class _SequenceEntry(NamedTuple):
+    kind: int
+    name: bytes
+    sequence: int
+    offset: int
+    count: int = 0  # type: ignore[assignment]
+    values_crc: int = 0
+    first_crc: int = 0
+
+    def encode(self) -> bytes:
+        head = _ENTRY.pack(
+            self.kind, len(self.name), 0, self.count, self.sequence, self.offset, self.values_crc, self.first_crc
+        )
+        return _with_crc(head + self.name)
+
+
+def _with_crc(raw: bytes) -> bytes:
+    return raw + _CRC.pack(kernel.crc32c(raw))
+
+
+def _decode(raw: bytes, at: int, end: int) -> tuple[_SequenceEntry, int] | None:
+    """The entry at a byte, and where the next one starts; None where no entry starts."""
+    if end - at < _ENTRY.size:
+        return None
+    kind, name_bytes, reserved, count, sequence, offset, values_crc, first_crc = _ENTRY.unpack_from(raw, at)
+    stop = at + _ENTRY.size + name_bytes
+    if kind not in (_KNOWN, _ANNOUNCED) or not name_bytes or reserved or stop + _CRC.size > end:
+        return None
+    if _CRC.unpack_from(raw, stop)[0] != kernel.crc32c(raw[at:stop]):
+        return None
+    entry = _SequenceEntry(kind, raw[at + _ENTRY.size : stop], sequence, offset, count, values_crc, first_crc)
+    return entry, stop + _CRC.size
+
+
+def _entries(raw: bytes, at: int, end: int) -> Iterator[tuple[_SequenceEntry, int]]:
+    while (found := _decode(raw, at, end)) is not None:
+        yield found
+        at = found[1]
+
+
+class _Content(NamedTuple):
+    known: dict[bytes, Last]
+    announced: list[_SequenceEntry]
+    end: int
+    """Where the next entry goes."""
+
+
+def _parse(raw: bytes, path: str) -> _Content:
+    hint = "move it away: its producers then count as unknown, and what they repeat is stored again"
+    head = raw[: _HEADER.size]
+    if len(raw) < _HEADER_BYTES or _with_crc(head) != raw[:_HEADER_BYTES] or not head.startswith(_MAGIC):
+        raise CorruptionError("the file of the producers' sequences is damaged", path=path, position=0, hint=hint)
+    _, version, state_bytes, state_crc = _HEADER.unpack(head)
+    if version != _VERSION:
+        raise UnknownVersionError(f"unknown version {version} of the producers' sequences", path=path, position=8)
+    end = _HEADER_BYTES + state_bytes
+    if end > len(raw) or kernel.crc32c(raw[_HEADER_BYTES:end]) != state_crc:
+        raise CorruptionError(
+            "the known sequences of the producers are damaged", path=path, position=_HEADER_BYTES, hint=hint
+        )
+    known = {entry.name: Last(entry.sequence, entry.offset) for entry, _ in _entries(raw, _HEADER_BYTES, end)}
+    announced = []
+    for entry, stop in _entries(raw, end, len(raw)):
+        announced.append(entry)
+        end = stop
+    return _Content(known, announced, end)
+
+
+def _content(known: Iterable[tuple[bytes, Last]]) -> tuple[bytes, int]:
+    """The whole file with the known sequences, and where announcements go."""
+    state = b"".join(_SequenceEntry(_KNOWN, name, last.sequence, last.offset).encode() for name, last in known)
+    head = _HEADER.pack(_MAGIC, _VERSION, len(state), kernel.crc32c(state))
+    content = _with_crc(head) + state
+    return content + bytes(ROOM_BYTES), len(content)
+
+
+def producers_path(root: str) -> str:
+    return posixpath.join(root, DIRECTORY, FILE)
+
+
+def has_producers(disk: Disk, root: str) -> bool:
+    return disk.kind(producers_path(root)) == Kind.FILE
+
+
+def producers_damaged(disk: Disk, root: str) -> bool:
+    """Whether the file exists and is damaged."""
+    try:
+        _parse(
+            bounded_copy(disk.map(producers_path(root)).data, producers_path(root), FILE_BYTES), producers_path(root)
+        )
+    except CorruptionError:
+        return True
+    return False
+
+
+def read_producers(log: Log) -> dict[bytes, Last]:
+    """Every producer's last record, for a reader."""
+    known: dict[bytes, Last] = {}
+    if log.is_directory and has_producers(log.disk, log.path):
+        path = producers_path(log.path)
+        content = _parse(bounded_copy(log.disk.map(path).data, path, FILE_BYTES), path)
+        known = _counted(log, content, log.durable_offset)
+    return _with_tracking(log, known)
+
+
+def _with_tracking(log: Log, known: dict[bytes, Last]) -> dict[bytes, Last]:
+    """Add the producers that the format itself stores in its last segment."""
+    codec = log.codec
+    segment = last_begun(log) if isinstance(codec, SupportsTracking) else None
+    if segment is not None and isinstance(codec, SupportsTracking):
+        for name, (offset, sequence) in codec.sequences(segment).items():
+            if name not in known or known[name].sequence < sequence:
+                known[name] = Last(sequence, offset)
+    return known
+
+
+def _counted(log: Log, content: _Content, proven_offset: int) -> dict[bytes, Last]:
+    """The known and announced sequences whose records are in the log. Values after ``proven_offset`` are compared."""
+    next_offset, first_offset = log.next_offset, log.first_offset
+    known = {}
+    for name, last in content.known.items():
+        gone = max(last.offset - next_offset + 1, 0)  # a repair cut them: at most that many were this producer's
+        if last.sequence >= gone:
+            known[name] = Last(last.sequence - gone, last.offset - gone)
+    for entry in content.announced:
+        present = min(entry.count, next_offset - entry.offset)
+        if present <= 0:
+            continue
+        is_proven = entry.offset < first_offset or entry.offset + present <= proven_offset
+        if is_proven or _holds(log, entry, present):
+            known[entry.name] = Last(entry.sequence + present - 1, entry.offset + present - 1)
+    return known
+
+
+def _holds(log: Log, entry: _SequenceEntry, present: int) -> bool:
+    """Whether the records are those that were announced, and not another program's."""
+    crc = first_crc = rows = 0
+    try:
+        for batch in log.batches(entry.offset, entry.offset + present, columns=["value"]):
+            values = batch.column("value")
+            first_crc = first_crc if rows else _values_crc(values.slice(0, 1))
+            crc = _values_crc(values, crc)
+            rows += len(values)
+    except CorruptionError:
+        return True  # stored and damaged: `verify` reports that
+    return rows == present and (crc == entry.values_crc if present == entry.count else first_crc == entry.first_crc)
+
+
+def _values_crc(values: Any, crc: int = 0) -> int:
+    data, offsets = binary_buffers(values)
+    return kernel.crc32c(memoryview(data)[int(offsets[0]) : int(offsets[-1])], crc) if len(values) else crc
+
+
+def _batch_crc(batch: Batch) -> int:
+    if isinstance(batch, Values):
+        return kernel.crc32c(b"".join(batch.values)) if batch.offsets is None else _values_crc(batch.array())
+    return _values_crc(batch.column("value"))
+
+
+class ProducerTable:
+    """The sequences of a log that is open for append. Used by one thread at a time: the one that commits.
+
+    ``sync`` syncs everything written to the log so far. ``poison`` is called with a failure after which the on-disk
+    state is unknown. ``patch`` overwrites bytes of the active segment, by position."""
+
+    def __init__(
+        self,
+        log: Log,
+        proven_offset: int,
+        sync: Callable[[], None],
+        poison: Callable[[BaseException], None],
+        patch: Callable[[Sequence[tuple[int, bytes]]], None],
+    ) -> None:
+        self._log = log
+        self._disk = log.disk
+        self._sync = sync
+        self._poison = poison
+        self._patch = patch
+        self._path = producers_path(log.path)
+        self._file: File | None = None
+        self._announced: list[tuple[bytes, Last]] = []
+        self._announced_at = self._end = self._size = 0
+        self._group: list[Request] = []
+        self._repeats: list[Request] = []
+        known: dict[bytes, Last] = {}
+        if has_producers(self._disk, log.path):
+            raw = bounded_copy(self._disk.map(self._path).data, self._path, FILE_BYTES)
+            content = _parse(raw, self._path)
+            known = _counted(log, content, proven_offset)
+            self._end, self._size = content.end, len(raw)
+            self._mend([entry for entry in content.announced if entry.offset + entry.count > proven_offset])
+            if content.announced or known != content.known or raw[content.end :].strip(b"\0"):
+                self._replace(known)  # before another record can get an offset that was announced and not used
+        self.known = _with_tracking(log, known)
+
+    def _mend(self, doubtful: list[_SequenceEntry]) -> None:
+        """Rewrite the announced sequences that the format itself stores, where a power loss tore them: no checksum
+        covers those bytes, so recovery took them for whole. Runs before the announcements are settled, so a crash
+        repeats it."""
+        segments, codec = self._log.segments, self._log.codec
+        if not segments or not isinstance(codec, SupportsTracking):
+            return
+        presents = [min(entry.count, self._log.next_offset - entry.offset) for entry in doubtful]
+        doubtful = [
+            entry
+            for entry, present in zip(doubtful, presents, strict=True)
+            if present > 0 and _holds(self._log, entry, present)
+        ]
+        if not doubtful:
+            return
+        data = self._disk.map(segments[-1].path).data[: segments[-1].size_bytes]
+        runs = [SequenceRun(each.offset, each.offset + each.count, each.name, each.sequence) for each in doubtful]
+        pieces = list(codec.mended_sequences(codec.open_segment(data, segments[-1].base_offset), runs))
+        if pieces:
+            self._patch(pieces)
+            self._log.refresh()
+
+    # --- one group
+
+    def enter(self, group: list[Request]) -> list[Request]:
+        """The requests that have records to store, without those that are stored already."""
+        ahead: dict[bytes, int] = {}
+        self._group, self._repeats, self._announced, self._announced_at = [], [], [], self._end
+        for request in group:
+            claim = request.work.producer
+            if claim is None or self._admit(request, claim, ahead):
+                self._group.append(request)
+            else:
+                self._repeats.append(request)
+        return self._group
+
+    def _admit(self, request: Request, claim: SequenceClaim, ahead: dict[bytes, int]) -> bool:
+        known = self.known.get(claim.name)
+        last = ahead.get(claim.name, -1 if known is None else known.sequence)
+        count = request.work.batch.num_rows
+        first = claim.sequence if claim.sequence is not None else max(last + 1, 1)
+        if first + count - 1 > MAX_SEQUENCE:
+            message = f"the sequence {first + count - 1} does not fit into 64 bits"
+            request.error = UsageError(message, path=self._log.path)
+            return False
+        claim.duplicates = min(max(last - first + 1, 0), count)
+        claim.first = first + claim.duplicates
+        if claim.duplicates == count:
+            return False
+        if claim.duplicates:
+            request.work = request.work._replace(batch=request.work.batch.slice(claim.duplicates))
+        ahead[claim.name] = first + count - 1
+        return True
+
+    @property
+    def must_sync(self) -> bool:
+        """Whether a repeat asks for ``fsync``, which the append that it repeats may not have had."""
+        return any(request.work.sync and request.error is None for request in self._repeats)
+
+    def announce(self, encoded: Encoded, batch: Batch, first_row: int, offsets: Sequence[int]) -> Encoded:
+        """Announce the sequences of some rows of the group, and sync them before their records are written. Returns the
+        bytes to write: with the sequences in them, where the format stores those itself."""
+        runs: list[SequenceRun] = []
+        entries: list[_SequenceEntry] = []
+        for start, stop, name, sequence in self._runs(first_row, len(offsets)):
+            rows = batch.slice(start, stop - start)
+            crcs = _batch_crc(rows), _batch_crc(rows.slice(0, 1))
+            runs.append(SequenceRun(start, stop, name, sequence))
+            entries.append(_SequenceEntry(_ANNOUNCED, name, sequence, int(offsets[start]), stop - start, *crcs))
+        if not entries:
+            return encoded
+        self._append(b"".join(entry.encode() for entry in entries))
+        for run in runs:
+            last = Last(run.sequence + run.stop - run.start - 1, int(offsets[run.stop - 1]))
+            self._announced.append((run.name, last))
+        codec = self._log.codec
+        return codec.with_sequences(encoded, runs) if isinstance(codec, SupportsTracking) else encoded
+
+    def _runs(self, first_row: int, rows: int) -> Iterator[tuple[int, int, bytes, int]]:
+        """The rows of each claim among those that are written now: start, stop, name, sequence of the first."""
+        row = -first_row
+        for request in self._group:
+            if request.error is not None:
+                continue
+            count, claim = request.work.batch.num_rows, request.work.producer
+            start, stop = max(row, 0), min(row + count, rows)
+            if claim is not None and start < stop:
+                yield start, stop, claim.name, claim.first + start - row
+            row += count
+
+    def settle(self) -> None:
+        """The group is written: count its sequences, and acknowledge the repeats."""
+        self.known.update(self._announced)
+        self._announced, self._group = [], []
+        for request in self._repeats:
+            claim = request.work.producer
+            last = self.known.get(claim.name)
+            request.result = Repeated()
+            if request.error is None and (last is None or last.sequence < claim.first - 1):
+                request.error = UsageError("the append that this one repeats was refused", path=self._log.path)
+
+    def rollback(self) -> None:
+        """Nothing of the group was written: remove its announcements."""
+        self._announced, self._group = [], []
+        if self._end > self._announced_at:
+            assert self._file is not None
+            write_all(self._file, self._announced_at, bytes(self._end - self._announced_at))
+            self._bring_to_disk(self._file)
+            self._end = self._announced_at
+
+    # --- the file
+
+    def _append(self, raw: bytes) -> None:
+        if self._end + len(raw) > self._size:
+            self._sync()  # known sequences must be those of durable records
+            self.known.update(self._announced)
+            self._replace(self.known, room_bytes=len(raw))
+            self._announced_at = self._end
+        if self._file is None:
+            self._file = self._disk.open(self._path)
+        at, self._end = self._end, self._end + len(raw)
+        write_all(self._file, at, raw)
+        self._bring_to_disk(self._file)
+
+    def _bring_to_disk(self, file: File) -> None:
+        try:
+            file.sync()
+        except BaseException as error:
+            self._poison(error)
+            raise
+
+    def _replace(self, known: dict[bytes, Last], room_bytes: int = 0) -> None:
+        """Replace the file, atomically, by one with the known sequences and room for announcements."""
+        if len(known) > MAX_PRODUCERS:
+            youngest = sorted(known.items(), key=lambda item: item[1].offset)[-MAX_PRODUCERS:]
+            known.clear()
+            known.update(youngest)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        content, self._end = _content(known.items())
+        content += bytes(room_bytes)
+        self._size = len(content)
+        try:
+            replace_file(self._disk, self._path, content)
+        except BaseException as error:
+            self._poison(error)
+            raise
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,600 @@
+"""`WritableLog`: a log opened for append.
+
+One writer per log, any number of readers. The writer acknowledges an append after the write (``durability="write"``) or
+after the sync (``"fsync"``, the default) of its group. After a failed sync the on-disk state is unknown, so the writer
+is poisoned: it acknowledges nothing more, and reopening the log runs recovery.
+
+This module decides when each caller is served and what it gets back. `Appender` decides where the bytes go and how far
+they are good.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+
+from duramen.disk import Disk, PosixDisk
+from duramen.errors import CorruptionError, DuramenError, FencedError, PoisonedError, StorageError, UsageError
+from duramen.formats import Format
+from duramen.log.maintain import (
+    RETENTION_INTERVAL_S,
+    Compaction,
+    CompactionReport,
+    Compactor,
+    Progress,
+    Retention,
+    RetentionPlan,
+    RetentionTimer,
+    check_rules,
+    plan_retention,
+    retain_segments,
+)
+from duramen.log.read import FOLLOW_WAIT_S, Log
+from duramen.log.recover import RecoveryStep, open_for_append
+from duramen.log.segments import Snapshot, list_log
+from duramen.log.write.appender import Appender
+from duramen.log.write.batch import (
+    Appended,
+    Batch,
+    GroupBatch,
+    HeadersIn,
+    SequenceClaim,
+    appended_by_request,
+    batch_of,
+    batch_of_one,
+    one_batch,
+)
+from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
+from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
+from duramen.metrics import LogCounters
+from duramen.sidecar import Config, Watermark, WriterMetrics, write_writer_metrics
+
+DURABILITIES = ("write", "fsync")
+PUBLISH_EVERY_US = 1_000_000
+MOST_PREALLOCATED_BYTES = 1 << 30
+
+
+class _Control(NamedTuple):
+    """A call that takes its turn among the appends."""
+
+    name: str
+    run: Callable[[], None] | None = None
+
+
+class WritableLog(Log):
+    """A log opened for append. Made by ``duramen.open(path, "a")``; reads like any other log, up to what is
+    acknowledged. Safe to use from several threads."""
+
+    after_opening: ClassVar[list[Callable[[WritableLog], None]]] = []
+    """Called with every log that is opened for append, before anything is appended: for packages above the engine."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: str | None = None,
+        disk: Disk | None = None,
+        durability: str = "fsync",
+        max_batch_bytes: int = GroupLimits.max_bytes,
+        max_batch_records: int = GroupLimits.max_records,
+        linger_ms: float = GroupLimits.linger_ms,
+        queue_bytes: int = GroupLimits.queue_bytes,
+        preallocate_bytes: int | None = None,
+        on_damage: str = "raise",
+        create: bool = True,
+        clock: Callable[[], int] | None = None,
+        retention: Retention | None = None,
+        retention_interval_s: float = RETENTION_INTERVAL_S,
+        **options: Any,
+    ) -> None:
+        cut_damage = _cuts_damage(on_damage)
+        self._durability = _checked(durability)
+        self._preallocate_bytes = _checked_room(preallocate_bytes)
+        limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
+        self._commit = GroupCommit(self.commit_group, limits)
+        self._retention = retention
+        self._timer: RetentionTimer | None = None
+        self._clock = clock
+        self._set_up(path)
+        self._opened = open_for_append(
+            disk if disk is not None else PosixDisk(), path, format, options, create=create,
+            cut_damage=cut_damage, now_us=self._now_us(),
+            refuse=lambda fmt: check_rules(fmt, retention or Retention(), path),
+        )  # fmt: skip
+        self._start(path, limits.max_bytes)
+        if retention is not None and retention.rules:
+            self._timer = RetentionTimer(self.retain, retention_interval_s, path)
+        self._call_after_opening()
+
+    def _set_up(self, path: str) -> None:
+        """The state of a writer that has not opened anything yet."""
+        self._pid = os.getpid()
+        self._closing = threading.Lock()
+        self._is_ending = False
+        self._shown: Watermark | None = None
+        """The watermark of the last look at the files, by a reader of this log."""
+        self._grown = threading.Condition()
+        self._followers = 0
+        """How many readers wait for the log to grow."""
+        self.raises_late_times = False
+        """In a format with ordered times, raise a time that goes back to that of the record before it."""
+        self._sequences: ProducerTable | None = None
+        self._maintaining = threading.RLock()  # reentrant: a progress callback may close the log
+        self.counters = LogCounters(path)
+        self._opened_us = self._published_us = self._now_us()
+
+    def _call_after_opening(self) -> None:
+        try:
+            for look in self.after_opening:
+                look(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, path: str, group_bytes: int) -> None:
+        """Start writing where recovery says; release the log if that fails."""
+        opened = self._opened
+        self._sidecar = opened.sidecar
+        self.recovery: list[RecoveryStep] = opened.recovered.steps
+        try:
+            self.tail = Appender(
+                opened, path, preallocate_bytes=self._preallocate_bytes, group_bytes=group_bytes,
+                now_us=self._now_us, counters=self.counters, on_roll=self._wake_timer,
+            )  # fmt: skip
+            super().__init__(path, disk=opened.disk)
+            if has_producers(opened.disk, path):
+                self._open_sequences(opened.proven_offset)
+        except BaseException:
+            self._sidecar.release()
+            opened.disk.unroot()
+            raise
+
+    # --- opening
+
+    def _resolve(self, format: str | None, options: Mapping[str, Any]) -> tuple[Format, Config | None]:
+        """What `open_for_append` found: the sidecar is not read again."""
+        fmt = self._opened.recovered.fmt
+        return fmt, Config(fmt.name, fmt.stored_options, self._opened.created_ms)
+
+    def _wake_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.wake()
+
+    def _now_us(self) -> int:
+        return max((self._clock or time.time_ns)() // 1000, 0)  # no format can store a time before 1970
+
+    # --- appending
+
+    def append(
+        self,
+        value: bytes | bytearray | memoryview,
+        *,
+        key: bytes | None = None,
+        headers: HeadersIn | None = None,
+        timestamp: datetime | int | str | None = None,
+        durability: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Append one record and return its offset, once it is as durable as requested."""
+        batch = batch_of_one(self.codec, value, key, headers, timestamp)
+        appended: Appended = self.submit(batch, durability, timeout_s)
+        return appended.base_offset
+
+    def append_batch(self, data: Any, *, durability: str | None = None, timeout_s: float | None = None) -> Appended:
+        """Append many records: a list of bytes, an Arrow array of values, or a RecordBatch or Table with the columns
+        ``value``, ``key``, ``headers``, ``timestamp``."""
+        batch = batch_of(self.codec, data)
+        if not batch.num_rows:
+            _checked(durability or self._durability)
+            self._check_usable()
+            return Appended(self.next_offset, 0)
+        appended: Appended = self.submit(batch, durability, timeout_s)
+        return appended
+
+    def submit(
+        self,
+        batch: Batch,
+        durability: str | None,
+        timeout_s: float | None,
+        producer: SequenceClaim | None = None,
+    ) -> Any:
+        """Queue a batch, and return when it is as durable as requested. ``producer`` names its sender."""
+        sync = (self._durability if durability is None else _checked(durability)) == "fsync"
+        if os.getpid() != self._pid:  # in a forked child, no thread would commit the queue
+            raise self._inherited()
+        return self._commit.submit(Request(GroupBatch(batch, sync, producer), batch.nbytes, batch.num_rows), timeout_s)
+
+    def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
+        """Append the batches of ``data`` (each as `append_batch` takes it) in one transaction, exactly once, at
+        ``fsync``: readers see all rows or none. ``writer`` names the sender, and ``batch`` counts up. Returns None, and
+        stores nothing, where the log holds that batch or a later one already."""
+        from duramen.log.write.transaction import append_once
+
+        return append_once(self, data, writer, batch)
+
+    def exclusively(self, work: Callable[[], None]) -> None:
+        """Run ``work`` while no append is in progress."""
+        self._check_usable()
+        self._commit.submit(Request(_Control("exclusively", work), 0, 0, alone=True))
+
+    def sync(self) -> None:
+        """Return when everything appended is on the disk."""
+        self._control("sync")
+
+    def seal(self) -> None:
+        """Seal the active segment and create a new one. An empty segment stays as it is."""
+        if not self.codec.capabilities.segments:
+            raise UsageError(f"{self.format} has one file only: it cannot be sealed", path=self.path)
+        self._control("seal")
+
+    def _publish(self, now_us: int) -> None:
+        """Write this writer's metrics to the sidecar, for `duramen top` and `duramen serve`."""
+        self._published_us = now_us
+        self.counters.poisoned = int(self.is_poisoned)
+        write_writer_metrics(self.disk, self.path, WriterMetrics.of(self.counters, self._opened_us, now_us))
+
+    # --- its life
+
+    def retain(self, rules: Retention | None = None, *, dry_run: bool = False) -> RetentionPlan:
+        """Remove the oldest segments that ``rules`` (by default those that the log was opened with) allow and no group,
+        cursor or job needs. Returns what was removed and what held the rest back."""
+        self._check_usable()
+        wanted = rules or self._retention or Retention()
+        if dry_run:
+            return plan_retention(self, wanted)
+        self.check_place(closely=True)
+        with self._maintaining:
+            return retain_segments(self, wanted)
+
+    def compact(
+        self, how: Compaction | None = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> CompactionReport:
+        """Keep only the newest record of every key in the sealed segments. Appends may continue."""
+        self._check_usable()
+        if not dry_run:
+            self.check_place(closely=True)
+        with self._maintaining:
+            return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress).run(dry_run=dry_run)
+
+    def close(self) -> None:
+        """Sync everything, write the derived files, and release the log. A compaction in another thread ends at its
+        next step; this call waits for that."""
+        if self.is_inherited:
+            self._release()
+            return
+        self._is_ending = True
+        if self._timer is not None:
+            self._timer.close()
+        with self._maintaining, self._closing:
+            if self._closed:
+                return
+            try:
+                if not self.is_poisoned:
+                    self._control("close")
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        """Close the files as they are, and release the lock."""
+        if self._sequences is not None:
+            self._sequences.close()
+        self.tail.close()
+        self._sidecar.release()
+        self.disk.unroot()
+        self.counters.unlist()
+        super().close()
+        self._wake_followers()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child of the process that opened the log. The parent holds the lock, and goes on
+        writing: the child may read, and writes nothing, not even when it closes the log."""
+        return os.getpid() != self._pid
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a write or sync failed so that the on-disk state is unknown. Close the log and open it again."""
+        return self.tail.poisoned_by is not None
+
+    def check_going_on(self) -> None:
+        super().check_going_on()
+        if self._is_ending:
+            raise UsageError(
+                "the log was closed while this call ran",
+                path=self.path,
+                hint="nothing is lost: repeat the call on a log that is open",
+            )
+
+    def _inherited(self) -> UsageError:
+        return UsageError(
+            f"the log was opened by process {self._pid}: a forked child cannot write to it",
+            path=self.path,
+            hint="open it after the fork, in the process that writes",
+        )
+
+    def _control(self, name: str) -> None:
+        self._check_usable()
+        self._commit.submit(Request(_Control(name), 0, 0, alone=True))
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if os.getpid() != self._pid:
+            raise self._inherited()
+        poisoned_by = self.tail.poisoned_by
+        if isinstance(poisoned_by, FencedError):
+            raise FencedError(poisoned_by.message, path=poisoned_by.path, hint=poisoned_by.hint) from poisoned_by
+        if poisoned_by is not None:
+            raise PoisonedError(
+                f"an earlier write or sync failed: {poisoned_by}",
+                path=self.path,
+                hint="close the log and open it again: that runs recovery",
+            ) from poisoned_by
+
+    # --- one group
+
+    def commit_group(self, group: list[Request]) -> None:
+        """Commit the requests of one group. The queue calls it in one thread at a time; only here do readers get to see
+        more than before."""
+        self._check_usable()
+        first = group[0].work
+        try:
+            if isinstance(first, _Control):
+                self.check_place(closely=True)
+                (first.run or getattr(self, f"_do_{first.name}"))()
+                self.check_place(closely=True)
+                group[0].result = True
+            else:
+                self.check_place()
+                self._append_group(group)
+        except DuramenError as error:
+            fenced = self._fenced_by(error)
+            self._count_error()
+            if fenced is not None:
+                raise fenced from error
+            raise
+        except BaseException as error:
+            self.tail.poison(error)
+            self._count_error()
+            raise
+        finally:
+            if self._followers:
+                self._wake_followers()
+
+    @property
+    def state_disk(self) -> Disk:
+        return self.disk
+
+    def check_place(self, *, closely: bool = False) -> None:
+        """Raise `FencedError`, and poison the writer, if the log's directory or its sidecar was deleted or replaced.
+        Called before every write, so that nothing of it is stored."""
+        try:
+            self._sidecar.check(closely=closely)
+        except FencedError as error:
+            self.tail.poison(error)
+            raise
+
+    def _fenced_by(self, error: DuramenError) -> FencedError | None:
+        """The `FencedError` that explains an error of the disk; None if the directory is still in its place."""
+        if isinstance(error, StorageError):
+            try:
+                self.check_place(closely=True)
+            except FencedError as fenced:
+                return fenced
+            except StorageError:
+                pass  # the disk fails
+        return None
+
+    def _count_error(self) -> None:
+        self.counters.errors += 1
+        # The last chance to publish: nothing more will be committed. A fenced writer no longer owns the sidecar.
+        if self.is_poisoned and not isinstance(self.tail.poisoned_by, FencedError):
+            self._publish(self._now_us())
+
+    def append_in_turn(self, batch: Batch) -> Appended:
+        """Append at ``write`` without queueing. The caller runs inside `exclusively`, or is the log's only user."""
+        request = Request(GroupBatch(batch, False), batch.nbytes, batch.num_rows)
+        self._append_group([request])
+        appended: Appended = request.outcome()
+        return appended
+
+    def _append_group(self, group: list[Request]) -> None:
+        if self._sequences is None:
+            self._append_requests(group)
+            return
+        try:
+            fresh = self._sequences.enter(group)
+            if fresh:
+                self._append_requests(fresh)
+            if self._sequences.must_sync and not self.tail.is_synced:
+                self._do_sync()
+            self._sequences.settle()
+        except DuramenError as error:
+            if not self.is_poisoned:  # nothing of the group is written
+                self._roll_back_sequences(error)
+            raise
+
+    def _roll_back_sequences(self, error: DuramenError) -> None:
+        assert self._sequences is not None
+        try:
+            self._sequences.rollback()
+        except BaseException as second:
+            self.tail.poison(second)
+            raise error from second
+
+    def _append_requests(self, group: list[Request]) -> None:
+        tail = self.tail
+        if not tail.active.cursor.position:
+            group = self._without_zeros(group)
+        if not group:
+            return
+        taken, batch, default_us, last_us = one_batch(
+            group, self.codec, self.path, self._now_us(), tail.last_us, raises_late_times=self.raises_late_times
+        )
+        if not taken:
+            return
+        sync = any(request.work.sync for request in taken)
+        announce = None if self._sequences is None else self._sequences.announce
+        pieces, size_bytes = tail.write(batch, default_us, is_synced_next=sync, announce=announce)
+        results = appended_by_request(taken, pieces)
+        if sync:
+            tail.sync()
+        if sync or not self._sidecar.is_exclusive:  # after a sync, or where another writer is possible
+            self._check_written(closely=sync)
+        tail.acknowledge(last_us)
+        for request, appended in zip(taken, results, strict=True):
+            request.result = appended
+        self.counters.committed(len(taken), batch.num_rows, size_bytes)
+        if default_us - self._published_us >= PUBLISH_EVERY_US:
+            self._publish(default_us)
+
+    def _check_written(self, *, closely: bool) -> None:
+        """Check the place of the log between writing and acknowledging. Any failure poisons the writer."""
+        try:
+            self.check_place(closely=closely)
+        except BaseException as error:
+            self.tail.poison(error)
+            raise
+
+    def _without_zeros(self, group: list[Request]) -> list[Request]:
+        """Refuse a first record whose bytes are all zero: readers would take it for unwritten space."""
+        for number, request in enumerate(group):
+            if not self.tail.would_vanish(request.work.batch, self._now_us()):
+                return group[number:]
+            request.error = UsageError(
+                f"the first record of a {self.format} log cannot be empty: its bytes would all be zero", path=self.path
+            )
+        return []
+
+    # --- control
+
+    def _do_sync(self) -> None:
+        self.tail.sync()
+        self.tail.mark()
+
+    def _do_seal(self) -> None:
+        if not self.tail.active.is_empty:
+            self.tail.roll()
+
+    def _do_close(self) -> None:
+        try:
+            self.tail.finish()
+            if self._published_us > self._opened_us:  # publish the final numbers, too
+                self._publish(self._now_us())
+        finally:
+            self._closed = True  # requests that are still queued must fail: the lock will be released
+
+    # --- producers
+
+    def sequences(self) -> ProducerTable:
+        """The sequences of producers; see `duramen.consumers.producers`."""
+        self._check_usable()
+        if self._sequences is None:
+            self._control("load_sequences")
+        assert self._sequences is not None
+        return self._sequences
+
+    def _do_load_sequences(self) -> None:
+        if self._sequences is None:
+            self._sequences = ProducerTable(self, 0, self._do_sync, self.tail.poison, self.tail.patch)
+
+    def _open_sequences(self, proven_offset: int) -> None:
+        """Settle announced sequences before other records get their offsets. If the file is damaged, only producers
+        are refused."""
+        try:
+            self._sequences = ProducerTable(self, proven_offset, self._do_sync, self.tail.poison, self.tail.patch)
+        except CorruptionError:
+            if not producers_damaged(self.disk, self.path):
+                raise
+
+    # --- reading
+
+    def _is_being_written(self) -> bool:
+        return True
+
+    def _is_replaced_since(self) -> bool:
+        return False  # no other process replaces a log whose lock is held
+
+    def _first_look(self) -> None:
+        """Recovery has listed the files; the first reader takes a snapshot."""
+
+    def _take_snapshot(self) -> Snapshot:
+        visible = self.tail.visible
+        directory = list_log(self.disk, self.path, self.codec).up_to(visible.base, visible.position)
+        return replace(self._snapshot, directory=directory)
+
+    def _before_read(self) -> None:
+        if self._shown is self.tail.visible:
+            return
+        with self._guard:
+            visible = self.tail.visible
+            if self._shown is not visible:
+                self.refresh()
+                self._shown = visible
+
+    def look_again(self) -> None:
+        """Have the next read list the files again: some were replaced or removed."""
+        self._shown = None
+
+    def wait(self, timeout_s: float = FOLLOW_WAIT_S, seen: object = None) -> object:
+        self._check_open()
+        if seen is not None:
+            with self._grown:
+                self._followers += 1  # before the check: the committing thread looks for followers after it publishes
+                try:
+                    if self.tail.visible is seen:
+                        self._grown.wait(timeout_s)
+                finally:
+                    self._followers -= 1
+        self._check_open()
+        seen = self.tail.visible
+        self._before_read()
+        return seen
+
+    def _wake_followers(self) -> None:
+        with self._grown:
+            self._grown.notify_all()
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last acknowledged record."""
+        return self.tail.visible.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """The offset after the last record that is known to be on the disk."""
+        return self.tail.visible.durable_offset
+
+
+def _limits(max_batch_bytes: int, max_batch_records: int, linger_ms: float, queue_bytes: int) -> GroupLimits:
+    counts = {"max_batch_bytes": max_batch_bytes, "max_batch_records": max_batch_records, "queue_bytes": queue_bytes}
+    for name, count in counts.items():
+        if count < 1:
+            raise UsageError(f"{name} must be at least 1 (got {count})")
+    if linger_ms < 0:
+        raise UsageError(f"linger_ms must be at least 0 (got {linger_ms})")
+    return GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
+
+
+def _checked_room(preallocate_bytes: int | None) -> int | None:
+    if preallocate_bytes is not None and not 0 <= preallocate_bytes <= MOST_PREALLOCATED_BYTES:
+        raise UsageError(f"preallocate_bytes must be between 0 and {MOST_PREALLOCATED_BYTES} (got {preallocate_bytes})")
+    return preallocate_bytes
+
+
+def _cuts_damage(on_damage: str) -> bool:
+    if on_damage not in ("raise", "truncate"):
+        raise UsageError(f"on_damage must be 'raise' or 'truncate' (got {on_damage!r})")
+    return on_damage == "truncate"
+
+
+def _checked(durability: str) -> str:
+    if durability == "quorum":
+        raise UsageError("durability 'quorum' is reserved: logs are not replicated yet", hint="use 'fsync'")
+    if durability not in DURABILITIES:
+        raise UsageError(f"durability must be one of {', '.join(DURABILITIES)} (got {durability!r})")
+    return durability

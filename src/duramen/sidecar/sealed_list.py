@@ -1,0 +1,194 @@
+"""The sealed segments of a log: one line each in ``.duramen/sealed.jsonl``.
+
+::
+
+    {"base": 0, "last_offset": 9, "size_bytes": 320, "crc32": 1, "crc32c": 2, "sum": [1, 3, 4]} 1a2b3c4d
+
+A line has a checksum of its own, so a torn last line is noticed and overwritten. Its ``sum`` covers all segments up to
+it: if the last line agrees with the directory, opening a log need not read the others.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from duramen import kernel
+from duramen.disk import Disk, File, Kind, open_private, write_all
+from duramen.errors import LimitError
+from duramen.sidecar.json_file import add_checksum, checked_body, parse_json, replace_file
+from duramen.sidecar.layout import DIRECTORY, SEALED_NAME, sidecar_path
+
+SEALED_PATH = posixpath.join(DIRECTORY, SEALED_NAME)
+LINE_BYTES = 1024
+"""Upper bound of the length of a line."""
+MAX_SEALED = 250_000
+"""Most sealed segments that a log may have."""
+_STEP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A segment that does not change any more. The digest is both CRCs of the whole file: 64 bits, cheap enough to
+    compute while writing."""
+
+    base: int
+    last_offset: int
+    size_bytes: int
+    crc32: int
+    crc32c: int
+
+
+class SealedSum(NamedTuple):
+    """Number of sealed segments, and both CRCs of their bases and sizes in order."""
+
+    count: int = 0  # type: ignore[assignment]
+    crc32: int = 0
+    crc32c: int = 0
+
+    def plus(self, bases: Sequence[int], sizes: Sequence[int]) -> SealedSum:
+        raw = np.array([bases, sizes], "<i8").T.tobytes()
+        return SealedSum(self.count + len(bases), kernel.crc32(raw, self.crc32), kernel.crc32c(raw, self.crc32c))
+
+
+def sealed_lines(entries: Iterable[Sealed]) -> bytes:
+    """The content of the file for these entries."""
+    total, encoded = SealedSum(), []
+    for entry in entries:
+        total = total.plus([entry.base], [entry.size_bytes])
+        encoded.append(_encode(entry, total))
+    return b"".join(encoded)
+
+
+def _encode(entry: Sealed, total: SealedSum) -> bytes:
+    return add_checksum(json.dumps({**asdict(entry), "sum": total}).encode())
+
+
+def _decode(line: bytes) -> tuple[Sealed, SealedSum | None] | None:
+    """An entry and its sum; None for a line that is torn or foreign. Lines of earlier versions have no sum."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        tree = parse_json(checked_body(line))
+        total = tree.pop("sum", None)
+        entry = Sealed(**{name: _number(number) for name, number in tree.items()})
+        return entry, None if total is None else SealedSum(*map(_number, total))
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _number(number: object) -> int:
+    if not isinstance(number, int) or not 0 <= number < 2**63:
+        raise ValueError(f"{number!r} is not a number from 0 to 2**63 - 1")
+    return number
+
+
+def lines(data: memoryview) -> Iterator[bytes]:
+    """The lines of a list of any size, with their line feeds. A line longer than `LINE_BYTES` is cut there: it is not
+    an entry."""
+    start = 0
+    while start < len(data):
+        piece, taken = bytes(data[start : start + _STEP_BYTES]), 0
+        while taken < len(piece):
+            stop = piece.find(b"\n", taken, taken + LINE_BYTES) + 1
+            if not stop and len(piece) - taken < LINE_BYTES and start + len(piece) < len(data):
+                break  # the next piece holds the rest of the line
+            stop = stop or min(taken + LINE_BYTES, len(piece))
+            yield piece[taken:stop]
+            taken = stop
+        start += taken
+
+
+class SealedList:
+    """The list of the log at ``root``. Anyone may read it; only the writer of the log may change it."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk, self._root = disk, root
+        self._path = sidecar_path(root, SEALED_NAME)
+        self._file: File | None = None
+        self._size_bytes = 0
+        self._sum = SealedSum()
+
+    def entries(self) -> dict[int, Sealed]:
+        """The entries by base, up to a torn line."""
+        return {entry.base: entry for entry in self._read()}
+
+    def last(self) -> tuple[Sealed, SealedSum] | None:
+        """The last entry and the sum of all, without reading the others. None if the list is missing, or its last line
+        is torn or has no sum."""
+        if self._disk.kind(self._path) != Kind.FILE:
+            return None
+        data = self._disk.map(self._path).data
+        found = _decode(bytes(data[-LINE_BYTES:]).splitlines(keepends=True)[-1]) if len(data) else None
+        if found is None or found[1] is None:
+            return None
+        self._size_bytes, self._sum = len(data), found[1]
+        return found[0], found[1]
+
+    def _read(self) -> Iterator[Sealed]:
+        if self._disk.kind(self._path) != Kind.FILE:
+            return
+        self._size_bytes, self._sum = 0, SealedSum()
+        for line in lines(self._disk.map(self._path).data):
+            found = _decode(line)
+            if found is None:
+                return
+            entry = found[0]
+            if self._sum.count == MAX_SEALED:
+                raise LimitError(
+                    f"the list names more than {MAX_SEALED} sealed segments", path=self._path,
+                    hint="move the list away: the records can be read and verified without it",
+                )  # fmt: skip
+            self._size_bytes += len(line)
+            self._sum = self._sum.plus([entry.base], [entry.size_bytes])
+            yield entry
+
+    def add(self, entry: Sealed) -> None:
+        """Append an entry, durably. Overwrites a torn last line."""
+        if self._file is None:
+            self._file = self._open()
+        if self._sum.count >= MAX_SEALED:
+            raise LimitError(
+                f"the log has {MAX_SEALED} sealed segments, the maximum", path=self._root,
+                hint="remove the oldest with `duramen retain`, or convert it with a larger segment_max_bytes",
+            )  # fmt: skip
+        total = self._sum.plus([entry.base], [entry.size_bytes])
+        line = _encode(entry, total)
+        self._sum = total
+        write_all(self._file, self._size_bytes, line)
+        self._file.sync()
+        self._size_bytes += len(line)
+
+    def _open(self) -> File:
+        fresh = self._disk.kind(self._path) != Kind.FILE
+        if not fresh and self.last() is None:
+            self.entries()
+        file = self._disk.create(self._path) if fresh else open_private(self._disk, self._path)
+        file.truncate(self._size_bytes)
+        if fresh:
+            self._disk.sync_directory(sidecar_path(self._root))
+        return file
+
+    def sync(self) -> None:
+        """Sync the list as it is."""
+        if self._disk.kind(self._path) == Kind.FILE:
+            file = self._disk.open(self._path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+    def replace(self, entries: Iterable[Sealed]) -> None:
+        """Replace the list, durably."""
+        assert self._file is None
+        replace_file(self._disk, self._path, sealed_lines(entries))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

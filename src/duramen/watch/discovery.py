@@ -1,0 +1,70 @@
+"""Finds logs: the given paths, where the root of a store stands for all its topics and partitions.
+
+A store may have thousands of logs: they are listed again at most every few seconds, and opened on demand.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from duramen.disk import Disk, Kind
+from duramen.errors import StorageError, UsageError
+from duramen.store import is_store, list_partitions, list_topics
+
+LISTED_FOR_S = 5.0
+
+
+class WatchedPath(NamedTuple):
+    """A log. ``name`` is its path or ``ROOT#topic/partition``."""
+
+    name: str
+    path: str
+
+
+class WatchedPaths:
+    """The logs below some paths."""
+
+    def __init__(self, disk: Disk, paths: Sequence[str]) -> None:
+        if not paths:
+            raise UsageError("at least one path is required")
+        for path in paths:
+            if disk.kind(path) == Kind.MISSING:
+                raise StorageError("no such file or directory", path=path, hint="check the path")
+        self._disk = disk
+        self._paths = list(paths)
+        self._guard = threading.Lock()
+        self._listed: dict[str, WatchedPath] = {}
+        self._listed_at = -LISTED_FOR_S
+
+    def all(self) -> list[WatchedPath]:
+        with self._guard:
+            if time.monotonic() - self._listed_at >= LISTED_FOR_S:
+                self._listed = {place.name: place for path in self._paths for place in self._below(path)}
+                self._listed_at = time.monotonic()
+            return list(self._listed.values())
+
+    def page(self, query: str, skip: int, count: int) -> tuple[int, list[WatchedPath]]:
+        """The number of logs with ``query`` in their name, and the first of them."""
+        found = [place for place in self.all() if query.lower() in place.name.lower()]
+        return len(found), found[skip : skip + count]
+
+    def get(self, name: str) -> WatchedPath:
+        """The listed log with this name; a name is never used as a path."""
+        self.all()
+        with self._guard:
+            place = self._listed.get(name)
+        if place is None:
+            raise UsageError(f"no such log: {name!r}")
+        return place
+
+    def _below(self, path: str) -> list[WatchedPath]:
+        if not is_store(self._disk, path):
+            return [WatchedPath(path, path)]
+        return [
+            WatchedPath(f"{path}#{topic}/{partition.number}", partition.path)
+            for topic in list_topics(self._disk, path)
+            for partition in list_partitions(self._disk, path, topic)
+        ]

@@ -1,0 +1,144 @@
+"""Cursors of Osiris logs: in the log itself where it can be written, and what RabbitMQ stored there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import duramen
+from duramen.consumers.lag import needed_from
+from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
+from duramen.formats.osiris.chunk import ChunkType, parse_chunk
+from duramen.formats.osiris.tracking import TrackingBlock, TrackingKind
+from duramen.testing.crash import patterns
+from duramen.testing.simulated_disk import SimulatedDisk
+from tests.consumers.logs import make_log, value
+
+
+def chunks(root: Path) -> list[object]:
+    raw = max(root.glob("*.segment")).read_bytes()
+    position, found = 8, []
+    while position < len(raw) and any(raw[position : position + 48]):
+        chunk, position = parse_chunk(raw, position)
+        found.append(chunk)
+    return found
+
+
+def test_a_position_is_a_tracking_delta(tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "osiris", 3)
+    with duramen.open(root, "a") as log:
+        log.cursor("reader").store(2)
+        assert log.next_offset == 4, "a tracking chunk takes one offset"
+        assert log.cursor("reader").load() == 2
+        assert log.append(b"more") == 4
+        assert [record.offset for record in log.scan()] == [0, 1, 2, 4]
+    _, delta, _ = chunks(root)
+    assert delta.chunk_type == ChunkType.TRACKING_DELTA  # type: ignore[attr-defined]
+    assert delta.chunk_id == 3  # type: ignore[attr-defined]
+    assert delta.blocks == (TrackingBlock(TrackingKind.OFFSET, b"reader", 2),)  # type: ignore[attr-defined]
+    assert not (root / ".duramen" / "cursors").exists()
+    assert duramen.verify(root).ok
+    with duramen.open(root) as log:
+        assert log.cursor("reader").load() == 2
+        assert [(c.name, c.offset, c.stored_ms) for c in log.cursors()] == [("reader", 2, None)]
+        assert needed_from(log) == [("cursor", "reader", 2)]
+
+
+def test_a_new_segment_begins_with_all_positions(tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "osiris", 3)
+    with duramen.open(root, "a") as log:
+        log.cursor("b").store(2)
+        log.cursor("a").store(1)
+        log.seal()
+        log.append(b"more")
+        log.cursor("a").store(3)
+        assert (log.cursor("a").load(), log.cursor("b").load()) == (3, 2)
+    snapshot = chunks(root)[0]
+    assert snapshot.chunk_type == ChunkType.TRACKING_SNAPSHOT  # type: ignore[attr-defined]
+    assert [block.id for block in snapshot.blocks] == [b"b", b"a"]  # type: ignore[attr-defined]
+    with duramen.open(root) as log:
+        assert [(c.name, c.offset) for c in log.cursors()] == [("a", 3), ("b", 2)]
+
+
+def test_an_empty_segment_is_not_left_for_another(tmp_path: Path) -> None:
+    """Not even where what it begins with is more than a segment may have: the next would have its name."""
+    with duramen.open(tmp_path / "log", "a", format="osiris", segment_max_bytes=5) as log:
+        log.cursor("a").store(0)
+        assert [segment.base_offset for segment in log.segments] == [0]
+        log.cursor("a").store(1)
+        log.seal()
+        before = len(log.segments)
+        log.cursor("a").store(2)
+        assert len(log.segments) == before
+        assert log.cursor("a").load() == 2
+    assert duramen.verify(tmp_path / "log").ok
+
+
+def test_the_newer_of_log_and_file_counts(tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "osiris", 3)
+    with duramen.open(root) as reader:
+        reader.cursor("c").store(1)
+        with duramen.open(root, "a") as writer:
+            assert writer.cursor("c").load() == 1
+            writer.cursor("c").store(2)
+            assert reader.cursor("c").load() == 2
+            reader.cursor("c").store(0)
+            assert (reader.cursor("c").load(), writer.cursor("c").load()) == (0, 0)
+            writer.cursor("c").store(3)
+            assert reader.cursor("c").load() == 3
+            assert reader.cursor("c").delete()
+            assert (reader.cursor("c").load(), writer.cursor("c").load()) == (None, None)
+            assert reader.cursors() == writer.cursors() == []
+            assert not reader.cursor("c").delete()
+            writer.cursor("c").store(1)
+            assert [(c.name, c.offset) for c in reader.cursors()] == [("c", 1)]
+
+
+def test_groups_step_over_tracking(tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "osiris", 3)
+    with duramen.open(root, "a") as log:
+        log.cursor("c").store(1)
+        log.append(b"more")
+        log.cursor("c").store(2)
+        group = log.group("g")
+        held = group.fetch(10)
+        assert [delivery.offset for delivery in held] == [0, 1, 2, 4]
+        assert group.ack_many(held) == 4
+        assert (group.lag, group.status().acked_until) == (0, 6)
+
+
+def test_what_rabbitmq_stored_is_loaded(osiris: Path) -> None:
+    """Logs that a real broker wrote, with the positions that its client stored."""
+    seen = 0
+    for root in sorted({path.parent for path in osiris.rglob("*.segment")}):
+        with duramen.open(root) as log:
+            for state in log.cursors():
+                assert log.cursor(state.name).load() == state.offset
+                seen += 1
+    assert seen
+
+
+@pytest.mark.parametrize("size_bytes", [500_000_000, 200])
+def test_a_crash_leaves_the_old_or_the_new_position(size_bytes: int) -> None:
+    disk = SimulatedDisk()
+    images: list[tuple[SimulatedDisk, set[int | None]]] = []
+    with ConsumableWritableLog("/log", format="osiris", disk=disk, segment_max_bytes=size_bytes) as log:
+        log.append_batch([value(offset) for offset in range(5)])
+        allowed: set[int | None] = {None}
+        disk.on_operation = lambda number, what: images.append((disk.clone(), set(allowed)))
+        for offset in (1, 4, 2):
+            allowed.add(offset)
+            log.cursor("a").store(offset)
+            allowed = {offset}
+            log.append(b"next", durability="write")
+        disk.on_operation = None
+    assert len(images) > 10
+    for number, (image, expected) in enumerate(images):
+        for pattern in patterns(number)[number % 4 :: 4]:
+            crashed = image.crash(pattern)
+            with ConsumableWritableLog("/log", disk=crashed) as again:
+                found = again.cursor("a").load()
+                assert found in expected
+            with ConsumableLog("/log", disk=crashed) as again_reader:
+                assert again_reader.cursor("a").load() == found

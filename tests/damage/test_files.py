@@ -1,0 +1,176 @@
+"""Files of a log as wholes, under other names, twice, empty, or from another log: a slice of `python -m
+tests.damage.files`, which runs them all."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+
+import pytest
+
+from duramen.disk.vfs import Kind
+from duramen.errors import CorruptionError, StorageError
+from duramen.log.repair import RepairAction, repair_log, undo_repair
+from duramen.log.repair import claims as claims_module
+from duramen.log.write.writable_log import WritableLog
+from duramen.testing.run import clocked, disk_of
+from duramen.testing.simulated_disk import SimulatedDisk
+from tests.damage.damages import Damage
+from tests.damage.files import COUNTS, cases, file_damages, rows
+from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, base_log, options_for, read, tree
+from tests.damage.matrix import run
+
+SLICE = 24
+TRAILER_LENGTH_AT = 40
+"""In the header of an Osiris chunk."""
+SEGMENTED = [name for name in FORMATS if name != "fixed-slot"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_slice_of_all_cases(name: str) -> None:
+    broken = [f"{row}: {problem}" for row in rows(name, SLICE, seed=3) for problem in row.problems]
+    assert not broken, "\n".join(broken[:20])
+
+
+def test_the_record_says_how_many() -> None:
+    record = (Path(__file__).parents[2] / "RELIABILITY.md").read_text(encoding="utf-8")
+    slices, totals = (sum(len(list(cases(name, budget, 3))) for name in FORMATS) for budget in (SLICE, None))
+    assert f"| {slices} of {totals:,} | `tests/damage/test_files.py` |" in record
+
+
+def damage_of(name: str, sidecar: bool, kind: str, nth: int = 0) -> Damage:
+    return [one for one in file_damages(base_log(name, sidecar, COUNTS)) if one.kind == kind][nth]
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+@pytest.mark.parametrize("kind", ["swapped", "cycled", "reversed", "shifted up"])
+def test_permuted_names_lose_nothing(name: str, kind: str) -> None:
+    base = base_log(name, False, COUNTS)
+    row = run(base, damage_of(name, False, kind))
+    assert not row.problems
+    assert (row.kept, row.lost) == (len(base.records), 0)
+
+
+def damaged_disk(name: str, sidecar: bool, kind: str) -> SimulatedDisk:
+    base = base_log(name, sidecar, COUNTS)
+    files = damage_of(name, sidecar, kind).make(dict(base.files))
+    return disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+
+
+def apply(disk: SimulatedDisk, name: str) -> None:
+    with clocked():
+        repair_log(ROOT, plan_only=False, format=name, disk=disk, **options_for(disk, name))
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_a_name_that_is_taken_meanwhile_stops_the_repair(name: str) -> None:
+    """A file that appears in the place of one that has its temporary name is not replaced, and not removed."""
+    disk = damaged_disk(name, True, "reversed")
+    before = tree(disk)
+    plan = repair_log(ROOT, format=name, disk=disk)
+    renames = [step for step in plan.steps if step.action == RepairAction.RENAME]
+    taken = posixpath.join(ROOT, renames[-1].target or "")
+
+    def intrude(_number: int, _operation: str) -> None:
+        if disk.kind(taken) == Kind.MISSING:
+            disk.on_operation = None
+            file = disk.create(taken)
+            file.write(0, b"came meanwhile")
+            file.close()
+
+    disk.on_operation = intrude
+    with pytest.raises(StorageError) as caught:
+        apply(disk, name)
+    assert "put back as it was" not in str(caught.value)
+    assert tree(disk)[posixpath.relpath(taken, ROOT)] == b"came meanwhile"
+    missing = [path for path, content in before.items() if content not in tree(disk).values()]
+    assert not missing, "every content is still in the log's directory"
+    disk.rename_new(taken, f"{ROOT}/came-meanwhile")
+    undo_repair(ROOT, disk=disk, format=name)
+    assert {path: content for path, content in tree(disk).items() if path in before} == before
+    assert tree(disk)["came-meanwhile"] == b"came meanwhile"
+    apply(disk, name)
+    assert read(disk, name) == base_log(name, True, COUNTS).records
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_a_result_that_is_not_what_the_plan_says_is_put_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = damaged_disk(name, True, "swapped")
+    before = tree(disk)
+    monkeypatch.setattr(claims_module, "held_by", lambda _segment: [])
+    with pytest.raises(CorruptionError, match="differs from its plan") as caught:
+        apply(disk, name)
+    assert caught.value.hint == "everything was put back as it was"
+    assert tree(disk) == before
+
+
+def test_what_is_called_put_back_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file is not as it was, that is said, and `--undo` stays possible."""
+    disk = damaged_disk("durable-log", True, "swapped")
+    monkeypatch.setattr("duramen.log.repair.repair.check_claims", _meddle(disk))
+    with pytest.raises(CorruptionError) as caught:
+        apply(disk, "durable-log")
+    assert "not everything could be put back" in (caught.value.hint or "")
+    assert "write.lock" in (caught.value.hint or "")
+    undo_repair(ROOT, disk=disk)
+
+
+def _meddle(disk: SimulatedDisk) -> object:
+    def check(*_arguments: object) -> None:
+        disk.create(f"{ROOT}/write.lock").close()
+        raise CorruptionError("not what the plan says")
+
+    return check
+
+
+@pytest.mark.parametrize("name", ["durable-log", "rustlog"])
+def test_offsets_that_no_file_holds_are_told_where_compaction_may_have_left_them_out(name: str) -> None:
+    disk = damaged_disk(name, False, "shifted down, first overwritten")
+    plan = repair_log(ROOT, format=name, disk=disk, **options_for(disk, name))
+    assert not plan.losses
+    assert plan.unexplained == [(0, COUNTS[0] - 1)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_records_appended_after_a_truncation_survive_a_repair(name: str) -> None:
+    """Damage, an explicit ``on_damage="truncate"``, new records: a repair later keeps them."""
+    base = base_log(name, True)
+    last = base.places[-3]
+    raw = bytearray(base.files[last.path])
+    raw[(last.start + last.end) // 2] ^= 0x10
+    files = {**base.files, last.path: bytes(raw)}
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+    new: dict[int, bytes] = {}
+    with clocked(), WritableLog(ROOT, disk=disk, on_damage="truncate") as log:
+        for number in range(3):
+            content = b"new %d" % number
+            new[log.append(content.ljust(RECORD_SIZE, b"."))] = content.ljust(RECORD_SIZE, b".")
+    apply(disk, name)
+    found = read(disk, name)
+    assert {offset: found.get(offset) for offset in new} == new
+    kept = b"".join(content for path, content in tree(disk).items() if "/quarantine/" in path)
+    assert bytes(raw[last.start : last.end]) in kept + tree(disk)[last.path]
+
+
+@pytest.mark.parametrize("bit", [8, 9, 10])
+def test_records_appended_after_a_cut_within_a_trailer_survive_a_repair(bit: int) -> None:
+    """A flipped bit of an Osiris trailer's length takes in the chunks after it. They are cut off as damage, and others
+    get their offsets: a repair that finds the old ones in the trailer must not prefer them."""
+    disk = disk_of({ROOT + "/": b""})
+    with clocked():
+        log = WritableLog(ROOT, format="osiris", disk=disk)
+        for number in range(13):
+            log.append(b"old %d" % number * 12)
+        killed = tree(disk)
+        log.close()
+    (path,) = (path for path in killed if path.endswith(".segment"))
+    raw = bytearray(killed[path])
+    at = 8 + TRAILER_LENGTH_AT
+    raw[at : at + 4] = (int.from_bytes(raw[at : at + 4], "big") ^ 1 << bit).to_bytes(4, "big")
+    files = {**killed, path: bytes(raw)}
+    disk = disk_of({posixpath.join(ROOT, name): content for name, content in files.items()})
+    with clocked(), WritableLog(ROOT, disk=disk, on_damage="truncate") as log:
+        new = {log.append(b"new %d" % number): b"new %d" % number for number in range(3)}
+    apply(disk, "osiris")
+    found = read(disk, "osiris")
+    assert {offset: found.get(offset) for offset in new} == new

@@ -1,0 +1,137 @@
+"""The list of sealed segments: its last line stands for all where the directory agrees, and only there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import duramen
+from duramen import kernel
+from duramen.disk import PosixDisk
+from duramen.errors import CorruptionError
+from duramen.sidecar import SealedList, SealedSum, Sidecar
+
+FORMATS = ("durable-log", "keratin", "rustlog", "osiris")
+
+
+def fill(root: Path, format_name: str = "durable-log", segments: int = 5) -> list[Path]:
+    """A log of so many sealed segments; the paths of those, in order."""
+    with duramen.open(root, "a", format=format_name) as log:
+        for number in range(segments):
+            log.append_batch([b"value %d" % number] * (number + 1))
+            log.seal()
+        return [Path(segment.path) for segment in log.segments[:-1]]
+
+
+def lines(root: Path) -> list[bytes]:
+    return (root / ".duramen" / "sealed.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def rewrite(root: Path, change: Callable[[dict[str, object]], None]) -> None:
+    """Every line changed, and its checksum made right again."""
+    changed = []
+    for line in lines(root):
+        tree = json.loads(line[: line.rindex(b" ")])
+        change(tree)
+        body = json.dumps(tree).encode()
+        changed.append(body + b" %08x\n" % kernel.crc32c(body))
+    (root / ".duramen" / "sealed.jsonl").write_bytes(b"".join(changed))
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_last_line_stands_for_all(tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, format_name)
+
+    def read(_list: SealedList) -> None:
+        raise AssertionError("the whole list was read")
+
+    monkeypatch.setattr(SealedList, "_read", read)
+    with duramen.open(tmp_path, "a") as log:
+        assert log.append(b"more") == 15
+        log.seal()
+        assert log.append(b"and more") == 16
+    with duramen.open(tmp_path, "a") as log:
+        assert log.next_offset == 17
+        assert len(log.segments) == 7
+
+
+@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("what", ["missing", "longer", "shorter"])
+def test_every_segment_counts(tmp_path: Path, which: int, what: str) -> None:
+    path = fill(tmp_path)[which]
+    if what == "missing":
+        path.unlink()
+    else:
+        content = path.read_bytes()
+        path.write_bytes(content + b"\0" if what == "longer" else content[:-1])
+    if what == "missing" and which == 0:  # what is gone at the beginning was removed on purpose
+        with duramen.open(tmp_path, "a") as log:
+            assert log.append(b"more") == 15
+        return
+    with pytest.raises(CorruptionError) as caught:
+        duramen.open(tmp_path, "a")
+    assert str(path) in str(caught.value)
+
+
+def test_two_sizes_that_are_swapped_show(tmp_path: Path) -> None:
+    first, second, *_ = fill(tmp_path)
+    one, two = first.read_bytes(), second.read_bytes()
+    first.write_bytes(two)
+    second.write_bytes(one)
+    with pytest.raises(CorruptionError):
+        duramen.open(tmp_path, "a")
+
+
+def test_a_list_of_an_earlier_version_is_read_and_continued(tmp_path: Path) -> None:
+    paths = fill(tmp_path)
+    rewrite(tmp_path, lambda tree: tree.pop("sum"))
+    assert Sidecar(PosixDisk(), str(tmp_path)).last_sealed() is None
+    with duramen.open(tmp_path, "a") as log:
+        log.append(b"more")
+        log.seal()
+    found = Sidecar(PosixDisk(), str(tmp_path)).last_sealed()
+    assert found is not None
+    assert found[1].count == 6
+    bases = [entry.base for entry in Sidecar(PosixDisk(), str(tmp_path)).sealed().values()]
+    sizes = [path.stat().st_size for path in paths]
+    assert SealedSum().plus(bases[:-1], sizes).plus([found[0].base], [found[0].size_bytes]) == found[1]
+
+
+@pytest.mark.parametrize("left_bytes", [0, 1, 40, -1])
+def test_a_torn_last_line_is_written_over(tmp_path: Path, left_bytes: int) -> None:
+    """As a crash leaves it between the end of a segment and the beginning of the next."""
+    fill(tmp_path)
+    *whole, last = lines(tmp_path)
+    (tmp_path / ".duramen" / "sealed.jsonl").write_bytes(b"".join(whole) + last[:left_bytes])
+    with duramen.open(tmp_path, "a") as log:
+        log.append(b"more")
+        log.seal()
+        assert log.next_offset == 16
+    assert lines(tmp_path)[: len(whole)] == whole
+    assert list(Sidecar(PosixDisk(), str(tmp_path)).sealed()) == [0, 1, 3, 6, 15]
+    assert duramen.verify(tmp_path).ok
+
+
+def test_a_damaged_line_among_others_does_not_matter_where_the_directory_agrees(tmp_path: Path) -> None:
+    fill(tmp_path)
+    content = bytearray(b"".join(lines(tmp_path)))
+    content[10] ^= 1
+    (tmp_path / ".duramen" / "sealed.jsonl").write_bytes(content)
+    with duramen.open(tmp_path, "a") as log:
+        assert log.append(b"more") == 15
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped", "cut"])
+def test_a_manifest_that_does_not_fit_is_made_anew(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path, "keratin")
+    manifest = tmp_path / "manifest.bin"
+    content = manifest.read_bytes()
+    if damage == "gone":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(content[:-1] if damage == "cut" else content[:-9] + b"\xff" + content[-8:])
+    with duramen.open(tmp_path, "a"):
+        assert manifest.read_bytes() == content

@@ -1,0 +1,147 @@
+"""The sink's commit on a simulated disk, crashed after every operation; then Spark runs the batch again.
+
+No Spark session: `Batch.send` does what the tasks and the driver of a streaming query do, with the sink's own
+functions. A crash is a killed driver (``None``) or a power loss (a `CrashPattern`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from duramen.disk import Kind
+from duramen.formats import Severity
+from duramen.log import Log, new_attempt, verify_log
+from duramen.sidecar import BatchKey
+from duramen.spark.sink.options import parse_write_options
+from duramen.spark.sink.router import Router, plan_target
+from duramen.spark.sink.sink import StoredBatch, publish
+from duramen.spark.sink.staging import Staging
+from duramen.testing import CrashPattern, SimulatedDisk, patterns
+
+ROOT = "/lake/data"
+"""Two directories that do not exist before the first batch."""
+QUERY = "3f2a"
+TASKS = 2
+Rows = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the query writes to: the options of its sink, and the logs that get its rows."""
+
+    options: dict[str, str]
+    logs: tuple[str, ...]
+
+    def rows(self, batch: int) -> dict[str, Rows]:
+        """By log: the values of a batch, in the order in which they are stored."""
+        return {log: tuple(_value(batch, task, log) for task in range(TASKS)) for log in self.logs}
+
+    def task(self, batch: int, task: int) -> pa.RecordBatch:
+        """What Spark hands to one task."""
+        columns = {"value": [_value(batch, task, log) for log in self.logs]}
+        if len(self.logs) > 1:
+            columns["topic"] = [log.split("/")[1] for log in self.logs]
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _value(batch: int, task: int, log: str) -> bytes:
+    return f"batch {batch}, task {task}, {log or 'the log'}".encode().ljust(40)[:40]
+
+
+ONE_LOG = Shape({"logFormat": "keratin"}, ("",))
+ONE_UNCHECKED = Shape({"logFormat": "rustlog"}, ("",))
+TWO_TOPICS = Shape({"logFormat": "keratin"}, ("topics/a/partitions/0", "topics/b/partitions/0"))
+
+
+def send(disk: SimulatedDisk, shape: Shape, batch: int, attempt: int) -> None:
+    """Run one micro-batch: plan, stage in every task, commit."""
+    options = parse_write_options({"path": ROOT, **shape.options})
+    columns = ["value"] if len(shape.logs) == 1 else ["value", "topic"]
+    target = plan_target(options, columns, overwrite=False, disk=disk)
+    staging = Staging(ROOT, QUERY, batch, disk)
+    messages = []
+    for task in range(TASKS):
+        router = Router(target, staging, task, f"{task:05d}-{attempt}")
+        router.write(shape.task(batch, task))
+        messages.append(StoredBatch(QUERY, task, router.close()))
+    publish(options, target, staging, BatchKey(f"query {QUERY}", batch, new_attempt()), messages)
+
+
+def held(disk: SimulatedDisk, shape: Shape) -> dict[str, Rows]:
+    """What a reader sees, by log."""
+    found = {}
+    for log in shape.logs:
+        path = posixpath.join(ROOT, log) if log else ROOT
+        found[log] = ()
+        if disk.kind(path) == Kind.DIRECTORY and disk.kind(posixpath.join(path, ".duramen/log.json")) == Kind.FILE:
+            with Log(path, disk=disk) as opened:
+                found[log] = tuple(
+                    value for rows in opened.batches(columns=["value"]) for value in rows.column(0).to_pylist()
+                )
+    return found
+
+
+def joined(shape: Shape, batches: int) -> dict[str, Rows]:
+    """All rows of the first batches, by log."""
+    return {log: tuple(value for batch in range(batches) for value in shape.rows(batch)[log]) for log in shape.logs}
+
+
+def crashes(disk: SimulatedDisk, number: int) -> Iterator[tuple[CrashPattern | None, SimulatedDisk]]:
+    yield None, disk.clone()
+    for pattern in patterns(number, 1)[number % 8 :: 8]:
+        yield pattern, disk.crash(pattern)
+
+
+def check_whole(disk: SimulatedDisk, shape: Shape, batches: int) -> None:
+    assert held(disk, shape) == joined(shape, batches)
+    for log in shape.logs:
+        report = verify_log(posixpath.join(ROOT, log) if log else ROOT, disk=disk)
+        assert not [finding for finding in report.findings if finding.severity == Severity.DAMAGE]
+
+
+@pytest.mark.parametrize("batch", [0, 2], ids=["first", "later"])
+@pytest.mark.parametrize("shape", [ONE_LOG, ONE_UNCHECKED, TWO_TOPICS], ids=["log", "rustlog", "two topics"])
+def test_every_row_exactly_once(shape: Shape, batch: int) -> None:
+    disk = SimulatedDisk()
+    for earlier in range(batch):
+        send(disk, shape, earlier, attempt=0)
+    moments: list[tuple[str, SimulatedDisk]] = []
+    disk.on_operation = lambda _number, operation: moments.append((operation, disk.clone()))
+    send(disk, shape, batch, attempt=0)
+    disk.on_operation = None
+    moments.append(("answered", disk))
+    allowed = [joined(shape, batch), joined(shape, batch + 1)]
+    seen: set[bytes] = set()
+    every = 1 + len(moments) // 60
+    for number, (operation, moment) in enumerate(moments):
+        if number % every and not operation.startswith(("make_directory", "replace", "answered")):
+            continue
+        for pattern, crashed in crashes(moment, number):
+            if crashed.digest() in seen:
+                continue
+            seen.add(crashed.digest())
+            where = f"moment {number}, {operation}, {pattern!r}"
+            assert held(crashed.clone(), shape) in allowed[operation == "answered" :], where
+            send(crashed, shape, batch, attempt=number % 2)  # a driver that starts again counts attempts again
+            check_whole(crashed, shape, batch + 1)
+            assert held(crashed.crash(CrashPattern("lost", "lost")), shape) == joined(shape, batch + 1), where
+            staging = posixpath.join(ROOT, ".duramen/staging")
+            assert crashed.kind(staging) == Kind.MISSING, f"{where}: staged files are left"
+    assert len(seen) > 40
+
+
+@pytest.mark.parametrize(("shape", "most"), [(ONE_LOG, 8), (ONE_UNCHECKED, 8), (TWO_TOPICS, 18)])
+def test_syncs_of_a_micro_batch(shape: Shape, most: int) -> None:
+    """On logs that the commit before has closed."""
+    disk = SimulatedDisk()
+    for batch in range(2):
+        send(disk, shape, batch, attempt=0)
+    operations: list[str] = []
+    disk.on_operation = lambda _number, operation: operations.append(operation)
+    send(disk, shape, 2, attempt=0)
+    assert len([operation for operation in operations if operation.startswith("sync")]) <= most

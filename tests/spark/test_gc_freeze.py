@@ -1,0 +1,27 @@
+"""A worker's collector between tasks: what is imported is out of its sight, what a task leaves behind is not."""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark.sql import SparkSession
+
+from duramen.spark.gc_freeze import settle
+from duramen.spark.jobs.task_runner import distribute
+
+
+def test_nothing_is_frozen_outside_of_a_task() -> None:
+    before = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() == before
+
+
+def _look(_: int) -> tuple[int, int]:
+    """In a task, which `distribute` has settled: objects out of sight, and those the collector still looks at."""
+    return gc.get_freeze_count(), len(gc.get_objects())
+
+
+def test_in_a_task_the_collector_looks_at_little(spark: SparkSession) -> None:
+    distribute(spark, _look, [0, 1])  # modules that are imported late are seen by the next task
+    for frozen, watched in distribute(spark, _look, [0, 1]):
+        assert frozen > 10 * watched

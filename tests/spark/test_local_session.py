@@ -1,0 +1,80 @@
+"""Ctrl-C and SIGTERM: while Spark starts, which takes seconds, and for a group of processes. No JVM is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import duramen
+
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+
+
+def jvms(group: int) -> list[int]:
+    """The Java processes of a session of processes."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                name, _, fields = (place / "stat").read_text().rpartition(")")
+            except OSError:
+                continue
+            if name.endswith("(java") and int(fields.split()[3]) == group:
+                found.append(int(place.name))
+    return found
+
+
+def wait_for(group: int, *, there: bool) -> None:
+    deadline = time.monotonic() + 60
+    while bool(jvms(group)) != there:
+        assert time.monotonic() < deadline, f"{'no' if there else 'a'} JVM after a minute"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_jvm_starts(tmp_path: Path, number: signal.Signals) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        log.append(b"one")
+    command = [sys.executable, "-m", "duramen.cli.main", "pipeline", "verify", str(tmp_path / "log")]
+    with (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True)
+    try:
+        wait_for(process.pid, there=True)
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        wait_for(process.pid, there=False)
+    finally:
+        for left in [*jvms(process.pid), process.pid]:
+            try:
+                os.kill(left, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.wait()
+    assert (tmp_path / "err").read_text() == ""
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pyspark import SparkContext
+from duramen.spark import session
+
+try:
+    with session("local[1]") as spark:
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGTERM)
+        SparkContext._gateway.proc.wait(30)
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_a_signal_that_ends_the_jvm_too() -> None:
+    """As `timeout` and service managers send it: to the JVM and to this process at once."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
