@@ -248,6 +248,8 @@ class Source:
         bases = {part.base for part in self.parts}
         oldest = min((base for base in bases if base is not None), default=-1)
         for base in self._sealed:
+            if self._is_hidden(base):
+                continue
             path = posixpath.join(self.path, self.fmt.segment_path(base))
             if base not in bases and not self.skips and self.disk.kind(path) in (Kind.DIRECTORY, Kind.OTHER):
                 message = "in the place of a segment is a directory, a broken link or a special file"
@@ -262,6 +264,12 @@ class Source:
         if mark.durable_offset > mark.base:
             path = posixpath.join(self.path, self.fmt.segment_path(mark.base))
             raise CorruptionError("the active segment is missing", path=path, offset=mark.base, hint=self._hint)
+
+    def _is_hidden(self, base: int) -> bool:
+        """Whether a sealed segment is part of a batch or transaction that was not acknowledged at the snapshot."""
+        mark = self._snapshot.watermark
+        is_unfinished = mark is not None and (mark.is_open or self._snapshot.transaction is not None)
+        return mark is not None and is_unfinished and base >= mark.next_offset
 
     def steps(self, part: SourcePart, *, verify: bool = True) -> Iterator[tuple[Segment, Rows]]:
         """Yield the rows of a segment, a few MiB at a time; continues after damage that is skipped."""

@@ -149,7 +149,9 @@ class _Reading:
         if not wanted.verify or wanted.on_damage == "skip" or (look.is_remote and piece.start is not None):
             return None
         if piece.sealed is not None:
-            return self._unlike_sealed(piece.sealed, look.data[: piece.visible_bytes])
+            # The whole file, though a batch or transaction that is still hidden may have filled it up before the seal.
+            look.fetch(0, len(look.data))
+            return self._unlike_sealed(piece.sealed, look.data)
         if piece.mark is None or self._codec.capabilities.covers_all:
             return None
         whole = self._whole()
