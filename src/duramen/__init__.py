@@ -14,9 +14,22 @@ import importlib
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
-from duramen.consumers import ConsumableLog, ConsumableWritableLog
+from duramen.consumers import (
+    Confirmed,
+    ConsumerLag,
+    Cursor,
+    CursorState,
+    Delivery,
+    DeliveryBatch,
+    Group,
+    GroupStatus,
+    Producer,
+    ProducerState,
+)
+from duramen.consumers import ConsumableLog as Log
+from duramen.consumers import ConsumableWritableLog as WritableLog
 from duramen.disk import PosixDisk, disk_for, is_address
 from duramen.errors import (
     CorruptionError,
@@ -37,16 +50,33 @@ from duramen.errors import (
     UnsupportedFieldError,
     UsageError,
 )
-from duramen.formats import Detected
+from duramen.formats import Detected, FormatOptions
 from duramen.formats import names as formats
-from duramen.log import Appended, Converted, Copied, Finding, Log, Plan, Report, SegmentInfo, WritableLog
+from duramen.log import (
+    Appended,
+    AppendOptions,
+    Compaction,
+    CompactionReport,
+    Converted,
+    Copied,
+    Finding,
+    Plan,
+    ReaderOptions,
+    RecoveryStep,
+    Report,
+    Retention,
+    RetentionPlan,
+    SegmentInfo,
+    WriterOptions,
+)
 from duramen.log import convert as _convert
 from duramen.log import copy as _copy
 from duramen.log import detect as _detect
 from duramen.log import repair_log as _repair
 from duramen.log import verify_log as _verify
 from duramen.record import SCHEMA, Record
-from duramen.store import Store
+from duramen.sidecar import Need
+from duramen.store import PartitionInfo, Placed, Store, Topic, TopicDelivery, TopicGroup, TopicInfo, TopicRecord
 
 
 def __getattr__(name: str) -> Any:
@@ -61,14 +91,18 @@ Path = str | bytes | os.PathLike[str]
 
 
 @overload
-def open(path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Any) -> ConsumableLog: ...
+def open(
+    path: Path, mode: Literal["r"] = "r", *, format: str | None = None, **options: Unpack[ReaderOptions]
+) -> Log: ...
 
 
 @overload
-def open(path: Path, mode: Literal["a"], *, format: str | None = None, **options: Any) -> ConsumableWritableLog: ...
+def open(
+    path: Path, mode: Literal["a"], *, format: str | None = None, **options: Unpack[AppendOptions]
+) -> WritableLog: ...
 
 
-def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> ConsumableLog:
+def open(path: Path, mode: str = "r", *, format: str | None = None, **options: Any) -> Log:
     """Open the log at ``path``.
 
     Mode ``"r"`` reads a directory or a single segment file and writes nothing. Mode ``"a"`` appends, and creates a
@@ -88,9 +122,9 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
         disk, path = disk_for(path)
         options = {"disk": disk, **options}
     if mode == "r":
-        return ConsumableLog(path, format=format, **options)
+        return Log(path, format=format, **options)
     if mode == "a":
-        return ConsumableWritableLog(path, format=format, **options)
+        return WritableLog(path, format=format, **options)
     raise UsageError(f"mode must be 'r' or 'a' (got {mode!r})")
 
 
@@ -99,7 +133,7 @@ def detect(path: Path) -> Detected:
     return _detect(PosixDisk().within(os.fsdecode(path)), os.fsdecode(path))
 
 
-def verify(path: Path, *, format: str | None = None, **options: Any) -> Report:
+def verify(path: Path, *, format: str | None = None, **options: Unpack[ReaderOptions]) -> Report:
     """Check every byte of the log at ``path``."""
     return _verify(os.fsdecode(path), format=format, **options)
 
@@ -112,8 +146,8 @@ def convert(
     allow_loss: Sequence[str] = (),
     on_damage: str = "raise",
     format: str | None = None,
-    source_options: dict[str, Any] | None = None,
-    **options: Any,
+    source_options: FormatOptions | None = None,
+    **options: Unpack[ReaderOptions],
 ) -> Converted:
     """Convert the log at ``src`` to the format ``to``, as a new log at ``dst``.
 
@@ -142,7 +176,7 @@ def copy(
     until_offset: int | None = None,
     until_time: datetime | str | int | None = None,
     format: str | None = None,
-    **options: Any,
+    **options: Unpack[ReaderOptions],
 ) -> Copied:
     """Copy the log at ``src``, which a writer may have open, to the new path ``dst``.
 
@@ -159,7 +193,7 @@ def repair(
     *,
     strategy: str = "salvage",
     format: str | None = None,
-    **options: Any,
+    **options: Unpack[ReaderOptions],
 ) -> Plan:
     """Plan the repair of the log at ``path``; with ``plan_only=False``, also carry it out.
 
@@ -179,35 +213,62 @@ def repair(
 
 __all__ = [
     "SCHEMA",
+    "AppendOptions",
     "Appended",
+    "Compaction",
+    "CompactionReport",
+    "Confirmed",
+    "ConsumerLag",
     "Converted",
     "Copied",
     "CorruptionError",
+    "Cursor",
+    "CursorState",
+    "Delivery",
+    "DeliveryBatch",
     "Detected",
     "DetectionError",
     "DuramenError",
     "FencedError",
     "Finding",
+    "FormatOptions",
+    "Group",
+    "GroupStatus",
     "IncompleteHeaderError",
     "LateTimestampError",
     "LeaseError",
     "LimitError",
     "LockedError",
     "Log",
+    "Need",
     "OffsetError",
+    "PartitionInfo",
+    "Placed",
     "Plan",
     "PoisonedError",
+    "Producer",
+    "ProducerState",
     "QueueTimeoutError",
+    "ReaderOptions",
     "Record",
+    "RecoveryStep",
     "Report",
+    "Retention",
+    "RetentionPlan",
     "SegmentInfo",
     "StorageError",
     "Store",
+    "Topic",
+    "TopicDelivery",
+    "TopicGroup",
+    "TopicInfo",
+    "TopicRecord",
     "UnknownTopicError",
     "UnknownVersionError",
     "UnsupportedFieldError",
     "UsageError",
     "WritableLog",
+    "WriterOptions",
     "convert",
     "copy",
     "detect",

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Seque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -43,6 +43,7 @@ from duramen.errors import UsageError
 from duramen.formats import columns_for
 from duramen.log import (
     FOLLOW_WAIT_S,
+    AppendOptions,
     Log,
     SegmentInfo,
     Time,
@@ -366,6 +367,8 @@ def _ignore(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def open(path: duramen.Path, mode: str = "r", **options: Any) -> AsyncLog:
+def open(
+    path: duramen.Path, mode: str = "r", *, format: str | None = None, **options: Unpack[AppendOptions]
+) -> AsyncLog:
     """Like `duramen.open`, for ``async with`` or ``await``."""
-    return AsyncLog(os.fsdecode(path), mode, options)
+    return AsyncLog(os.fsdecode(path), mode, {"format": format, **options})

@@ -27,7 +27,7 @@ from duramen.formats.format import DOCUMENT, PROGRAM, Capabilities, FileName, Fo
 from duramen.formats.index import Index, IndexBuilder, Places, dump_index, position_near, rows_after
 from duramen.formats.keys import KeyOf, extractor, murmur2, siphash
 from duramen.formats.osiris import TrackingBlock, TrackingKind, delta_chunk, encode_chunk
-from duramen.formats.registry import FORMATS, make, names
+from duramen.formats.registry import FORMATS, FormatOptions, make, names
 from duramen.formats.rustlog import Checkpoint
 from duramen.formats.segment import (
     SCAN_BYTES,
@@ -100,6 +100,7 @@ __all__ = [
     "Field",
     "FileName",
     "Format",
+    "FormatOptions",
     "GroupName",
     "Index",
     "IndexBuilder",

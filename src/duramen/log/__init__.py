@@ -33,8 +33,8 @@ from duramen.log.maintain import (
     check_rules,
     plan_retention,
 )
-from duramen.log.read import FOLLOW_WAIT_S, Log, SegmentInfo, Time, dump_for, records_of
-from duramen.log.recover import DEFAULT_FORMAT, RecoveryCase
+from duramen.log.read import FOLLOW_WAIT_S, Log, ReaderOptions, SegmentInfo, Time, dump_for, records_of
+from duramen.log.recover import DEFAULT_FORMAT, RecoveryCase, RecoveryStep
 from duramen.log.repair import (
     Plan,
     Reindexed,
@@ -108,6 +108,7 @@ from duramen.log.write import (
     DURABILITIES,
     MAX_SEQUENCE,
     Appended,
+    AppendOptions,
     Batch,
     GroupBatch,
     GroupCommit,
@@ -118,6 +119,7 @@ from duramen.log.write import (
     SequenceClaim,
     TransactionPart,
     WritableLog,
+    WriterOptions,
     batch_of,
     batch_of_one,
     check_times,
@@ -139,6 +141,7 @@ __all__ = [
     "ORIGIN_CHUNKS_PATH",
     "SEAL_HINT",
     "SUBDIRECTORIES",
+    "AppendOptions",
     "Appended",
     "Batch",
     "Boundary",
@@ -169,7 +172,9 @@ __all__ = [
     "Progress",
     "RangeReport",
     "RangeVerifier",
+    "ReaderOptions",
     "RecoveryCase",
+    "RecoveryStep",
     "Reindexed",
     "RepairAction",
     "RepairStep",
@@ -193,6 +198,7 @@ __all__ = [
     "TransactionPart",
     "Undone",
     "WritableLog",
+    "WriterOptions",
     "against_mark",
     "batch_of",
     "batch_of_one",

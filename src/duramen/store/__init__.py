@@ -13,6 +13,7 @@ of a log.
 
 from __future__ import annotations
 
+from duramen.store.consumers import TopicDelivery, TopicGroup
 from duramen.store.layout import (
     PARTITIONS,
     TOPICS,
@@ -27,8 +28,8 @@ from duramen.store.layout import (
 from duramen.store.names import Address, check_topic
 from duramen.store.partitioner import Sticky, assign
 from duramen.store.settings import read_settings
-from duramen.store.store import Store, TopicInfo
-from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Topic, split
+from duramen.store.store import PartitionInfo, Store, TopicInfo
+from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, Topic, TopicRecord, split
 
 __all__ = [
     "FOLLOW_POLL_S",
@@ -36,10 +37,15 @@ __all__ = [
     "PARTITIONS",
     "TOPICS",
     "Address",
+    "PartitionInfo",
+    "Placed",
     "Sticky",
     "Store",
     "Topic",
+    "TopicDelivery",
+    "TopicGroup",
     "TopicInfo",
+    "TopicRecord",
     "assign",
     "check_topic",
     "check_topic_exists",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ class TopicShape(NamedTuple):
 class Partitions:
     """Opens the partitions of a store. Safe to use from several threads."""
 
-    def __init__(self, disk: Disk, root: str, pool: Pool, options: dict[str, Any]) -> None:
+    def __init__(self, disk: Disk, root: str, pool: Pool, options: Mapping[str, Any]) -> None:
         self.disk = disk
         self.root = root
         self._pool = pool

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, groupby
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 from duramen.consumers import ConsumableWritableLog, hold_lock, take_lock
 from duramen.disk import Disk, Kind, PosixDisk
@@ -26,8 +26,8 @@ from duramen.errors import (
     StorageError,
     UsageError,
 )
-from duramen.formats import make
-from duramen.log import DEFAULT_FORMAT
+from duramen.formats import FormatOptions, make
+from duramen.log import DEFAULT_FORMAT, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import layout
 from duramen.store.names import MAX_PARTITIONS, check_topic
@@ -88,7 +88,7 @@ class Store:
         *,
         max_open_segments: int = MAX_OPEN_SEGMENTS,
         disk: Disk | None = None,
-        **options: Any,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self.root = os.fsdecode(path)
         self._disk = disk if disk is not None else PosixDisk()
@@ -115,7 +115,9 @@ class Store:
     def __iter__(self) -> Iterator[str]:
         return iter(self.topics())
 
-    def create(self, name: str, partitions: int = 1, format: str | None = None, **options: Any) -> Topic:
+    def create(
+        self, name: str, partitions: int = 1, format: str | None = None, **options: Unpack[FormatOptions]
+    ) -> Topic:
         """Create a topic. ``options`` belong to its format, by default `keratin`."""
         check_topic(name)
         _check_count(partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import Any
 
 import duramen
 from duramen.cli.demo.formats import RECORDS, SLOT_BYTES
@@ -61,7 +62,7 @@ def _cut(log: str, format: str) -> None:
     os.truncate(path, os.path.getsize(path) - CUT_BYTES)
 
 
-def _options(format: str) -> dict[str, int]:
+def _options(format: str) -> dict[str, Any]:
     return {"record_size": SLOT_BYTES} if format == "fixed-slot" else {}
 
 

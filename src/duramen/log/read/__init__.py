@@ -14,7 +14,7 @@ a record that the writer has not acknowledged.
 from __future__ import annotations
 
 from duramen.log.read.last_segment import last_begun
-from duramen.log.read.log import FOLLOW_WAIT_S, Log, SegmentInfo
+from duramen.log.read.log import FOLLOW_WAIT_S, Log, ReaderOptions, SegmentInfo
 from duramen.log.read.records import records_of
 from duramen.log.read.scan import Time
 from duramen.log.read.sidecar_dump import dump_for
@@ -22,6 +22,7 @@ from duramen.log.read.sidecar_dump import dump_for
 __all__ = [
     "FOLLOW_WAIT_S",
     "Log",
+    "ReaderOptions",
     "SegmentInfo",
     "Time",
     "dump_for",

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,17 @@ from duramen.errors import (
     StorageError,
     UsageError,
 )
-from duramen.formats import SCAN_RECORDS, Format, Index, Role, Rows, ScanPosition, columns_for, schema_for
+from duramen.formats import (
+    SCAN_RECORDS,
+    Format,
+    FormatOptions,
+    Index,
+    Role,
+    Rows,
+    ScanPosition,
+    columns_for,
+    schema_for,
+)
 from duramen.kernel import Stop
 from duramen.log.read.mapped_segment import MappedSegment, Ordered
 from duramen.log.read.records import records_of
@@ -61,6 +71,12 @@ SECOND_LOOKS = 5
 """How often a segment is compared with its digest before it counts as damaged: compaction may be replacing it."""
 
 
+class ReaderOptions(FormatOptions, total=False):
+    """The keyword arguments of `Log`, as a type."""
+
+    disk: Disk | None
+
+
 class SegmentInfo(NamedTuple):
     """A segment of a log, for display and planning."""
 
@@ -83,7 +99,9 @@ class Located(NamedTuple):
 class Log:
     """A log opened for reading. Created by `duramen.open`. Threads may share it."""
 
-    def __init__(self, path: str, *, format: str | None = None, disk: Disk | None = None, **options: Any) -> None:
+    def __init__(
+        self, path: str, *, format: str | None = None, disk: Disk | None = None, **options: Unpack[FormatOptions]
+    ) -> None:
         self.disk = (disk if disk is not None else PosixDisk()).within(path)
         self.path = path
         self.is_directory = self.disk.kind(path) == Kind.DIRECTORY

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -95,7 +95,7 @@ class Conversion:
         allow_loss: Sequence[str] = (),
         on_damage: str = "raise",
         format: str | None = None,
-        source_options: dict[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
         disk: Disk | None = None,
         **options: Any,
     ) -> None:
@@ -493,7 +493,7 @@ def convert(
     allow_loss: Sequence[str] = (),
     on_damage: str = "raise",
     format: str | None = None,
-    source_options: dict[str, Any] | None = None,
+    source_options: Mapping[str, Any] | None = None,
     disk: Disk | None = None,
     **options: Any,
 ) -> Converted:

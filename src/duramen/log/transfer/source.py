@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import posixpath
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ class Source:
         format: str | None = None,
         disk: Disk | None = None,
         on_damage: str = "raise",
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         hint: str = SOURCE_HINT,
     ) -> None:
         if on_damage not in ("raise", "skip"):

@@ -26,11 +26,12 @@ from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request, re
 from duramen.log.write.osiris_offsets import store_offsets, stored_offsets
 from duramen.log.write.producer_state import MAX_SEQUENCE, Last, read_producers
 from duramen.log.write.transaction import TransactionPart, commit_batch, new_attempt
-from duramen.log.write.writable_log import DURABILITIES, WritableLog
+from duramen.log.write.writable_log import DURABILITIES, AppendOptions, WritableLog, WriterOptions
 
 __all__ = [
     "DURABILITIES",
     "MAX_SEQUENCE",
+    "AppendOptions",
     "Appended",
     "Batch",
     "GroupBatch",
@@ -42,6 +43,7 @@ __all__ = [
     "SequenceClaim",
     "TransactionPart",
     "WritableLog",
+    "WriterOptions",
     "batch_of",
     "batch_of_one",
     "check_times",

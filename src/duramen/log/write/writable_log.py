@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 from duramen.disk import Disk, PosixDisk
 from duramen.errors import CorruptionError, DuramenError, FencedError, PoisonedError, StorageError, UsageError
-from duramen.formats import Format
+from duramen.formats import Format, FormatOptions
 from duramen.log.maintain import (
     RETENTION_INTERVAL_S,
     Compaction,
@@ -34,7 +34,7 @@ from duramen.log.maintain import (
     plan_retention,
     retain_segments,
 )
-from duramen.log.read import FOLLOW_WAIT_S, Log
+from duramen.log.read import FOLLOW_WAIT_S, Log, ReaderOptions
 from duramen.log.recover import RecoveryStep, open_for_append
 from duramen.log.segments import Snapshot, list_log
 from duramen.log.write.appender import Appender
@@ -57,6 +57,26 @@ from duramen.sidecar import Config, Watermark, WriterMetrics, write_writer_metri
 DURABILITIES = ("write", "fsync")
 PUBLISH_EVERY_US = 1_000_000
 MOST_PREALLOCATED_BYTES = 1 << 30
+
+
+class WriterOptions(TypedDict, total=False):
+    """The keyword arguments of `WritableLog` that belong to no format, as a type."""
+
+    durability: str
+    max_batch_bytes: int
+    max_batch_records: int
+    linger_ms: float
+    queue_bytes: int
+    preallocate_bytes: int | None
+    on_damage: str
+    create: bool
+    clock: Callable[[], int] | None
+    retention: Retention | None
+    retention_interval_s: float
+
+
+class AppendOptions(WriterOptions, ReaderOptions, total=False):
+    """All keyword arguments of `WritableLog`, as a type: shared by every call that opens a log for append."""
 
 
 class _Control(NamedTuple):
@@ -90,7 +110,7 @@ class WritableLog(Log):
         clock: Callable[[], int] | None = None,
         retention: Retention | None = None,
         retention_interval_s: float = RETENTION_INTERVAL_S,
-        **options: Any,
+        **options: Unpack[FormatOptions],
     ) -> None:
         cut_damage = _cuts_damage(on_damage)
         self._durability = _checked(durability)
