@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from duramen.consumers import group_store
-from duramen.consumers.deliveries import claims_of
+from duramen.consumers.groups import store as group_store
+from duramen.consumers.groups.deliveries import claims_of
+from duramen.consumers.groups.state_machine import LeaseClaim
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
-from duramen.consumers.state_machine import LeaseClaim
 from duramen.errors import StorageError
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.group_commit import Request

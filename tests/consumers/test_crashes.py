@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import duramen
-from duramen.consumers.deliveries import Delivery
+from duramen.consumers.groups.deliveries import Delivery
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
 from duramen.errors import LeaseError, PoisonedError, StorageError
 from duramen.testing import Fault, FaultyDisk

@@ -10,7 +10,7 @@ import pytest
 
 import duramen
 from duramen.consumers.files import group_files
-from duramen.consumers.group_store import load
+from duramen.consumers.groups.store import load
 from duramen.formats.stroma.columns import Acked, Bumped, Cleared, Marked, WasReset, decode_snapshot, encode_runs
 from tests.consumers.logs import make_log
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import duramen
-from duramen.consumers.deliveries import Delivery, claims_of
-from duramen.consumers.group import Group
+from duramen.consumers.groups.deliveries import Delivery, claims_of
+from duramen.consumers.groups.group import Group
 from duramen.consumers.lag import consumer_lags, needed_from
 from duramen.consumers.log import ConsumableLog
 from duramen.disk import PosixDisk

@@ -18,7 +18,7 @@ def acknowledge(group: Any, records: Sequence[duramen.Record]) -> None:
 
 def test_a_group_never_writes_a_file_that_would_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledgements out of order are kept one by one until the records before them are acknowledged."""
-    monkeypatch.setattr("duramen.consumers.group_store.GROUP_BYTES", 40_000)
+    monkeypatch.setattr("duramen.consumers.groups.store.GROUP_BYTES", 40_000)
     with duramen.open(tmp_path / "log", "a") as log:
         log.append_batch([b"value"] * 1000)
         group = log.group("billing")

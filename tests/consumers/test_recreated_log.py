@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import duramen
-from duramen.consumers.dead_letters import DeadLetters
+from duramen.consumers.groups.dead_letters import DeadLetters
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
 from duramen.errors import StorageError
 from duramen.log.write.transaction import TransactionPart, commit_batch

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from duramen.consumers.interval_map import IntervalMap
-from duramen.consumers.state_machine import LeaseClaim, StateMachine, runs_of
+from duramen.consumers.groups.interval_map import IntervalMap
+from duramen.consumers.groups.state_machine import LeaseClaim, StateMachine, runs_of
 from duramen.errors import CorruptionError
 from duramen.formats import stroma
 from duramen.formats.stroma.columns import (

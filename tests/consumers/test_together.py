@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duramen.consumers.deliveries import joined_claims
-from duramen.consumers.group import FetchRequest, Group
+from duramen.consumers.groups.deliveries import joined_claims
+from duramen.consumers.groups.group import FetchRequest, Group
+from duramen.consumers.groups.state_machine import Decision, LeaseClaim
 from duramen.consumers.log import ConsumableWritableLog
-from duramen.consumers.state_machine import Decision, LeaseClaim
 from duramen.log.write.group_commit import Request
 from duramen.testing.simulated_disk import SimulatedDisk
 from tests.consumers.logs import value

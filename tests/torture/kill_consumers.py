@@ -32,7 +32,7 @@ from typing import NamedTuple, NoReturn
 
 import duramen
 from duramen.consumers.files import files_of
-from duramen.consumers.group_store import load
+from duramen.consumers.groups.store import load
 from duramen.errors import LeaseError
 from tests.torture.kill import FAILED, PATIENCE_S, VARIANTS, Violation, drain, fork
 

@@ -9,10 +9,10 @@ from unittest import mock
 import pytest
 
 from duramen.consumers.cursors import Cursor
-from duramen.consumers.dead_letters import DeadLetters
-from duramen.consumers.group import Group
-from duramen.consumers.group_store import GroupStore
-from duramen.consumers.state_machine import StateMachine
+from duramen.consumers.groups.dead_letters import DeadLetters
+from duramen.consumers.groups.group import Group
+from duramen.consumers.groups.state_machine import StateMachine
+from duramen.consumers.groups.store import GroupStore
 from duramen.testing import BrokenPromiseError
 from tests.torture.__main__ import main
 from tests.torture.consumers import Case, ConsumerExplorer

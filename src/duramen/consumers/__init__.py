@@ -19,9 +19,8 @@ never skips one, and never decides what a consumer does with it.
 from __future__ import annotations
 
 from duramen.consumers.cursors import Cursor, CursorState
-from duramen.consumers.deliveries import Delivery, DeliveryBatch, Handed, Seconds
 from duramen.consumers.files import files_of
-from duramen.consumers.group import POLL_S, Group, GroupStatus
+from duramen.consumers.groups import POLL_S, Delivery, DeliveryBatch, Group, GroupStatus, Handed, Seconds
 from duramen.consumers.lag import ConsumerLag, consumer_lags
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
 from duramen.consumers.producers import Confirmed, Producer, ProducerState

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from duramen.consumers.cursors import cursors
 from duramen.consumers.files import GroupFiles, group_files
-from duramen.consumers.group_store import Loaded, load
+from duramen.consumers.groups import Loaded, load
 from duramen.errors import CorruptionError
 from duramen.log import Log
 from duramen.sidecar import Need

@@ -10,8 +10,7 @@ from typing import Any
 
 from duramen.consumers.cursors import Cursor, CursorState, cursors
 from duramen.consumers.files import group_files
-from duramen.consumers.group import Group
-from duramen.consumers.group_store import load
+from duramen.consumers.groups import Group, load
 from duramen.consumers.lag import needed_from
 from duramen.consumers.producers import Producer, ProducerState, producers
 from duramen.errors import CorruptionError, UsageError

@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duramen.consumers.files import GroupFiles, ensure_directory
+from duramen.consumers.groups.state_machine import StateMachine
 from duramen.consumers.shared_lock import SharedLock
-from duramen.consumers.state_machine import StateMachine
 from duramen.disk import Disk, File, Kind, write_all
 from duramen.errors import CorruptionError, IncompleteHeaderError, LimitError, StorageError, UnknownVersionError
 from duramen.formats import (

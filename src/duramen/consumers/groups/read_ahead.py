@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duramen.consumers.state_machine import runs_of
+from duramen.consumers.groups.state_machine import runs_of
 from duramen.errors import OffsetError
 from duramen.log import Log, WritableLog
 

@@ -23,12 +23,20 @@ from functools import partial
 from operator import index
 from typing import Any, NamedTuple, TypeVar
 
-from duramen.consumers.dead_letters import DeadLetters, Target
-from duramen.consumers.deliveries import Delivery, DeliveryBatch, Handed, Seconds, claims_of, joined_claims, to_ms
-from duramen.consumers.dispatcher import Dispatcher, FetchRequest, Part, offset_in
 from duramen.consumers.files import files_of
-from duramen.consumers.group_store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
-from duramen.consumers.state_machine import Decision, LeaseClaim, Refused
+from duramen.consumers.groups.dead_letters import DeadLetters, Target
+from duramen.consumers.groups.deliveries import (
+    Delivery,
+    DeliveryBatch,
+    Handed,
+    Seconds,
+    claims_of,
+    joined_claims,
+    to_ms,
+)
+from duramen.consumers.groups.dispatcher import Dispatcher, FetchRequest, Part, offset_in
+from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused
+from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
 from duramen.errors import LeaseError, PoisonedError, UsageError
 from duramen.log import DURABILITIES, GroupCommit, GroupLimits, Log, Request, Time, refuse_owned
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from duramen.consumers.interval_map import IntervalMap
+from duramen.consumers.groups.interval_map import IntervalMap
 from duramen.formats import (
     ACK,
     BUMP,

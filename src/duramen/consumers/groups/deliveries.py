@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duramen.consumers.state_machine import LeaseClaim
+from duramen.consumers.groups.state_machine import LeaseClaim
 from duramen.errors import UsageError
 from duramen.log import records_of
 from duramen.record import MAX_OFFSET, Record, from_us

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from duramen.consumers.dead_letters import DeadLetters
-from duramen.consumers.deliveries import DeliveryBatch
-from duramen.consumers.group_store import GroupStore
-from duramen.consumers.read_ahead import Int64s, ReadAhead
-from duramen.consumers.state_machine import LeaseClaim, runs_of
+from duramen.consumers.groups.dead_letters import DeadLetters
+from duramen.consumers.groups.deliveries import DeliveryBatch
+from duramen.consumers.groups.read_ahead import Int64s, ReadAhead
+from duramen.consumers.groups.state_machine import LeaseClaim, runs_of
+from duramen.consumers.groups.store import GroupStore
 from duramen.errors import OffsetError, UsageError
 from duramen.formats import Acked, Bumped, Marked, Run, columns_for, schema_for
 from duramen.log import Log, records_of
