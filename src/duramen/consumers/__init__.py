@@ -25,25 +25,3 @@ from duramen.consumers.lag import ConsumerLag, consumer_lags
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
 from duramen.consumers.producers import Confirmed, Producer, ProducerState
 from duramen.consumers.shared_lock import hold_lock, take_lock
-
-__all__ = [
-    "POLL_S",
-    "Confirmed",
-    "ConsumableLog",
-    "ConsumableWritableLog",
-    "ConsumerLag",
-    "Cursor",
-    "CursorState",
-    "Delivery",
-    "DeliveryBatch",
-    "Group",
-    "GroupStatus",
-    "Handed",
-    "Producer",
-    "ProducerState",
-    "Seconds",
-    "consumer_lags",
-    "files_of",
-    "hold_lock",
-    "take_lock",
-]

@@ -14,22 +14,3 @@ from duramen.metrics.counting import BYTES, Histogram, LogCounters, ProcessCount
 from duramen.metrics.declared import METRICS, Metric, MetricKind, Sample
 from duramen.metrics.exposition import CONTENT_TYPE, exposition
 from duramen.metrics.rules import RULES, Rule, prometheus_rules
-
-__all__ = [
-    "BYTES",
-    "CONTENT_TYPE",
-    "METRICS",
-    "RULES",
-    "Histogram",
-    "LogCounters",
-    "Metric",
-    "MetricKind",
-    "ProcessCounters",
-    "Rule",
-    "Sample",
-    "exposition",
-    "log_samples",
-    "process",
-    "prometheus_rules",
-    "snapshot",
-]

@@ -30,31 +30,3 @@ from duramen.store.partitioner import Sticky, assign
 from duramen.store.settings import read_settings
 from duramen.store.store import PartitionInfo, Store, TopicInfo
 from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, Topic, TopicRecord, split
-
-__all__ = [
-    "FOLLOW_POLL_S",
-    "PARTITION",
-    "PARTITIONS",
-    "TOPICS",
-    "Address",
-    "PartitionInfo",
-    "Placed",
-    "Sticky",
-    "Store",
-    "Topic",
-    "TopicDelivery",
-    "TopicGroup",
-    "TopicInfo",
-    "TopicRecord",
-    "assign",
-    "check_topic",
-    "check_topic_exists",
-    "is_store",
-    "list_partitions",
-    "list_topics",
-    "partition_path",
-    "read_settings",
-    "settings_path",
-    "split",
-    "topic_path",
-]

@@ -12,13 +12,3 @@ from __future__ import annotations
 from duramen.watch.discovery import WatchedPath, WatchedPaths
 from duramen.watch.observer import Observation, Observer, Rates, as_json
 from duramen.watch.server import Server
-
-__all__ = [
-    "Observation",
-    "Observer",
-    "Rates",
-    "Server",
-    "WatchedPath",
-    "WatchedPaths",
-    "as_json",
-]

@@ -10,7 +10,3 @@ The state of consumer groups, also part of a Keratin log, is the package `stroma
 from __future__ import annotations
 
 from duramen.formats.keratin.keratin import Keratin
-
-__all__ = [
-    "Keratin",
-]

@@ -14,11 +14,3 @@ from __future__ import annotations
 from duramen.formats.osiris.chunk import delta_chunk, encode_chunk
 from duramen.formats.osiris.osiris import Osiris
 from duramen.formats.osiris.tracking import TrackingBlock, TrackingKind
-
-__all__ = [
-    "Osiris",
-    "TrackingBlock",
-    "TrackingKind",
-    "delta_chunk",
-    "encode_chunk",
-]

@@ -22,34 +22,3 @@ from duramen.kernel.reference.frames import encode_frames, find_frame, pick_stri
 from duramen.kernel.reference.hashes import murmur2
 from duramen.kernel.reference.keys import keep_newest, siphash
 from duramen.kernel.reference.slots import encode_slots, find_slot, infer_slot, scan_slots
-
-__all__ = [
-    "Buffer",
-    "crc32",
-    "crc32c",
-    "digest",
-    "encode_chunks",
-    "encode_entries",
-    "encode_frames",
-    "encode_run",
-    "encode_slots",
-    "find_chunk",
-    "find_frame",
-    "find_slot",
-    "gather",
-    "infer_slot",
-    "is_zero",
-    "keep_newest",
-    "measure_values",
-    "murmur2",
-    "pick_strides",
-    "scan_chunks",
-    "scan_entries",
-    "scan_frames",
-    "scan_prefixed",
-    "scan_slots",
-    "seek_chunk",
-    "seek_frame",
-    "siphash",
-    "split_chunks",
-]

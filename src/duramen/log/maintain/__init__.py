@@ -24,19 +24,3 @@ from duramen.log.maintain.compact import (
 )
 from duramen.log.maintain.retention import Retention, RetentionPlan, check_rules
 from duramen.log.maintain.scheduler import RETENTION_INTERVAL_S, RetentionTimer, plan_retention, retain_segments
-
-__all__ = [
-    "DEFAULT_MEMORY_BYTES",
-    "RETENTION_INTERVAL_S",
-    "Compaction",
-    "CompactionReport",
-    "Compactor",
-    "Progress",
-    "Retention",
-    "RetentionPlan",
-    "RetentionTimer",
-    "check_compaction",
-    "check_rules",
-    "plan_retention",
-    "retain_segments",
-]

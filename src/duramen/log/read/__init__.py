@@ -18,14 +18,3 @@ from duramen.log.read.log import FOLLOW_WAIT_S, Log, ReaderOptions, SegmentInfo
 from duramen.log.read.records import records_of
 from duramen.log.read.scan import Time
 from duramen.log.read.sidecar_dump import dump_for
-
-__all__ = [
-    "FOLLOW_WAIT_S",
-    "Log",
-    "ReaderOptions",
-    "SegmentInfo",
-    "Time",
-    "dump_for",
-    "last_begun",
-    "records_of",
-]

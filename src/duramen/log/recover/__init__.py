@@ -17,23 +17,3 @@ from duramen.log.recover.open import DEFAULT_FORMAT, OpenedLog, make_directory, 
 from duramen.log.recover.recovery import UNSYNCED_BYTES, Recovered
 from duramen.log.recover.table import TABLE, evidence_of, markdown_table, recover
 from duramen.log.recover.tx_resolve import clear_next, move_in, replacement_marker, resolve_tx
-
-__all__ = [
-    "CUTS",
-    "DEFAULT_FORMAT",
-    "TABLE",
-    "UNSYNCED_BYTES",
-    "OpenedLog",
-    "Recovered",
-    "RecoveryCase",
-    "RecoveryStep",
-    "clear_next",
-    "evidence_of",
-    "make_directory",
-    "markdown_table",
-    "move_in",
-    "open_for_append",
-    "recover",
-    "replacement_marker",
-    "resolve_tx",
-]

@@ -18,15 +18,3 @@ from duramen.log.repair.plan import Plan, RepairAction, RepairStep, Strategy
 from duramen.log.repair.reindex import Reindexed, reindex
 from duramen.log.repair.repair import repair_log, undo_repair
 from duramen.log.repair.undo import Undone
-
-__all__ = [
-    "Plan",
-    "Reindexed",
-    "RepairAction",
-    "RepairStep",
-    "Strategy",
-    "Undone",
-    "reindex",
-    "repair_log",
-    "undo_repair",
-]

@@ -17,21 +17,3 @@ from duramen.log.transfer.convert import Conversion, Converted, LossError, Progr
 from duramen.log.transfer.copy import Copied, Copy, copy
 from duramen.log.transfer.loss_survey import FIELDS, FieldLoss, LossSurvey
 from duramen.log.transfer.source import Source
-
-__all__ = [
-    "FIELDS",
-    "ORIGIN_CHUNKS_PATH",
-    "Boundary",
-    "Conversion",
-    "Converted",
-    "Copied",
-    "Copy",
-    "FieldLoss",
-    "LossError",
-    "LossSurvey",
-    "Progress",
-    "Source",
-    "TimestampFitter",
-    "convert",
-    "copy",
-]

@@ -29,26 +29,3 @@ from duramen.log.verify.verify import (
     retry_if_overtaken,
     verify_log,
 )
-
-__all__ = [
-    "Checked",
-    "Finding",
-    "Progress",
-    "RangeReport",
-    "RangeVerifier",
-    "Report",
-    "SegmentRange",
-    "SegmentReport",
-    "SidecarEvidence",
-    "check_log",
-    "counted",
-    "cut_ranges",
-    "damage",
-    "format_for",
-    "list_settled",
-    "missing",
-    "refuse_damage",
-    "retry_if_overtaken",
-    "short_indexes",
-    "verify_log",
-]

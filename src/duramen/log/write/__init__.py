@@ -27,30 +27,3 @@ from duramen.log.write.osiris_offsets import store_offsets, stored_offsets
 from duramen.log.write.producer_state import MAX_SEQUENCE, Last, read_producers
 from duramen.log.write.transaction import TransactionPart, commit_batch, new_attempt
 from duramen.log.write.writable_log import DURABILITIES, AppendOptions, WritableLog, WriterOptions
-
-__all__ = [
-    "DURABILITIES",
-    "MAX_SEQUENCE",
-    "AppendOptions",
-    "Appended",
-    "Batch",
-    "GroupBatch",
-    "GroupCommit",
-    "GroupLimits",
-    "HeadersIn",
-    "Last",
-    "Request",
-    "SequenceClaim",
-    "TransactionPart",
-    "WritableLog",
-    "WriterOptions",
-    "batch_of",
-    "batch_of_one",
-    "check_times",
-    "commit_batch",
-    "new_attempt",
-    "read_producers",
-    "refuse_owned",
-    "store_offsets",
-    "stored_offsets",
-]

@@ -8,8 +8,3 @@ log.
 from __future__ import annotations
 
 from duramen.spark.sink.sink import make_stream_writer, make_writer
-
-__all__ = [
-    "make_stream_writer",
-    "make_writer",
-]

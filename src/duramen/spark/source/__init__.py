@@ -19,28 +19,3 @@ from duramen.spark.source.source import DuramenSource
 from duramen.spark.source.splits import Planned, Range, Split, plan_splits
 from duramen.spark.source.stream import lag
 from duramen.spark.source.task import Wanted, read_split
-
-__all__ = [
-    "DuramenSource",
-    "LogSource",
-    "Loss",
-    "Planned",
-    "Range",
-    "ReadOptions",
-    "Split",
-    "Wanted",
-    "disk_of",
-    "find_places",
-    "identity_of",
-    "is_other",
-    "lag",
-    "look_again",
-    "open_log",
-    "parse_identity",
-    "parse_options",
-    "plan_splits",
-    "range_of",
-    "read_split",
-    "scan",
-    "tell_missing",
-]
