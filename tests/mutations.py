@@ -155,8 +155,8 @@ MUTATIONS = [
              "if against is not None", "if False", f"{VERIFY} tests/damage/test_flips.py"),
     Mutation("verify: a renamed segment passes", "log/verify", "SegmentVerifier._check_name", "", "return", VERIFY),
     # --- consumers
-    Mutation("groups: an expired lease may be acknowledged", "consumers/groups", "_objection",
-             "lease.deadline_ms <= now_ms", "False", MACHINE),
+    Mutation("groups: a lease that a reset ended may be acknowledged", "consumers/groups", "_objection",
+             "lease.deadline_ms == REVOKED_MS", "False", MACHINE),
     Mutation("groups: a second delivery has the number of the first", "consumers/groups", "StateMachine.take_expired",
              "min(epoch + 1, MAX_EPOCH)", "epoch", MACHINE),
     Mutation("groups: an ack covers the offsets before it", "consumers/groups", "StateMachine.ack",

@@ -238,12 +238,12 @@ class GroupModel(RuleBasedStateMachine):
         offset, epoch = data.draw(st.sampled_from(self.handed))
         claim = [LeaseClaim(offset, offset + 1, epoch)]
         if what == "ack":
-            decision = self.machine.ack(claim, self.now)
+            decision = self.machine.ack(claim)
             until = 0
         else:
             until = self.now + (data.draw(st.integers(0, 9)) if what == "nack" else 15)
-            decision = self.machine.lease(claim, self.now, until)
-        holds = epoch == self.epoch[offset] and self.deadline[offset] > self.now
+            decision = self.machine.lease(claim, until)
+        holds = epoch == self.epoch[offset] and self.deadline[offset] != 0
         assert bool(decision.refused) == (not holds and offset not in self.done)
         assert decision.offsets == int(holds and offset not in self.done)
         self.machine.apply(decision.runs)
@@ -255,7 +255,7 @@ class GroupModel(RuleBasedStateMachine):
     @rule(offset=st.integers(0, RECORDS + 5))
     def settle_what_is_not_held(self, offset: int) -> None:
         if offset not in self.epoch and offset not in self.missing:
-            decision = self.machine.ack([LeaseClaim(offset, offset + 1, 1)], self.now)
+            decision = self.machine.ack([LeaseClaim(offset, offset + 1, 1)])
             assert decision.refused[0].why == "it is not in flight"
             assert not decision.runs
 
@@ -276,7 +276,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, RECORDS))
     def reset(self, offset: int) -> None:
-        self.machine.apply(self.machine.reset(offset, self.now))
+        self.machine.apply(self.machine.reset(offset))
         for other in range(RECORDS):
             if other in self.missing:
                 continue
@@ -287,7 +287,7 @@ class GroupModel(RuleBasedStateMachine):
                 self.epoch.setdefault(other, 0)
                 self.deadline.setdefault(other, 0)
             elif held:
-                self.deadline[other] = min(self.deadline[other], self.now)
+                self.deadline[other] = 0
             else:
                 self.epoch.pop(other, None)
                 self.deadline.pop(other, None)
@@ -325,8 +325,8 @@ def test_the_state_is_as_large_as_what_is_in_flight() -> None:
         machine.apply(machine.deliver([(start, start + 500)], deadline_ms=start + 10**6))
         held.append(LeaseClaim(start, start + 500, 1))
         if len(held) == 8:
-            machine.apply(machine.ack([held.pop(3)], 0).runs)
-            machine.apply(machine.ack([held.pop(0)], 0).runs)
+            machine.apply(machine.ack([held.pop(3)]).runs)
+            machine.apply(machine.ack([held.pop(0)]).runs)
         assert machine.leases.runs + machine.acked.runs <= 20
         assert len(machine._due) <= 2000
 
@@ -335,7 +335,7 @@ def test_single_deliveries_leave_nothing_behind() -> None:
     machine = StateMachine()
     for offset in range(20_000):
         machine.apply(machine.deliver([(offset, offset + 1)], deadline_ms=10**9))
-        machine.apply(machine.ack([LeaseClaim(offset, offset + 1, 1)], 0).runs)
+        machine.apply(machine.ack([LeaseClaim(offset, offset + 1, 1)]).runs)
     assert machine.leases.runs == machine.acked.runs == 0
     assert len(machine._due) <= 2000
     assert machine.next_deadline_ms() is None
@@ -344,8 +344,8 @@ def test_single_deliveries_leave_nothing_behind() -> None:
 def test_an_ack_at_the_end_of_the_acknowledged_is_one_event() -> None:
     machine = StateMachine()
     machine.apply(machine.deliver([(0, 500), (500, 1000)], deadline_ms=9))
-    assert machine.ack([LeaseClaim(500, 1000, 1)], 0).runs == [Acked(500, 1000)]
-    assert machine.ack([LeaseClaim(0, 500, 1)], 0).runs == [Bumped(500)]
+    assert machine.ack([LeaseClaim(500, 1000, 1)]).runs == [Acked(500, 1000)]
+    assert machine.ack([LeaseClaim(0, 500, 1)]).runs == [Bumped(500)]
 
 
 def test_the_epoch_stops_where_its_field_ends() -> None:

@@ -20,7 +20,16 @@ from __future__ import annotations
 
 from duramen.consumers.cursors import Cursor, CursorState
 from duramen.consumers.files import files_of
-from duramen.consumers.groups import POLL_S, Delivery, DeliveryBatch, Group, GroupStatus, Handed, Seconds
+from duramen.consumers.groups import (
+    POLL_S,
+    Delivery,
+    DeliveryBatch,
+    Group,
+    GroupStatus,
+    Handed,
+    Seconds,
+    checked_position,
+)
 from duramen.consumers.lag import ConsumerLag, consumer_lags
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
 from duramen.consumers.producers import Confirmed, Producer, ProducerState

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from duramen.consumers import Delivery, DeliveryBatch, Group, GroupStatus, Seconds, files_of
+from duramen.consumers import Delivery, DeliveryBatch, Group, GroupStatus, Seconds, checked_position, files_of
 from duramen.errors import LeaseError
 from duramen.log import Time
 from duramen.names import check_name
@@ -62,6 +62,7 @@ class TopicGroup:
         self.name = check_name("group", name)
         self._topic = topic
         self._options = options
+        self._start = checked_position(options.get("start", "beginning"))
         self._turn = 0
         self._guard = threading.Lock()
         self._begun: set[int] = set()
@@ -105,7 +106,7 @@ class TopicGroup:
 
     def _in_turn(self) -> Iterator[int]:
         there = self._topic.existing()
-        if self._options.get("start", "beginning") != "beginning" and not self._begun.issuperset(there):
+        if self._start != "beginning" and not self._begun.issuperset(there):
             self._begin(there)
         with self._guard:
             first, self._turn = self._turn, self._turn + 1

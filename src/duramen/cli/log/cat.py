@@ -106,8 +106,10 @@ class LogPosition(NamedTuple):
         >>> LogPosition.parse("-5"), LogPosition.parse("17").value, LogPosition.parse("@2023-11-14T22:13:20Z").kind
         (LogPosition(kind='last', value=5, time=''), 17, 'time')
         """
-        if text in ("beginning", "end"):
-            return cls(text)
+        if text in ("beginning", "earliest"):
+            return cls("beginning")
+        if text in ("end", "latest"):
+            return cls("end")
         if text.startswith("@"):
             return cls("time", time=_checked_time(text[1:]))
         digits = text.removeprefix("-")

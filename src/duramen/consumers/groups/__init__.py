@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from duramen.consumers.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
+from duramen.consumers.groups.dispatcher import checked_position
 from duramen.consumers.groups.group import POLL_S, Group, GroupStatus
 from duramen.consumers.groups.store import Loaded, load
-
-__all__ = ["POLL_S", "Delivery", "DeliveryBatch", "Group", "GroupStatus", "Handed", "Loaded", "Seconds", "load"]

@@ -21,6 +21,8 @@ from duramen.errors import OffsetError, UsageError
 from duramen.formats import Acked, Bumped, Marked, Run, columns_for, schema_for
 from duramen.log import Log, records_of
 
+_POSITIONS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
+
 
 class FetchRequest(NamedTuple):
     """The arguments of one fetch."""
@@ -118,7 +120,7 @@ class Dispatcher:
         """Start a new group at ``start`` or its configured start; move an existing one past removed records."""
         first = self._log.first_offset
         if not self._store.exists:
-            first = self.start_offset() if start is None else offset_in(self._log, start)
+            first = offset_in(self._log, self._start if start is None else start)
             if first:
                 self._store.write([Bumped(first)], now_ms)
             else:
@@ -206,18 +208,28 @@ class Dispatcher:
             self._store.write([Acked(*span) for span in runs_of(offsets)], now_ms)
 
 
+def checked_position(where: object, what: str = "start") -> str | int:
+    """An offset, ``"beginning"`` or ``"end"``; accepts Kafka's names, too. `UsageError` for anything else.
+
+    >>> checked_position("earliest"), checked_position("end"), checked_position(7)
+    ('beginning', 'end', 7)
+    """
+    if isinstance(where, str) and where in _POSITIONS:
+        return _POSITIONS[where]
+    if not isinstance(where, int | np.integer) or isinstance(where, bool):
+        known = ", ".join(map(repr, _POSITIONS))
+        raise UsageError(f"{what} must be an offset or one of {known} (got {where!r})")
+    return int(where)
+
+
 def offset_in(log: Log, where: str | int) -> int:
-    """Resolve an offset, ``"beginning"`` or ``"end"``."""
+    """Resolve a checked position."""
     first, following = log.first_offset, log.next_offset
-    if where == "beginning":
-        return first
-    if where == "end":
-        return following
-    if not isinstance(where, int | np.integer):
-        raise UsageError(f"the position must be an offset, 'beginning' or 'end' (got {where!r})", path=log.path)
+    if isinstance(where, str):
+        return first if where == "beginning" else following
     if not first <= where <= following:
         raise OffsetError(
             "the log does not contain this offset", path=log.path, offset=where,
             hint=f"choose an offset from {first} to {following}",
         )  # fmt: skip
-    return int(where)
+    return where

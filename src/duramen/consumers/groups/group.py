@@ -5,7 +5,8 @@ Promises:
 - **At least once.** The group redelivers a record until a consumer acknowledges it, across crashes. It never skips one:
   if its state is damaged or lost, it delivers records again.
 - **One holder.** Until its deadline, one consumer holds a record, whichever thread or process fetches. After the
-  deadline the group delivers the record again with the next epoch, and refuses the former holder's ack (`LeaseError`).
+  deadline the group delivers the record again with the next epoch, and from then on refuses the former holder's ack
+  (`LeaseError`). Until then a late ack counts.
 - **An ack that returned is kept.** With ``durability="fsync"``, the default, it survives a power loss; with ``"write"``
   a killed process. Deliveries are written, not synced: after a power loss the records are delivered again.
 
@@ -34,7 +35,7 @@ from duramen.consumers.groups.deliveries import (
     joined_claims,
     to_ms,
 )
-from duramen.consumers.groups.dispatcher import Dispatcher, FetchRequest, Part, offset_in
+from duramen.consumers.groups.dispatcher import Dispatcher, FetchRequest, Part, checked_position, offset_in
 from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused
 from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
 from duramen.errors import LeaseError, PoisonedError, UsageError
@@ -114,7 +115,7 @@ class Group:
             log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
         )
         dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
-        self._dispatcher = Dispatcher(log, self._store, start, window, max_attempts, dead_letters)
+        self._dispatcher = Dispatcher(log, self._store, checked_position(start), window, max_attempts, dead_letters)
         self._mutex = threading.RLock()
         """Held by the thread that holds the file lock for this process; never taken twice."""
         self._turns = GroupCommit(self._take_turn, GroupLimits(), patience=0.0)  # no sync to share
@@ -152,7 +153,7 @@ class Group:
 
     def ack(self, handed: Delivery | int, epoch: int | None = None, *, durability: str | None = None) -> bool:
         """Acknowledge one delivery, or an offset with its epoch; without an epoch, for any holder. Return False if it
-        was acknowledged before. `LeaseError` if the caller no longer holds the lease."""
+        was acknowledged before. `LeaseError` if the record was delivered again, or a reset ended the lease."""
         return self.ack_many(handed, epoch, durability=durability) > 0
 
     def ack_many(self, handed: Handed, epochs: Any = None, *, durability: str | None = None) -> int:
@@ -168,7 +169,7 @@ class Group:
         return self._settled(decision, "acknowledged")
 
     def _ack(self, claims: list[LeaseClaim], now_ms: int) -> Decision:
-        decision = self._store.machine.ack(claims, now_ms)
+        decision = self._store.machine.ack(claims)
         self._store.write(decision.runs, now_ms)
         return decision
 
@@ -186,7 +187,7 @@ class Group:
         """Decide each request: all at once if every claim holds, which is the normal case, otherwise one by one."""
         joined = joined_claims(claim for request in requests for claim in request.work)
         if joined is not None and len(requests) > 1:
-            decision = self._store.machine.ack(joined, now_ms)
+            decision = self._store.machine.ack(joined)
             counts = [sum(claim.end - claim.start for claim in request.work) for request in requests]
             if not decision.refused and decision.offsets == sum(counts):
                 self._store.write(decision.runs, now_ms)
@@ -205,12 +206,12 @@ class Group:
         machine = self._store.machine
         moved = 0
         most = self._dispatcher.max_attempts
-        for run in machine.held(claims, now_ms) if most is not None else ():
+        for run in machine.held(claims) if most is not None else ():
             if most is not None and run.epoch >= most:
                 rows = self._dispatcher.rows_of(run)
                 self._dispatcher.move(rows, run.epoch, reason, now_ms)
                 moved += sum(len(offsets) for _, offsets in rows)
-        decision = machine.lease(claims, now_ms, now_ms + delay_ms)
+        decision = machine.lease(claims, now_ms + delay_ms)
         self._store.write(decision.runs, now_ms)
         return decision._replace(offsets=decision.offsets + moved)
 
@@ -224,7 +225,7 @@ class Group:
 
         def extended(now_ms: int) -> Decision:
             deadlines.append(now_ms + lease_ms)
-            decision = self._store.machine.lease(claims, now_ms, now_ms + lease_ms)
+            decision = self._store.machine.lease(claims, now_ms + lease_ms)
             self._store.write(decision.runs, now_ms)
             refused = decision.refused if decision.offsets else decision.refused or self._store.machine.done(claims)
             return decision._replace(refused=refused)
@@ -281,21 +282,25 @@ class Group:
         def begun(now_ms: int) -> bool:
             if self._store.exists:
                 return False
-            self._dispatcher.begin(now_ms, start)
+            self._dispatcher.begin(now_ms, None if start is None else checked_position(start))
             return True
 
         return self._turn(begun)
 
     def reset(self, to: int | str | None = None, *, time: Time | None = None) -> int:
-        """Move the group to an offset, ``"beginning"``, ``"end"`` or the first record at or after a time; return the
-        offset. Earlier records count as acknowledged, later ones are delivered (again). All leases end."""
+        """Move the group to a position (an offset, ``"beginning"`` or ``"end"``) or to the first record at or after a
+        time; return the offset. Earlier records count as acknowledged, later ones are delivered (again). All leases
+        end."""
         if (to is None) == (time is None):
             raise UsageError("reset needs exactly one of an offset and a time")
-        offset = self._log.offset_at(time) if time is not None else offset_in(self._log, to if to is not None else 0)
+        if time is not None:
+            offset = self._log.offset_at(time)
+        else:
+            offset = offset_in(self._log, checked_position(to, "the position"))
         return self._turn(partial(self._reset, offset))
 
     def _reset(self, offset: int, now_ms: int) -> int:
-        self._store.restart(self._store.machine.reset(offset, now_ms), now_ms)
+        self._store.restart(self._store.machine.reset(offset), now_ms)
         return offset
 
     def compact(self) -> None:

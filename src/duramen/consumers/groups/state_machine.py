@@ -6,7 +6,8 @@ An offset is in one of these states::
     acked ──────────────── acknowledged, but something before it is not
     in flight ──────────── delivered; has a deadline and an epoch, which counts its deliveries
        deadline > now        held by one consumer
-       deadline <= now       to be delivered again, with the next epoch
+       deadline <= now       to be delivered again, with the next epoch; until then its last holder may acknowledge it
+       deadline == 0         a reset ended the lease: its last holder may not
     absent ─────────────── the log has no such record; in-memory knowledge of this process only
     anything else ──────── fresh: never delivered
 
@@ -49,6 +50,8 @@ Int64s = npt.NDArray[np.int64]
 
 FOREVER = MAX_OFFSET + 1
 MAX_EPOCH = 2**32 - 1
+REVOKED_MS = 0
+"""Deadline of a lease that a reset ended."""
 _MIN_DUE = 1024
 
 
@@ -88,10 +91,10 @@ class StateMachine:
 
     >>> state = StateMachine()
     >>> state.apply(state.deliver([(0, 3)], deadline_ms=30_000))
-    >>> state.apply(state.ack([LeaseClaim(1, 2, epoch=1)], now_ms=5).runs)
+    >>> state.apply(state.ack([LeaseClaim(1, 2, epoch=1)]).runs)
     >>> state.acked_until, state.in_flight
     (0, 2)
-    >>> state.apply(state.ack([LeaseClaim(0, 1, epoch=1)], now_ms=5).runs)
+    >>> state.apply(state.ack([LeaseClaim(0, 1, epoch=1)]).runs)
     >>> state.acked_until
     2
     """
@@ -187,9 +190,9 @@ class StateMachine:
             for span in self.leases.within(run.start, run.end):
                 heappush(self._due, (span.value.deadline_ms, span.start, span.end, span.value.epoch))
 
-    def ack(self, claims: Iterable[LeaseClaim], now_ms: int) -> Decision:
+    def ack(self, claims: Iterable[LeaseClaim]) -> Decision:
         """Acknowledge the valid claims. Offsets acknowledged before are neither counted nor refused."""
-        held, refused = self._judge(claims, now_ms)
+        held, refused = self._judge(claims)
         runs: list[Run] = []
         until = self.acked_until
         for start, end, _ in sorted(held):
@@ -210,9 +213,9 @@ class StateMachine:
             start = span.end
         return True
 
-    def lease(self, claims: Iterable[LeaseClaim], now_ms: int, deadline_ms: int) -> Decision:
+    def lease(self, claims: Iterable[LeaseClaim], deadline_ms: int) -> Decision:
         """Give valid claims a new deadline: a later one extends the lease, the present time returns the records."""
-        held, refused = self._judge(claims, now_ms)
+        held, refused = self._judge(claims)
         marks: list[Run] = [Marked(start, end, deadline_ms, lease.epoch) for start, end, lease in held]
         return Decision(marks, _offsets(held), refused)
 
@@ -224,18 +227,18 @@ class StateMachine:
             done += [Refused(*span, "it is acknowledged already") for span in spans if span[0] < span[1]]
         return done
 
-    def held(self, claims: Iterable[LeaseClaim], now_ms: int) -> list[Marked]:
+    def held(self, claims: Iterable[LeaseClaim]) -> list[Marked]:
         """The runs for which the claims are valid."""
-        return [Marked(start, end, *lease) for start, end, lease in self._judge(claims, now_ms)[0]]
+        return [Marked(start, end, *lease) for start, end, lease in self._judge(claims)[0]]
 
-    def reset(self, offset: int, now_ms: int) -> list[Run]:
+    def reset(self, offset: int) -> list[Run]:
         """Acknowledge every offset before ``offset`` and none from it on. Leases end but keep their epochs, so that a
         former holder cannot be mistaken for the next one."""
         runs: list[Run] = [WasReset()]
         if offset:
             runs.append(Bumped(offset))
         for start, end, lease in self.leases.within(offset, FOREVER):
-            runs.append(Marked(start, end, min(lease.deadline_ms, now_ms), lease.epoch))
+            runs.append(Marked(start, end, REVOKED_MS, lease.epoch))
         return runs
 
     def rewind(self, next_offset: int) -> list[Run]:
@@ -247,7 +250,7 @@ class StateMachine:
         runs += [Marked(start, end, *lease) for start, end, lease in self.leases.within(0, next_offset)]
         return runs
 
-    def _judge(self, claims: Iterable[LeaseClaim], now_ms: int) -> tuple[list[tuple[int, int, Lease]], list[Refused]]:
+    def _judge(self, claims: Iterable[LeaseClaim]) -> tuple[list[tuple[int, int, Lease]], list[Refused]]:
         held: list[tuple[int, int, Lease]] = []
         refused: list[Refused] = []
         for start, end, epoch in claims:
@@ -258,7 +261,7 @@ class StateMachine:
                     offset = self._judge_unheld(offset, end, refused)
                     continue
                 until = min(span.end, end)
-                why = _objection(span.value, epoch, now_ms)
+                why = _objection(span.value, epoch)
                 if why is None:
                     held.append((offset, until, span.value))
                 else:
@@ -417,13 +420,13 @@ def _offsets(held: Iterable[tuple[int, int, Lease]]) -> int:
     return sum(end - start for start, end, _ in held)
 
 
-def _objection(lease: Lease, epoch: int | None, now_ms: int) -> str | None:
+def _objection(lease: Lease, epoch: int | None) -> str | None:
     if epoch is not None and epoch < lease.epoch:
         return f"the lease of delivery {epoch} is old: the record was delivered again (delivery {lease.epoch})"
     if epoch is not None and epoch > lease.epoch:
         return f"delivery {epoch} does not exist: the last one is {lease.epoch}"
-    if epoch is not None and lease.deadline_ms <= now_ms:
-        return f"the lease expired {now_ms - lease.deadline_ms} ms ago"
+    if epoch is not None and lease.deadline_ms == REVOKED_MS:
+        return "a reset of the group ended the lease"
     return None
 
 
