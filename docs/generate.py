@@ -163,7 +163,7 @@ SHARED = ("dialect", "segment_max_bytes", "segment_max_age_ms")
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "segment_max_bytes": ("", "size at which the writer starts a new segment"),
-    "segment_max_age_ms": ("", "age of the first record at which the writer starts a new segment"),
+    "segment_max_age_ms": ("", "age of the first record at which the writer seals the segment, idle or not"),
     "index_stride_bytes": (f"{Manifest.index_stride_bytes:,}", "bytes of records per index entry"),
     "max_open_segments": (f"{Manifest.max_open_segments}", "a number that the manifest stores for Keratin's program"),
     "index_interval_records": (f"{INDEX_INTERVAL_RECORDS}", "records per index entry"),
@@ -196,7 +196,10 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
 }
 
 WRITER: Mapping[str, str] = {
-    "durability": "`fsync` or `write`, what an append waits for; a call can override it",
+    "durability": "`fsync`, `interval` or `write`, what an append waits for; a call can override it",
+    "sync_interval_ms": "how soon a sync follows an append at `interval`; see [Durability](../durability.md)",
+    "sync_interval_records": "the same, as a number of records",
+    "sync_interval_bytes": "the same, as a number of bytes",
     "max_batch_bytes": "largest size of a commit group",
     "max_batch_records": "largest number of records in a commit group",
     "linger_ms": "how long the leader of a group waits for more appends",
@@ -205,6 +208,7 @@ WRITER: Mapping[str, str] = {
     "on_damage": "`raise`, or `truncate` to cut damage in the active segment after copying it",
     "create": "`False` raises if no log exists",
     "clock": "function that returns the current time in nanoseconds",
+    "timer": "`False`: the writer syncs and seals only in calls of its user, `run_due` included",
     "retention": "rules applied while the log is open; see [Retention](../life.md)",
     "retention_interval_s": "seconds between two runs of retention",
     "disk": "replacement of the real disk; see [Test your own format](../how-to/test-your-own-format.md)",

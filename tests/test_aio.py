@@ -45,6 +45,16 @@ def test_everything_awaited(tmp_path: Path, format_name: str) -> None:
     asyncio.run(main())
 
 
+def test_interval_is_a_durability(tmp_path: Path) -> None:
+    async def main() -> None:
+        options: dict[str, Any] = {"durability": "interval", "sync_interval_records": 3, "timer": False}
+        async with duramen.aio.open(tmp_path / "log", "a", **options) as log:
+            assert [(await log.append(b"v"), log.durable_offset) for _ in range(4)] == [(0, 0), (1, 0), (2, 3), (3, 3)]
+            assert (await log.append(b"v", durability="fsync"), log.durable_offset) == (4, 5)
+
+    asyncio.run(main())
+
+
 def test_following_wakes_up_and_can_be_cancelled(tmp_path: Path) -> None:
     async def main() -> None:
         async with duramen.aio.open(tmp_path / "log", "a") as log:

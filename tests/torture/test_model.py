@@ -23,7 +23,7 @@ from duramen.testing.run import ROOT, Attempt, Moment, Stored, compare, read_all
 from duramen.testing.workloads import SETUPS
 from tests.sampling import examples
 
-DURABILITIES = st.sampled_from(["write", "fsync"])
+DURABILITIES = st.sampled_from(["write", "interval", "fsync"])
 SIZES = st.one_of(st.integers(0, 40), st.integers(440, 530), st.sampled_from([1000, 4000, 4096]))
 FORMATS = ("keratin", "durable-log", "rustlog", "rustlog-12", "osiris", "osiris-gzip", "fixed-slot")
 

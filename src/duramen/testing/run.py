@@ -20,7 +20,15 @@ from duramen.record import to_us
 from duramen.sidecar import CONFIG_NAME, DIRECTORY
 from duramen.testing.crash import CrashPattern, patterns
 from duramen.testing.simulated_disk import SimulatedDisk
-from duramen.testing.workloads import PREALLOCATED_BYTES, SETUPS, WORKLOADS, Setup, Step
+from duramen.testing.workloads import (
+    PREALLOCATED_BYTES,
+    SETUPS,
+    SYNC_INTERVAL_MS,
+    SYNC_INTERVAL_RECORDS,
+    WORKLOADS,
+    Setup,
+    Step,
+)
 
 ROOT = "/log"
 
@@ -67,6 +75,9 @@ class Clock:
     def time_ns(self) -> int:
         self._ns += 1_000_000
         return self._ns
+
+    def pass_ms(self, ms: int) -> None:
+        self._ns += ms * 1_000_000
 
     def time(self) -> float:
         return self.time_ns() / 1e9
@@ -127,6 +138,8 @@ class Run:
         self._attempts: list[Attempt] = []
         self._offsets: list[int] = []
         self._durable = 0
+        self._owed = 0
+        """Records that were acknowledged at ``interval`` since the last sync."""
         self._disk = disk_of({posixpath.join(ROOT, name): content for name, content in (files or {}).items()})
         if files:
             before = read_all(Log(ROOT, format=self.setup.format, disk=self._disk, **self.options))
@@ -158,7 +171,11 @@ class Run:
         options = dict(self.options) if first or not has_config(disk) else {}
         if self._workload.fills:
             options["preallocate_bytes"] = PREALLOCATED_BYTES
-        self._log = WritableLog(ROOT, format=self.setup.format, disk=disk, clock=self._clock.time_ns, **options)
+        self._owed = 0
+        self._log = WritableLog(
+            ROOT, format=self.setup.format, disk=disk, clock=self._clock.time_ns, timer=False,
+            sync_interval_ms=SYNC_INTERVAL_MS, sync_interval_records=SYNC_INTERVAL_RECORDS, **options,
+        )  # fmt: skip
 
     def _note(self, operation: str) -> None:
         moment = Moment(operation, self._disk.clone(), tuple(self._attempts), tuple(self._offsets), self._durable)
@@ -189,7 +206,8 @@ class Run:
         for number, value in enumerate(step.values):
             attempt = self._attempt(value)
             batch = batch_of_one(log.codec, value, attempt.key)
-            work = GroupBatch(batch, step.durability == "fsync" and number == len(step.values) - 1)
+            joins = step.durability == "fsync" and number < len(step.values) - 1
+            work = GroupBatch(batch, "write" if joins else step.durability)
             group.append(Request(work, batch.nbytes, 1))
         log.commit_group(group)
         self._acknowledged([request.outcome().base_offset for request in group], step.durability)
@@ -202,20 +220,32 @@ class Run:
 
     def _acknowledged(self, offsets: Sequence[int], durability: str) -> None:
         self._offsets += offsets
-        if durability == "fsync":
-            self._durable = len(self._offsets)
+        if durability == "interval":
+            self._owed += len(offsets)
+        if durability == "fsync" or self._owed >= SYNC_INTERVAL_RECORDS:
+            self._synced()
+
+    def _synced(self) -> None:
+        self._durable, self._owed = len(self._offsets), 0
 
     def _sync(self, _step: Step) -> None:
         self._writing.log.sync()
-        self._durable = len(self._offsets)
+        self._synced()
+
+    def _interval(self, _step: Step) -> None:
+        """The time passes after which records must be synced."""
+        self._clock.pass_ms(SYNC_INTERVAL_MS)
+        self._writing.log.run_due()
+        if self._owed:
+            self._synced()
 
     def _seal(self, _step: Step) -> None:
         self._writing.log.seal()
-        self._durable = len(self._offsets)
+        self._synced()
 
     def _reopen(self, _step: Step) -> None:
         self._writing.close()
-        self._durable = len(self._offsets)
+        self._synced()
         self._open(self._disk)
 
     def _kill(self, _step: Step) -> None:

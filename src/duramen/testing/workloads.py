@@ -17,6 +17,8 @@ SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 PREALLOCATED_BYTES = 1500
 """For a workload that fills: a few commits fit, and some are too large."""
+SYNC_INTERVAL_MS = 1000
+SYNC_INTERVAL_RECORDS = 4
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Step(NamedTuple):
     """One thing to do with the log.
 
     ``append`` (each value on its own), ``batch``, ``group`` (several appends that are committed together), ``sync``,
-    ``seal``, ``reopen`` (closed first), ``kill`` (the process dies, the machine does not), ``crash``.
+    ``interval`` (time passes), ``seal``, ``reopen`` (closed first), ``kill`` (the process dies, the machine does not),
+    ``crash``.
     """
 
     kind: str
@@ -78,7 +81,8 @@ class Workload:
     weights: Mapping[str, int]
     """Relative frequency of each kind of step."""
     writes: float = 0.3
-    """The share of appends with durability ``write``."""
+    """The share of appends with the durability ``lazy``; the others have ``fsync``."""
+    lazy: str = "write"
     aims: float = 0.5
     """The share of values whose size is chosen so that the record ends near a boundary."""
     most_bytes: int = 300
@@ -99,7 +103,7 @@ class Workload:
             for _ in range(count):
                 values.append(self._value(chance, setup, at))
                 at += setup.overhead_bytes + len(values[-1])
-            yield Step(kind, tuple(values), "write" if chance.random() < self.writes else "fsync")
+            yield Step(kind, tuple(values), self.lazy if chance.random() < self.writes else "fsync")
 
     def _value(self, chance: random.Random, setup: Setup, position: int) -> bytes:
         size = setup.record_size
@@ -131,6 +135,10 @@ WORKLOADS: dict[str, Workload] = {
     for workload in (
         Workload("singles", 8, {"append": 1}, writes=0.0, fills=True),
         Workload("writes", 10, {"append": 6, "batch": 2, "sync": 1}, writes=0.85, blank=0.3),
+        Workload(
+            "intervals", 9, {"append": 6, "batch": 1, "group": 1, "interval": 2, "reopen": 1}, writes=0.9,
+            lazy="interval", rolls=True, fills=True,
+        ),
         Workload("batches", 5, {"batch": 1}, most_bytes=200),
         Workload("aligned", 9, {"append": 5, "batch": 1}, aims=1.0, blank=0.35, fills=True),
         Workload("groups", 5, {"group": 5, "append": 1}, writes=0.5),

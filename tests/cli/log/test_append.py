@@ -149,3 +149,13 @@ def test_lines_are_appended_as_they_come(tmp_path: Path) -> None:
             pytest.fail("the first line was not appended while the pipe was open")
         process.stdin.close()
         assert process.wait(20) == 0
+
+
+def test_every_durability(tmp_path: Path) -> None:
+    for level in ("write", "interval", "fsync"):
+        assert run("append", tmp_path / "log", "--durability", level, given=b"x\n").returncode == 0
+    with duramen.open(tmp_path / "log") as log:
+        assert (log.next_offset, log.durable_offset) == (3, 3)
+    wrong = run("append", tmp_path / "log", "--durability", "soon", given=b"x\n")
+    assert wrong.returncode == 2
+    assert b"durability must be one of write, interval, fsync (got 'soon')" in wrong.stderr

@@ -69,7 +69,7 @@ def append_command(
         bool, typer.Option("--routing", help="For topics: use keys to choose the partition only; do not store them.")
     ] = False,
     durability: Annotated[
-        str, typer.Option(metavar="LEVEL", help="When an append is acknowledged: after write or fsync.")
+        str, typer.Option(metavar="LEVEL", help="When an append is acknowledged: after write, interval or fsync.")
     ] = "fsync",
     dry_run: DryRun = False,
     json: Json = False,

@@ -39,7 +39,7 @@ from duramen.consumers.groups.dispatcher import Dispatcher, FetchRequest, Part, 
 from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused
 from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
 from duramen.errors import LeaseError, PoisonedError, UsageError
-from duramen.log import DURABILITIES, GroupCommit, GroupLimits, Log, Request, Time, refuse_owned
+from duramen.log import GroupCommit, GroupLimits, Log, Request, Time, refuse_owned
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -463,8 +463,8 @@ def _now_ms() -> int:
 
 
 def _checked(durability: str) -> str:
-    if durability not in DURABILITIES:
-        raise UsageError(f"durability must be one of {', '.join(DURABILITIES)} (got {durability!r})")
+    if durability not in ("write", "fsync"):
+        raise UsageError(f"durability must be 'write' or 'fsync' for acks (got {durability!r})")
     return durability
 
 

@@ -98,6 +98,7 @@ class Appender:
         first = recovered.next_offset if recovered.active is None else recovered.active.base
         self._unread: tuple[list[SegmentFiles], int] | None = (recovered.segments, first)
         self._segment_bytes = _segment_bytes(fmt)
+        self.max_age_us = _max_age_us(fmt)
         if recovered.active is not None:
             self.active = self._filling(recovered.active)
         else:
@@ -150,7 +151,7 @@ class Appender:
         pieces: list[tuple[int, int]] = []
         size_bytes = done = 0
         try:
-            self._roll_if_old()
+            self.roll_if_old()
             start = self.active
             while done < batch.num_rows:
                 rest = self._near(batch.slice(done) if done else batch)
@@ -396,12 +397,17 @@ class Appender:
             active.filling = Filling(FILL_BYTES, self._segment_bytes, FILL_AFTER_COMMITS)
         return active
 
-    def _roll_if_old(self) -> None:
-        age_ms = self._fmt.options.get("segment_max_age_ms", self._fmt.default_segment_age_ms)
+    @property
+    def age_left_us(self) -> int | None:
+        """How long until the active segment is too old; None if it is empty, or its age does not matter."""
         first = self.active.first_us
-        if not age_ms or first is None or self.active.is_empty or not self._fmt.capabilities.segments:
-            return
-        if self._now_us() - first >= int(age_ms) * 1000:
+        if not self.max_age_us or first is None or self.active.is_empty:
+            return None
+        return first + self.max_age_us - self._now_us()
+
+    def roll_if_old(self) -> None:
+        left_us = self.age_left_us
+        if left_us is not None and left_us <= 0:
             self.roll()
 
     def roll(self) -> None:
@@ -499,6 +505,12 @@ def _segment_bytes(fmt: Format) -> int:
     """The size at which a segment is sealed."""
     wanted = int(fmt.options.get("segment_max_bytes", fmt.default_segment_bytes or 2**62))
     return min(wanted, fmt.capabilities.max_segment_bytes)
+
+
+def _max_age_us(fmt: Format) -> int:
+    """How long after its first record a segment is sealed; 0 for never."""
+    age_ms = fmt.options.get("segment_max_age_ms", fmt.default_segment_age_ms) if fmt.capabilities.segments else 0
+    return int(age_ms or 0) * 1000
 
 
 def _first_segment(disk: Disk, path: str, fmt: Format) -> Segment | None:

@@ -45,11 +45,16 @@ class Appended(NamedTuple):
 
 
 class GroupBatch(NamedTuple):
-    """An append in the queue: its records, whether to sync them, and the producer's claim."""
+    """An append in the queue: its records, when to sync them, and the producer's claim."""
 
     batch: Batch
-    sync: bool
+    durability: str
     producer: SequenceClaim | None = None
+
+    @property
+    def sync(self) -> bool:
+        """Whether to sync before it is acknowledged."""
+        return self.durability == "fsync"
 
 
 def batch_of_one(

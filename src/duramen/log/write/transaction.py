@@ -227,7 +227,7 @@ def _opened(
         finally:
             replacing.close()
     else:
-        with _waiting(lambda: WritableLog(path, disk=disk, **part.options), deadline) as log:
+        with _waiting(lambda: WritableLog(path, disk=disk, timer=False, **part.options), deadline) as log:
             log.raises_late_times = part.raises_late_times
             yield _Appending(log, key, file)
 

@@ -1,8 +1,8 @@
 """`WritableLog`: a log opened for append.
 
-One writer per log, any number of readers. The writer acknowledges an append after the write (``durability="write"``) or
-after the sync (``"fsync"``, the default) of its group. After a failed sync the on-disk state is unknown, so the writer
-is poisoned: it acknowledges nothing more, and reopening the log runs recovery.
+One writer per log, any number of readers. The writer acknowledges an append after the write (``durability="write"``, or
+``"interval"``: a sync follows soon) or after the sync (``"fsync"``, the default) of its group. After a failed sync the
+on-disk state is unknown, so the writer is poisoned: it acknowledges nothing more, and reopening the log runs recovery.
 
 This module decides when each caller is served and what it gets back. `Appender` decides where the bytes go and how far
 they are good.
@@ -51,10 +51,13 @@ from duramen.log.write.batch import (
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
+from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
 from duramen.sidecar import Config, Watermark, WriterMetrics, write_writer_metrics
 
-DURABILITIES = ("write", "fsync")
+DURABILITIES = ("write", "interval", "fsync")
+AGE_CHECK_S = 60.0
+"""How long a segment that is too old when the log is opened may stay active: most logs are opened for a moment."""
 PUBLISH_EVERY_US = 1_000_000
 MOST_PREALLOCATED_BYTES = 1 << 30
 
@@ -104,10 +107,14 @@ class WritableLog(Log):
         max_batch_records: int = GroupLimits.max_records,
         linger_ms: float = GroupLimits.linger_ms,
         queue_bytes: int = GroupLimits.queue_bytes,
+        sync_interval_ms: float = SYNC_INTERVAL_MS,
+        sync_interval_records: int | None = None,
+        sync_interval_bytes: int | None = SYNC_INTERVAL_BYTES,
         preallocate_bytes: int | None = None,
         on_damage: str = "raise",
         create: bool = True,
         clock: Callable[[], int] | None = None,
+        timer: bool = True,
         retention: Retention | None = None,
         retention_interval_s: float = RETENTION_INTERVAL_S,
         **options: Unpack[FormatOptions],
@@ -117,6 +124,8 @@ class WritableLog(Log):
         self._preallocate_bytes = _checked_room(preallocate_bytes)
         limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._commit = GroupCommit(self.commit_group, limits)
+        self._interval = IntervalSync(sync_interval_ms, sync_interval_records, sync_interval_bytes, clock)
+        self._alarm = Alarm(self.run_due) if timer else None
         self._retention = retention
         self._timer: RetentionTimer | None = None
         self._clock = clock
@@ -127,6 +136,7 @@ class WritableLog(Log):
             refuse=lambda fmt: check_rules(fmt, retention or Retention(), path),
         )  # fmt: skip
         self._start(path, limits.max_bytes)
+        self._set_alarm(min(AGE_CHECK_S, self.tail.max_age_us / 1e6))
         if retention is not None and retention.rules:
             self._timer = RetentionTimer(self.retain, retention_interval_s, path)
         self._call_after_opening()
@@ -224,10 +234,10 @@ class WritableLog(Log):
         producer: SequenceClaim | None = None,
     ) -> Any:
         """Queue a batch, and return when it is as durable as requested. ``producer`` names its sender."""
-        sync = (self._durability if durability is None else _checked(durability)) == "fsync"
+        level = self._durability if durability is None else _checked(durability)
         if os.getpid() != self._pid:  # in a forked child, no thread would commit the queue
             raise self._inherited()
-        return self._commit.submit(Request(GroupBatch(batch, sync, producer), batch.nbytes, batch.num_rows), timeout_s)
+        return self._commit.submit(Request(GroupBatch(batch, level, producer), batch.nbytes, batch.num_rows), timeout_s)
 
     def append_once(self, data: Iterable[Any], *, writer: str, batch: int) -> Appended | None:
         """Append the batches of ``data`` (each as `append_batch` takes it) in one transaction, exactly once, at
@@ -417,7 +427,7 @@ class WritableLog(Log):
 
     def append_in_turn(self, batch: Batch) -> Appended:
         """Append at ``write`` without queueing. The caller runs inside `exclusively`, or is the log's only user."""
-        request = Request(GroupBatch(batch, False), batch.nbytes, batch.num_rows)
+        request = Request(GroupBatch(batch, "write"), batch.nbytes, batch.num_rows)
         self._append_group([request])
         appended: Appended = request.outcome()
         return appended
@@ -457,7 +467,8 @@ class WritableLog(Log):
         )
         if not taken:
             return
-        sync = any(request.work.sync for request in taken)
+        timed = [request for request in taken if request.work.durability == "interval"]
+        sync = any(request.work.sync for request in taken) or (bool(timed) and self._interval.is_completed_by(timed))
         announce = None if self._sequences is None else self._sequences.announce
         pieces, size_bytes = tail.write(batch, default_us, is_synced_next=sync, announce=announce)
         results = appended_by_request(taken, pieces)
@@ -468,6 +479,12 @@ class WritableLog(Log):
         tail.acknowledge(last_us)
         for request, appended in zip(taken, results, strict=True):
             request.result = appended
+        if sync:
+            self._interval.synced()
+        elif timed:
+            self._interval.wrote(timed)
+        if timed or (self._alarm is not None and not self._alarm.is_set):
+            self._set_alarm()
         self.counters.committed(len(taken), batch.num_rows, size_bytes)
         if default_us - self._published_us >= PUBLISH_EVERY_US:
             self._publish(default_us)
@@ -495,6 +512,13 @@ class WritableLog(Log):
     def _do_sync(self) -> None:
         self.tail.sync()
         self.tail.mark()
+        self._interval.synced()
+
+    def _do_due(self) -> None:
+        left_us = self._interval.left_us
+        if left_us is not None and left_us <= 0:
+            self._do_sync()
+        self.tail.roll_if_old()
 
     def _do_seal(self) -> None:
         if not self.tail.active.is_empty:
@@ -507,6 +531,32 @@ class WritableLog(Log):
                 self._publish(self._now_us())
         finally:
             self._closed = True  # requests that are still queued must fail: the lock will be released
+
+    # --- on time
+
+    def run_due(self) -> None:
+        """Sync records that were acknowledged at ``interval``, and seal the active segment if it is too old, if that is
+        due by now. The timer calls this; a failure is raised by the next append."""
+        if self._alarm is not None:
+            self._alarm.clear()
+        left_s, wait_s = self._seconds_left(), 0.0
+        try:
+            if left_s is not None and left_s <= 0:
+                self._control("due")
+        except DuramenError:
+            wait_s = SYNC_INTERVAL_MS / 1000  # unless it is poisoned, the disk fails, and nothing is lost yet
+        if not (self._closed or self.is_poisoned):
+            self._set_alarm(wait_s)
+
+    def _seconds_left(self) -> float | None:
+        """How long until something is due; None if nothing will be."""
+        left_us = [left for left in (self._interval.left_us, self.tail.age_left_us) if left is not None]
+        return min(left_us) / 1e6 if left_us else None
+
+    def _set_alarm(self, at_least_s: float = 0.0) -> None:
+        left_s = self._seconds_left()
+        if self._alarm is not None and left_s is not None:
+            self._alarm.set(max(left_s, at_least_s))
 
     # --- producers
 
