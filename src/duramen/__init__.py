@@ -18,6 +18,7 @@ from typing import Any, Literal, Unpack, overload
 
 from duramen.consumers import (
     Confirmed,
+    ConsumeLoop,
     ConsumerLag,
     Cursor,
     CursorState,
@@ -218,6 +219,7 @@ __all__ = [
     "Compaction",
     "CompactionReport",
     "Confirmed",
+    "ConsumeLoop",
     "ConsumerLag",
     "Converted",
     "Copied",

@@ -22,6 +22,8 @@ from duramen.consumers.cursors import Cursor, CursorState
 from duramen.consumers.files import files_of
 from duramen.consumers.groups import (
     POLL_S,
+    ConsumeLoop,
+    ConsumeOptions,
     Delivery,
     DeliveryBatch,
     Group,

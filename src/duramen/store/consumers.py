@@ -11,9 +11,19 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from duramen.consumers import Delivery, DeliveryBatch, Group, GroupStatus, Seconds, checked_position, files_of
+from duramen.consumers import (
+    ConsumeLoop,
+    ConsumeOptions,
+    Delivery,
+    DeliveryBatch,
+    Group,
+    GroupStatus,
+    Seconds,
+    checked_position,
+    files_of,
+)
 from duramen.errors import LeaseError
 from duramen.log import Time
 from duramen.names import check_name
@@ -103,6 +113,16 @@ class TopicGroup:
             if time.monotonic() >= until:
                 return None
             time.sleep(POLL_S)
+
+    def consume(self, **options: Unpack[ConsumeOptions]) -> ConsumeLoop[TopicDelivery]:
+        """A loop over the deliveries that extends leases, acknowledges, returns and stops: see `ConsumeLoop`."""
+        return ConsumeLoop(self, **options)
+
+    @property
+    def lease_s(self) -> float:
+        """The lease of a fetch that names none."""
+        with self._group(self._topic.existing()[0]) as group:
+            return group.lease_s
 
     def _in_turn(self) -> Iterator[int]:
         there = self._topic.existing()

@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from operator import index
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from duramen.consumers.files import files_of
+from duramen.consumers.groups.consume import ConsumeLoop, ConsumeOptions
 from duramen.consumers.groups.dead_letters import DeadLetters, Target
 from duramen.consumers.groups.deliveries import (
     Delivery,
@@ -148,6 +149,15 @@ class Group:
                 return batch
             due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
             seen = self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001), seen)
+
+    def consume(self, **options: Unpack[ConsumeOptions]) -> ConsumeLoop[Delivery]:
+        """A loop over the deliveries that extends leases, acknowledges, returns and stops: see `ConsumeLoop`."""
+        return ConsumeLoop(self, **options)
+
+    @property
+    def lease_s(self) -> float:
+        """The lease of a fetch that names none."""
+        return self._lease_ms / 1000
 
     # --- giving back
 
