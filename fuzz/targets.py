@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from duramen.formats import FileName, Format, Role, make, stroma
@@ -162,12 +163,14 @@ def checkpoint(data: bytes) -> None:
 def user_headers(data: bytes) -> None:
     """Decoding and encoding undo each other, for one block and for a column of them."""
     parts = [data, data[: len(data) // 2], b"", data[4:]]
-    pairs = [decode_block(part) for part in parts]
-    assert [encode_block(*pair) for pair in pairs] == parts
-    keys, headers = decode_blocks(pa.array(parts, pa.binary()))
-    assert keys.to_pylist() == [key for key, _ in pairs]
-    lists = [None if h is None else [{"key": k, "value": v} for k, v in h] for _, h in pairs]
-    assert headers.to_pylist() == lists
+    for has_payload in (False, True):
+        fields = [decode_block(part, has_payload) for part in parts]
+        assert [encode_block(*each, has_payload) for each in fields] == parts
+        keys, headers, is_null = decode_blocks(pa.array(parts, pa.binary()), np.full(len(parts), has_payload))
+        assert keys.to_pylist() == [each.key for each in fields]
+        lists = [None if e.headers is None else [{"key": k, "value": v} for k, v in e.headers] for e in fields]
+        assert headers.to_pylist() == lists
+        assert is_null.tolist() == [each.is_null for each in fields]
 
 
 def tracking(data: bytes) -> None:

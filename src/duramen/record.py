@@ -18,7 +18,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OFFSET = pa.field("offset", pa.int64(), nullable=False)
 TIMESTAMP = pa.field("timestamp", pa.timestamp("us", tz="UTC"))
 KEY = pa.field("key", pa.binary())
-VALUE = pa.field("value", pa.binary(), nullable=False)
+VALUE = pa.field("value", pa.binary())
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS = pa.field("headers", pa.list_(HEADER))
 
@@ -33,7 +33,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One record.
+    """One record. A value of None is a *tombstone*: it deletes the key.
 
     >>> Record(0, None, None, b"hello", None).value
     b'hello'
@@ -42,7 +42,7 @@ class Record(NamedTuple):
     offset: int
     timestamp: datetime | None
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: Headers | None
 
 

@@ -1,7 +1,7 @@
 """Write records to a byte stream, one batch at a time.
 
 - ``text``: each value and a line feed; bytes that are not UTF-8 as ``\\xff``. On a terminal, control characters are
-  escaped in the same way.
+  escaped in the same way. A null value is an empty line.
 - ``jsonl``: one object per line with ``offset``, ``timestamp``, ``key``, ``value``, ``headers``; the headers are
   objects with ``key`` and ``value``. Bytes that are not UTF-8 (with ``--base64``: all bytes) are base64 under
   ``key_base64`` and ``value_base64`` instead.
@@ -73,7 +73,7 @@ def _joined(column: pa.Array) -> memoryview:
 
 
 def _write_text(out: BinaryIO, batch: pa.RecordBatch, *, terminal: bool) -> None:
-    lines = _joined(pc.binary_join_element_wise(batch.column("value"), b"", b"\n"))
+    lines = _joined(pc.binary_join_element_wise(batch.column("value").fill_null(b""), b"", b"\n"))
     try:
         text = str(lines, "utf-8")
     except UnicodeDecodeError:

@@ -84,7 +84,7 @@ class Producer:
 
     def append(
         self,
-        value: bytes | bytearray | memoryview,
+        value: bytes | bytearray | memoryview | None,
         *,
         sequence: int | None = None,
         key: bytes | None = None,

@@ -105,9 +105,12 @@ def binary_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
 
 
 def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Any, npt.NDArray[np.int32]]:
-    """An Arrow binary (or string) array as one data buffer and ``len + 1`` offsets into it, without a copy."""
+    """An Arrow binary (or string) array as one data buffer and ``len + 1`` offsets into it, without a copy where no
+    value is null. A null counts as empty."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
+    if array.null_count:
+        array = array.fill_null(b"" if pa.types.is_binary(array.type) else "")
     if array.type != pa.binary():
         array = array.cast(pa.binary())
     _, offsets_buffer, data = array.buffers()
@@ -115,6 +118,14 @@ def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Any, npt.NDArray[
         return b"", np.zeros(len(array) + 1, np.int32)
     offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
     return b"" if data is None else memoryview(data).cast("B"), offsets
+
+
+def with_nulls(array: pa.BinaryArray, is_null: npt.NDArray[np.bool_]) -> pa.BinaryArray:
+    """An array without nulls and without an offset, with null where ``is_null``."""
+    if not is_null.any():
+        return array
+    valid = pa.array(~is_null).buffers()[1]
+    return pa.Array.from_buffers(array.type, len(array), [valid, *array.buffers()[1:]])
 
 
 def timestamps_from(raw: Int64s, unit: str | None, *, signed: bool = False) -> pa.Array:

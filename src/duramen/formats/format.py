@@ -75,6 +75,8 @@ class Capabilities:
     """A segment is sealed once it has reached its size; otherwise before it would exceed it."""
     signed_timestamps: bool = False
     """Whether a time before 1970 can be stored."""
+    null_values: bool = False
+    """Whether a value can be null, which makes the record a tombstone."""
     ordered_timestamps: bool = False
     """Whether times must not decrease."""
     manifest: bool = False
@@ -315,10 +317,11 @@ class Format(ABC):
                     hint="leave it out, or choose a format that stores it",
                 )
         values = batch.column("value")
-        if values.null_count:
+        if values.null_count and not self.capabilities.null_values:
             raise UnsupportedFieldError(
                 f"{self.name} cannot store a null value",
-                hint="drop such records, or make their values empty, which in a compacted log deletes the key",
+                hint="drop such records, make their values empty, which in a compacted log deletes the key, or use"
+                " keratin",
             )
 
 

@@ -27,6 +27,7 @@ from duramen.formats.arrow import (
     offsets_to,
     timestamps_from,
     timestamps_to,
+    with_nulls,
 )
 from duramen.formats.dump import first_shown, title, unreadable, zeros
 from duramen.formats.format import Format
@@ -40,10 +41,11 @@ ExtraColumns = Callable[[FrameColumns, str], pa.Array]
 
 
 class UserHeaders(NamedTuple):
-    """Reads key and headers from the user headers of one record, and of a column of them."""
+    """Reads key and headers, and whether the value is null, from the user headers of one record, and of a column of
+    them. The second argument says whether there is a payload."""
 
-    one: Callable[[bytes], tuple[bytes | None, Headers | None]]
-    many: Callable[[pa.BinaryArray], tuple[pa.Array, pa.Array]]
+    one: Callable[[bytes, bool], tuple[bytes | None, Headers | None, bool]]
+    many: Callable[[pa.BinaryArray, npt.NDArray[np.bool_]], tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]]
 
 
 class Dialect(NamedTuple):
@@ -112,6 +114,7 @@ class FrameSegment(Segment):
         frames = rows.columns
         assert isinstance(frames, FrameColumns)
         headers = self._user_headers(frames, columns)
+        nulls = self._null_rows(frames) if "value" in columns else None
         arrays: list[pa.Array] = []
         for name in columns:
             if name == "offset":
@@ -119,8 +122,9 @@ class FrameSegment(Segment):
             elif name == "timestamp":
                 arrays.append(timestamps_from(frames.timestamp, self._dialect.timestamp_unit))
             elif name == "value":
-                taken = rows.values
-                arrays.append(gather(self.buf, frames.value_position, frames.value_length) if taken is None else taken)
+                values = rows.values
+                values = gather(self.buf, frames.value_position, frames.value_length) if values is None else values
+                arrays.append(values if nulls is None else with_nulls(values, nulls))
             elif name in headers:
                 arrays.append(headers[name])
             else:
@@ -136,8 +140,21 @@ class FrameSegment(Segment):
         if self._dialect.user_headers is None or not frames.headers_length.any():
             return {name: pa.nulls(len(frames), types[name]) for name in wanted}
         blocks = gather(self.buf, frames.value_position - frames.headers_length, frames.headers_length)
-        arrays = dict(zip(types, self._dialect.user_headers.many(blocks), strict=True))
+        arrays = dict(zip(types, self._dialect.user_headers.many(blocks, frames.value_length > 0), strict=False))
         return {name: arrays[name] for name in wanted}
+
+    def _null_rows(self, frames: FrameColumns) -> npt.NDArray[np.bool_] | None:
+        """Which values are null; None where no user headers can say so."""
+        if self._dialect.user_headers is None:
+            return None
+        found = (frames.value_length == 0) & (frames.headers_length > 0)
+        rows = np.flatnonzero(found)
+        if not len(rows):
+            return None
+        lengths = frames.headers_length[rows]
+        blocks = gather(self.buf, frames.value_position[rows] - lengths, lengths)
+        found[rows] = self._dialect.user_headers.many(blocks, np.zeros(len(rows), bool))[2]
+        return found
 
     def read(self, cursor: ScanPosition, offset: int) -> Record | Stop:
         hit = kernel.seek_frame(
@@ -146,13 +163,14 @@ class FrameSegment(Segment):
         if hit.stop != Stop.LIMIT or hit.offset != offset:
             return Stop(hit.stop)
         end = hit.value_position + hit.value_length
-        key, headers = None, None
+        key, headers, is_null = None, None, False
         if hit.headers_length and self._dialect.user_headers is not None:
             blob = bytes(self.buf[hit.value_position - hit.headers_length : hit.value_position])
-            key, headers = self._dialect.user_headers.one(blob)
+            key, headers, is_null = self._dialect.user_headers.one(blob, hit.value_length > 0)
         unit = self._dialect.timestamp_unit
         us = None if unit is None or hit.timestamp < 0 else hit.timestamp * (1000 if unit == "ms" else 1)
-        return Record(offset, from_us(us), key, bytes(self.buf[hit.value_position : end]), headers)
+        value = None if is_null else bytes(self.buf[hit.value_position : end])
+        return Record(offset, from_us(us), key, value, headers)
 
     def cursor_at(self, offset: int, position: int) -> ScanPosition | None:
         if not self.start.position <= position < len(self.buf) or offset < 0:
@@ -351,10 +369,15 @@ def _frame_fields(segment: FrameSegment, frames: FrameColumns, row: int) -> Iter
     value_position, value_length = int(frames.value_position[row]), int(frames.value_length[row])
     headers_length = int(frames.headers_length[row])
     yield from dialect.header.fields(buf, position)
+    note = ""
     if dialect.layout.headers_length_at >= 0:
         start = value_position - headers_length
-        yield Field("headers", start, headers_length, bytes(buf[start:value_position]))
-    yield Field("payload", value_position, value_length, bytes(buf[value_position : value_position + value_length]))
+        block = bytes(buf[start:value_position])
+        yield Field("headers", start, headers_length, block)
+        if dialect.user_headers is not None and dialect.user_headers.one(block, value_length > 0)[2]:
+            note = "null: a tombstone"
+    value = bytes(buf[value_position : value_position + value_length])
+    yield Field("payload", value_position, value_length, value, note)
     if dialect.trailer is not None:
         yield from dialect.trailer.fields(buf, value_position + value_length)
 

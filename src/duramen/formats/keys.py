@@ -71,7 +71,9 @@ def _until(delimiter: bytes) -> Extract:
 
 def _each(key_of: KeyOf) -> Extract:
     def extract(batch: pa.RecordBatch) -> pa.Array:
-        return pa.array([key_of(value) for value in batch.column("value").to_pylist()], pa.binary())
+        return pa.array(
+            [None if value is None else key_of(value) for value in batch.column("value").to_pylist()], pa.binary()
+        )
 
     return extract
 

@@ -46,7 +46,7 @@ class TopicDelivery(NamedTuple):
         return self.record.offset
 
     @property
-    def value(self) -> bytes:
+    def value(self) -> bytes | None:
         return self.record.value
 
     @property

@@ -37,7 +37,7 @@ class TopicRecord(NamedTuple):
     offset: int
     timestamp: datetime | None
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: Headers | None
 
     @property
@@ -73,7 +73,7 @@ class Topic(TopicPartitions):
 
     def append(
         self,
-        value: bytes | bytearray | memoryview,
+        value: bytes | bytearray | memoryview | None,
         *,
         key: bytes | None = None,
         headers: HeadersIn | None = None,

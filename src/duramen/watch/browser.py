@@ -22,6 +22,7 @@ PREVIEW_BYTES = 160
 DETAIL_BYTES = 64 << 10
 FIELD_BYTES = 256
 MAX_FIELDS = 500
+NULL = "∅ (null: a tombstone)"
 PAGE_RECORDS = 200
 PAGE_BYTES = 8 << 20
 SEARCH_BYTES = 256 << 20
@@ -95,9 +96,10 @@ def one(log: Log, offset: int) -> dict[str, Any]:
     """A record with its fields, byte ranges and bytes."""
     record = log.read(offset)
     shown = _short(record)
-    shown["value_hex"] = record.value[:DETAIL_BYTES].hex()
-    shown["value_text"] = printable(record.value[:DETAIL_BYTES])
-    shown["is_cut"] = len(record.value) > DETAIL_BYTES
+    value = record.value or b""
+    shown["value_hex"] = value[:DETAIL_BYTES].hex()
+    shown["value_text"] = NULL if record.value is None else printable(value[:DETAIL_BYTES])
+    shown["is_cut"] = len(value) > DETAIL_BYTES
     shown["headers"] = [
         [printable(name.encode()), "–" if value is None else printable(value)] for name, value in record.headers or []
     ]
@@ -130,14 +132,16 @@ def printable(raw: bytes) -> str:
 
 
 def _short(record: Record, needle: bytes = b"") -> dict[str, Any]:
-    at = max(record.value.find(needle) - PREVIEW_BYTES // 4, 0) if needle else 0
+    value = record.value or b""
+    at = max(value.find(needle) - PREVIEW_BYTES // 4, 0) if needle else 0
+    preview = ("…" if at else "") + printable(value[at : at + PREVIEW_BYTES])
     return {
         "offset": record.offset,
         "timestamp": None if record.timestamp is None else record.timestamp.isoformat(),
         "key": None if record.key is None else printable(record.key[:PREVIEW_BYTES]),
-        "size_bytes": len(record.value),
-        "preview": ("…" if at else "") + printable(record.value[at : at + PREVIEW_BYTES]),
-        "preview_hex": record.value[:32].hex(),
+        "size_bytes": len(value),
+        "preview": NULL if record.value is None else preview,
+        "preview_hex": value[:32].hex(),
         "headers_count": len(record.headers or []),
     }
 

@@ -156,3 +156,22 @@ def test_wrong_usage(call: Run, logs: Logs, arguments: list[str]) -> None:
 
 def test_a_format_without_time(call: Run, logs: Logs) -> None:
     assert call("cat", logs.copy("durable-log"), "-o", "@2023-11-14").fails(2, "have no time")
+
+
+def test_null_values(tmp_path: Path, call: Run) -> None:
+    path = tmp_path / "log"
+    with duramen.open(path, "a", format="keratin") as log:
+        log.append(b"one", key=b"k")
+        log.append(None, key=b"k", headers=[("h", b"v")])
+        log.append_batch([b"", None])
+    assert call("cat", path).text == "one\n\n\n\n"
+    assert call("cat", path, "--output", "raw").text == "one"
+    lines = call("cat", path, "--json").text
+    assert [json.loads(line)["value"] for line in lines.splitlines()] == ["one", None, "", None]
+    assert "tombstone" in call("dump", next((path / "segments").glob("*.log"))).text
+    (tmp_path / "lines").write_text(lines)
+    new = tmp_path / "new"
+    assert call("append", new, tmp_path / "lines", "--jsonl", "--option", "dialect=document").code == 0
+    assert call("cat", new, "--json").json_lines == [json.loads(line) for line in lines.splitlines()]
+    (tmp_path / "lines").write_text('{"key": "k"}\n')
+    assert "the field 'value' is missing" in call("append", new, tmp_path / "lines", "--jsonl").err

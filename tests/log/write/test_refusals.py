@@ -38,15 +38,12 @@ def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any
     v = value(9)
     cases: dict[str, tuple[str, Callable[[duramen.WritableLog], Any]]] = {
         "text": ("bytes, not str", lambda log: log.append("text")),
-        "none": ("bytes, not NoneType", lambda log: log.append(None)),
         "number": ("bytes, not int", lambda log: log.append(5)),
         "batch of bytes": ("not bytes", lambda log: log.append_batch(b"abc")),
         "batch of text": ("not str", lambda log: log.append_batch("abc")),
         "batch of nothing": ("not NoneType", lambda log: log.append_batch(None)),
         "batch as a dict": ("not dict", lambda log: log.append_batch({"value": [v]})),
         "numbers": ("value: ", lambda log: log.append_batch([1, 2])),
-        "a null in a list": ("null", lambda log: log.append_batch([v, None])),
-        "a null in an array": ("null", lambda log: log.append_batch(pa.array([v, None]))),
         "two value columns": ("the column 'value' is given twice", lambda log: log.append_batch(twice("value"))),
         "two keys": ("the column 'key' is given twice", lambda log: log.append_batch(twice("key"))),
         "no value column": ("the column 'value' is missing", lambda log: log.append_batch(pa.table({"key": [v]}))),
@@ -56,6 +53,10 @@ def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any
         "quorum for nothing": ("'quorum' is reserved", lambda log: log.append_batch([], durability="quorum")),
         "unknown durability": ("got 'maybe'", lambda log: log.append(v, durability="maybe")),
     }
+    if not capabilities.null_values:
+        cases["none"] = (f"{name} cannot store a null value", lambda log: log.append(None))
+        cases["a null in a list"] = ("null", lambda log: log.append_batch([v, None]))
+        cases["a null in an array"] = ("null", lambda log: log.append_batch(pa.array([v, None])))
     if not capabilities.key:
         cases["key"] = (f"{name} cannot store the field 'key'", lambda log: log.append(v, key=b"k"))
         table = pa.table({"value": [v, v], "key": [None, b"k"]})

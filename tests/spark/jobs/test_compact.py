@@ -34,7 +34,8 @@ def build(root: Path, name: str, seed: int) -> Path:
         values = []
         for _ in offsets:
             key = b"%02d" % dice.randrange(60)
-            values.append(key + b"=" + dice.randbytes(dice.randrange(20)) if dice.random() < 0.9 else b"")
+            gone = None if fmt.capabilities.null_values and dice.random() < 0.5 else b""
+            values.append(key + b"=" + dice.randbytes(dice.randrange(20)) if dice.random() < 0.9 else gone)
         columns: dict[str, Any] = {"offset": pa.array(offsets, pa.int64()), "value": pa.array(values, pa.binary())}
         if fmt.capabilities.timestamps:
             times = [dice.choice((OLD_US + o * 1000, 4_000_000_000_000_000)) for o in offsets]

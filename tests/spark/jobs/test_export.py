@@ -335,3 +335,10 @@ def test_the_verb_reads_the_schema_once_there_is_a_session(
     words = ["--decode", "json", "--schema", "n bigint"]
     assert main(["pipeline", "export", str(events), str(tmp_path / "out"), *words]) == 0
     assert parquet(tmp_path / "out").column("value").to_pylist()[5] == {"n": 5}
+
+
+def test_null_values_stay_null() -> None:
+    values = pa.array([b'{"n": 1}', None, b'{"n": 3}'], pa.binary())
+    decoded = jobs.decoder("json", "n bigint").decode(pa.array([7, 8, 9]), values)
+    assert decoded.to_pylist() == [{"n": 1}, None, {"n": 3}]
+    assert jobs.decoder("json", "n bigint").decode(pa.array([7]), values[1:2]).to_pylist() == [None]

@@ -197,7 +197,7 @@ def test_refused_on_the_driver(
         ("fixed-slot", "binary(repeat('a', 24)) as value, 'k' as key", "fixed-slot cannot store the field 'key'"),
         ("osiris", "binary('a') as value, array(named_struct('key', 'h', 'value', binary('v'))) as headers", "headers"),
         ("fixed-slot", "binary(repeat('a', 25)) as value", "has 25 bytes"),
-        ("keratin", "binary(null) as value", "keratin cannot store a null value"),
+        ("rustlog", "binary(null) as value", "rustlog cannot store a null value"),
     ],
 )  # fmt: skip
 def test_what_the_format_cannot_carry(spark: SparkSession, tmp_path: Path, format: str, query: str, words: str) -> None:
@@ -275,3 +275,13 @@ def test_a_log_that_another_holds(spark: SparkSession, tmp_path: Path) -> None:
         assert "open for writing elsewhere" in text
     assert values(path) == [b"mine"]
     assert no_staging(path)
+
+
+def test_null_values_go_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    query = "binary(cast(id as string)) as key, if(id % 2 = 0, binary('v'), null) as value"
+    save(spark.range(4).coalesce(1).selectExpr(query), path, logFormat="keratin")
+    assert values(path) == [b"v", None, b"v", None]
+    read = spark.read.format("duramen").load(str(path))
+    assert [row.value for row in read.sort("offset").collect()] == [bytearray(b"v"), None, bytearray(b"v"), None]
+    assert read.where("value is null").count() == 2

@@ -235,13 +235,12 @@ def _record(tree: Mapping[str, Any]) -> dict[str, Any]:
     unknown = tree.keys() - {"offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
     if unknown:
         raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
-    value = _bytes(tree, "value")
-    if value is None:
-        raise ValueError("the field 'value' is missing")
+    if "value" not in tree and "value_base64" not in tree:
+        raise ValueError("the field 'value' is missing (null makes a tombstone)")
     headers = tree.get("headers")
     when = tree.get("timestamp")
     return {
-        "value": value,
+        "value": _bytes(tree, "value"),
         "key": _bytes(tree, "key"),
         "headers": None if headers is None else [{"key": h["key"], "value": _bytes(h, "value")} for h in headers],
         "timestamp": None if when is None else to_us(when),

@@ -34,7 +34,7 @@ def command(
     ] = False,
     tombstone_delay: Annotated[
         str,
-        typer.Option("--tombstone-delay", metavar="A", help="How long to keep keys with an empty value."),
+        typer.Option("--tombstone-delay", metavar="A", help="How long to keep keys with a null or empty value."),
     ] = "1d",
     min_lag: Annotated[
         str, typer.Option("--min-lag", metavar="A", help="Skip segments that contain a younger record.")

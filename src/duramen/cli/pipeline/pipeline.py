@@ -292,7 +292,7 @@ def compact(
     key: Annotated[str, typer.Option("--key", help="key, prefix:N, delimiter:TEXT or json:PATH.")] = "key",
     drop_keyless: Annotated[bool, typer.Option("--drop-keyless", help="Drop records without a key.")] = False,
     tombstone_delay_ms: Annotated[
-        int, typer.Option("--tombstone-delay-ms", min=0, help="How long to keep keys with an empty value.")
+        int, typer.Option("--tombstone-delay-ms", min=0, help="How long to keep keys with a null or empty value.")
     ] = 86_400_000,
     dry_run: DryRun = False,
     json: Json = False,

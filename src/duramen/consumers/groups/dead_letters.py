@@ -75,7 +75,9 @@ class DeadLetters:
                 "key": pa.array([row[1] for row in rows], KEY.type),
                 "headers": pa.array([row[2] for row in rows], HEADERS.type),
             }
-            kept = {name: column for name, column in columns.items() if column.null_count < len(column)}
+            kept = {
+                name: column for name, column in columns.items() if name == "value" or column.null_count < len(column)
+            }
             log.append_batch(pa.RecordBatch.from_pydict(kept), durability="fsync")
 
     @contextmanager
@@ -107,7 +109,7 @@ class DeadLetters:
 
     def _with_headers(
         self, log: WritableLog, record: Record, attempts: int, reason: str
-    ) -> tuple[bytes, bytes | None, list[dict[str, str | bytes | None]]]:
+    ) -> tuple[bytes | None, bytes | None, list[dict[str, str | bytes | None]]]:
         headers: list[dict[str, str | bytes | None]] = [{"key": k, "value": v} for k, v in record.headers or []]
         facts = self._facts(record, attempts, reason)
         headers += [{"key": PREFIX + name, "value": str(fact).encode()} for name, fact in facts.items()]

@@ -38,7 +38,7 @@ class Delivery(NamedTuple):
         return self.record.offset
 
     @property
-    def value(self) -> bytes:
+    def value(self) -> bytes | None:
         return self.record.value
 
     @property

@@ -1,9 +1,10 @@
-"""Key and headers of a record as one block of bytes, for formats with a single opaque place for both (Keratin).
+"""Key and headers of a record, and whether its value is null, as one block of bytes: Keratin's user headers.
 
 ::
 
     block
-      0  marker        4 bytes  C1 44 48 01
+      0  marker        3 bytes  C1 44 48
+      3  flags         u8       01; 03: the value is null
       4  key_length    u32      FFFFFFFF: no key
       8  key
       …  headers, up to the end of the block, each:
@@ -13,20 +14,21 @@
            value
 
 Big-endian. The first byte of the marker starts neither UTF-8 text nor a MessagePack value, so that blocks of other
-programs rarely begin like this. One that is not Duramen's, because the marker is missing or what follows it is not
-exactly what `encode_block` writes, is *opaque*: it reads as one header with the empty name and the block as value,
-and that header is written back as the bare block. Hence decoding and encoding undo each other, both ways:
+programs rarely begin like this. One that is not Duramen's, because the marker is missing, what follows it is not
+exactly what `encode_block` writes, or a null value has a payload, is *opaque*: it reads as one header with the empty
+name and the block as value, and that header is written back as the bare block. Hence decoding and encoding undo each
+other, both ways:
 
 * no block (zero bytes) means no key and no headers; an empty list of headers counts as none;
-* ``encode_block(*decode_block(block)) == block`` for all bytes;
-* ``decode_block(encode_block(key, headers)) == (key, headers)`` for everything that can be encoded.
+* ``encode_block(*decode_block(block, has_payload), has_payload) == block`` for all bytes;
+* ``decode_block(encode_block(key, headers)) == (key, headers, False)`` for everything that can be encoded.
 
 No bytes make a decoder raise. An encoder refuses a name that is not Unicode text.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,17 +36,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.errors import UsageError
-from duramen.formats.arrow import binary_array, binary_buffers, gather
+from duramen.formats.arrow import binary_array, binary_buffers, gather, with_nulls
 from duramen.formats.struct import Struct
 from duramen.record import HEADER, HEADERS, KEY, Headers
 
 MARKER = b"\xc1DH\x01"
+TOMBSTONE = b"\xc1DH\x03"
+"""The marker and flags of a record whose value is null."""
 NULL = 0xFFFFFFFF
 
 PREFIX = Struct(">", marker="4s", key_length="I")
 LENGTH = Struct(">", length="I")
 
-Pair = tuple[bytes | None, Headers | None]
+
+class BlockFields(NamedTuple):
+    """What a block says about its record."""
+
+    key: bytes | None
+    headers: Headers | None
+    is_null: bool = False
+
 
 _NO_KEY = PREFIX.pack(marker=MARKER, key_length=NULL)
 _WRAPPER = _NO_KEY + LENGTH.pack(length=0)
@@ -55,21 +66,20 @@ _WRAPPER_BYTES = len(_WRAPPER) + LENGTH.size
 # --- one block
 
 
-def decode_block(block: bytes) -> Pair:
-    """Key and headers of one block.
+def decode_block(block: bytes, has_payload: bool = False) -> BlockFields:
+    """The fields of one block. ``has_payload``: the payload of its record is not empty.
 
     >>> decode_block(b"k=v")
-    (None, [('', b'k=v')])
+    BlockFields(key=None, headers=[('', b'k=v')], is_null=False)
     >>> decode_block(encode_block(b"id", [("trace", None)]))
-    (b'id', [('trace', None)])
+    BlockFields(key=b'id', headers=[('trace', None)], is_null=False)
     """
     if not block:
-        return None, None
-    parsed = _parse(block)
-    return (None, [("", block)]) if parsed is None else parsed
+        return BlockFields(None, None)
+    return _parse(block, has_payload) or BlockFields(None, [("", block)])
 
 
-def encode_block(key: bytes | None, headers: Headers | None) -> bytes:
+def encode_block(key: bytes | None, headers: Headers | None, is_null: bool = False, has_payload: bool = False) -> bytes:
     """The block for a key and headers.
 
     >>> encode_block(b"id", None)
@@ -77,14 +87,14 @@ def encode_block(key: bytes | None, headers: Headers | None) -> bytes:
     >>> encode_block(None, [("", b"k=v")])
     b'k=v'
     """
-    if key is None:
+    if key is None and not is_null:
         if not headers:
             return b""
         if len(headers) == 1:
             name, value = headers[0]
-            if name == "" and value and _parse(value) is None:
+            if name == "" and value and _parse(value, has_payload) is None:
                 return value
-    parts = [MARKER, *_sized(key)]
+    parts = [TOMBSTONE if is_null else MARKER, *_sized(key)]
     for name, value in headers or ():
         parts += _sized(_utf8(name))
         parts += _sized(value)
@@ -104,21 +114,21 @@ def _utf8(name: str) -> bytes:
         raise UsageError(f"the header name {name!r} is not Unicode text") from error
 
 
-def _parse(block: bytes) -> Pair | None:
-    """The key and headers of a block that `encode_block` could have written, else None."""
-    parsed = _parse_fields(block)
+def _parse(block: bytes, has_payload: bool) -> BlockFields | None:
+    """The fields of a block that `encode_block` could have written, else None."""
+    parsed = _parse_fields(block, has_payload)
     if parsed is None:
         return None
-    key, headers = parsed
-    if key is None:
+    key, headers, is_null = parsed
+    if key is None and not is_null:
         if headers is None:
             return None  # written as no block at all
-        if len(headers) == 1 and headers[0][0] == "" and headers[0][1] and not _holds_a_block(block):
+        if len(headers) == 1 and headers[0][0] == "" and headers[0][1] and not _holds_a_block(block, has_payload):
             return None  # written as the bare value
-    return key, headers
+    return parsed
 
 
-def _holds_a_block(block: bytes) -> bool:
+def _holds_a_block(block: bytes, has_payload: bool) -> bool:
     """Whether the value of a wrapper is itself something that must not stand bare: empty, or one of our blocks.
 
     Wrappers may hold wrappers: one step of constant cost for each, then one look at the innermost.
@@ -132,14 +142,15 @@ def _holds_a_block(block: bytes) -> bool:
     rest = block[at:]
     if not rest:
         return True
-    parsed = _parse_fields(rest)
-    return parsed is not None and parsed != (None, None)
+    parsed = _parse_fields(rest, has_payload)
+    return parsed is not None and parsed != BlockFields(None, None)
 
 
-def _parse_fields(block: bytes) -> Pair | None:
-    """Key and headers, if marker, lengths and names are sound and nothing is left over."""
+def _parse_fields(block: bytes, has_payload: bool) -> BlockFields | None:
+    """The fields, if marker, flags, lengths and names are sound and nothing is left over."""
     end = len(block)
-    if end < PREFIX.size or not block.startswith(MARKER):
+    is_null = block.startswith(TOMBSTONE) and not has_payload
+    if end < PREFIX.size or not (is_null or block.startswith(MARKER)):
         return None
     sized = _read_sized(block, len(MARKER), end)
     if sized is None:
@@ -159,7 +170,7 @@ def _parse_fields(block: bytes) -> Pair | None:
             headers.append((name.decode(), value))  # type: ignore[union-attr]
         except UnicodeDecodeError:
             return None
-    return key, headers or None
+    return BlockFields(key, headers or None, is_null)
 
 
 def _read_sized(block: bytes, at: int, end: int) -> tuple[bytes | None, int] | None:
@@ -177,14 +188,16 @@ def _read_sized(block: bytes, at: int, end: int) -> tuple[bytes | None, int] | N
 # --- columns of blocks
 
 
-def encode_blocks(key: pa.Array | None, headers: pa.Array | None) -> pa.BinaryArray | None:
+def encode_blocks(key: pa.Array | None, headers: pa.Array | None, values: pa.Array) -> pa.BinaryArray | None:
     """The blocks of a batch, from its columns (None for a column that it lacks); None where all would be empty.
 
     Rows with a key alone cost no Python; rows with headers are encoded one by one.
     """
     if key is not None and key.null_count == len(key):
         key = None
-    blocks = None if key is None else _key_blocks(key.cast(KEY.type))
+    blocks = None
+    if key is not None or values.null_count:
+        blocks = _key_blocks(pa.nulls(len(values), KEY.type) if key is None else key.cast(KEY.type), values)
     if headers is None:
         return blocks
     has_headers = pc.greater(pc.fill_null(pc.list_value_length(headers), 0), 0)
@@ -193,61 +206,66 @@ def encode_blocks(key: pa.Array | None, headers: pa.Array | None) -> pa.BinaryAr
         return blocks
     if blocks is None:
         blocks = binary_array(np.zeros(len(headers) + 1, np.int32), b"")
-    keys = [None] * len(rows) if key is None else key.take(pa.array(rows)).to_pylist()
+    picked = pa.array(rows)
+    keys = [None] * len(rows) if key is None else key.take(picked).to_pylist()
+    sizes = pc.binary_length(values).take(picked).to_pylist()
     encoded = [
-        encode_block(one, [(header["key"], header["value"]) for header in listed])
-        for one, listed in zip(keys, headers.take(pa.array(rows)).to_pylist(), strict=True)
+        encode_block(one, [(header["key"], header["value"]) for header in listed], size is None, bool(size))
+        for one, listed, size in zip(keys, headers.take(picked).to_pylist(), sizes, strict=True)
     ]
     return pc.replace_with_mask(blocks, has_headers, pa.array(encoded, pa.binary()))
 
 
-def _key_blocks(keys: pa.BinaryArray) -> pa.BinaryArray:
-    """One block per key; an empty one where the key is null."""
+def _key_blocks(keys: pa.BinaryArray, values: pa.Array) -> pa.BinaryArray:
+    """One block per row; an empty one where only the key is null."""
     count = len(keys)
     prefixes = np.zeros(count, [("marker", "S4"), ("key_length", ">u4")])
-    prefixes["marker"] = MARKER
-    prefixes["key_length"] = np.diff(binary_buffers(keys)[1])
+    prefixes["marker"] = np.where(values.is_null(), TOMBSTONE, MARKER)
+    prefixes["key_length"] = np.where(keys.is_null(), NULL, np.diff(binary_buffers(keys)[1]))
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(PREFIX.size)
-    joined = pc.binary_join_element_wise(binary_array(offsets, prefixes), keys, pa.scalar(b"", pa.binary()))
-    return pc.fill_null(joined, b"")
+    joined = pc.binary_join_element_wise(
+        binary_array(offsets, prefixes), pc.fill_null(keys, b""), pa.scalar(b"", pa.binary())
+    )
+    return pc.if_else(pc.and_(keys.is_null(), values.is_valid()), pa.scalar(b"", pa.binary()), joined)
 
 
-def decode_blocks(blocks: pa.BinaryArray) -> tuple[pa.Array, pa.Array]:
-    """The columns ``key`` and ``headers`` of a batch, from its blocks. A block that is null counts as empty."""
+def decode_blocks(
+    blocks: pa.BinaryArray, has_payload: npt.NDArray[np.bool_]
+) -> tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]:
+    """The columns ``key`` and ``headers`` of a batch and which values are null, from its blocks. A block that is null
+    counts as empty."""
     data, offsets = binary_buffers(blocks)
     starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets)
-    key_only = _key_only(data, starts, lengths)
+    key_only, is_null = _key_only(data, starts, lengths, has_payload)
     others = np.flatnonzero((lengths > 0) & ~key_only)
     keys = gather(data, starts + key_only * PREFIX.size, np.where(key_only, lengths - PREFIX.size, 0).astype(np.uint32))
-    keys = _with_nulls(keys, ~key_only)
+    keys = with_nulls(keys, ~key_only)
     if not len(others):
-        return keys, pa.nulls(len(blocks), HEADERS.type)
-    decoded = [decode_block(block) for block in blocks.take(pa.array(others)).to_pylist()]
+        return keys, pa.nulls(len(blocks), HEADERS.type), is_null
+    found = zip(blocks.take(pa.array(others)).to_pylist(), has_payload[others].tolist(), strict=True)
+    decoded = [decode_block(block, has) for block, has in found]
     is_other = np.zeros(len(blocks), bool)
     is_other[others] = True
-    keys = pc.replace_with_mask(keys, pa.array(is_other), pa.array([pair[0] for pair in decoded], KEY.type))
-    return keys, _header_lists(len(blocks), others, [pair[1] for pair in decoded])
+    is_null[others] = [fields.is_null for fields in decoded]
+    keys = pc.replace_with_mask(keys, pa.array(is_other), pa.array([fields.key for fields in decoded], KEY.type))
+    return keys, _header_lists(len(blocks), others, [fields.headers for fields in decoded]), is_null
 
 
-def _key_only(data: Any, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Which blocks are marker, length and key, and nothing more."""
+def _key_only(
+    data: Any, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], has_payload: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which blocks are marker, length and key, and nothing more; and which of these say that the value is null."""
     found = lengths >= PREFIX.size
+    is_null = np.zeros(len(lengths), bool)
     rows = np.flatnonzero(found)
     if not len(rows):
-        return found
+        return found, is_null
     raw = np.frombuffer(data, np.uint8)
     heads = raw[starts[rows, None] + np.arange(PREFIX.size)].view([("marker", ">u4"), ("key_length", ">u4")])[:, 0]
-    found[rows] = (heads["marker"] == int.from_bytes(MARKER, "big")) & (
-        heads["key_length"].astype(np.int64) == lengths[rows] - PREFIX.size
-    )
-    return found
-
-
-def _with_nulls(array: pa.BinaryArray, is_null: npt.NDArray[np.bool_]) -> pa.BinaryArray:
-    if not is_null.any():
-        return array
-    valid = pa.array(~is_null).buffers()[1]
-    return pa.Array.from_buffers(array.type, len(array), [valid, *array.buffers()[1:]])
+    is_key = heads["key_length"].astype(np.int64) == lengths[rows] - PREFIX.size
+    is_null[rows] = (heads["marker"] == int.from_bytes(TOMBSTONE, "big")) & is_key & ~has_payload[rows]
+    found[rows] = is_null[rows] | ((heads["marker"] == int.from_bytes(MARKER, "big")) & is_key)
+    return found, is_null
 
 
 def _header_lists(count: int, rows: npt.NDArray[np.int64], lists: list[Headers | None]) -> pa.ListArray:

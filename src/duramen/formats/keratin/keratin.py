@@ -295,6 +295,7 @@ class Keratin(FrameFormat, SupportsManifest):
         max_value_bytes=min(DIALECT.layout.max_payload_bytes, MAX_BATCH_BYTES),
         max_relative_offset=MAX_RELATIVE_OFFSET,
         ordered_timestamps=True,
+        null_values=True,
         manifest=True,
         cuts_zeros=True,
         extras=(pa.field("flags", pa.uint16(), nullable=False), pa.field("reserved0", pa.uint16(), nullable=False)),
@@ -491,7 +492,7 @@ class Keratin(FrameFormat, SupportsManifest):
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        blocks = encode_blocks(columns.get("key"), columns.get("headers"))
+        blocks = encode_blocks(columns.get("key"), columns.get("headers"), columns["value"])
         return encode_frames(batch, cursor, DIALECT, default_us, headers=blocks, flags=_flags_of(columns))
 
     def index_builder(self, base: int, created_ms: int) -> SparseIndex:

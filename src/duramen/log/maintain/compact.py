@@ -8,8 +8,8 @@ The records that stay keep their offsets, times and bytes. The active segment is
 
 A crash leaves every segment either old or new; both hold the newest record of every key.
 
-A *tombstone* is a record with a key and an empty value: it deletes the key. It stays for a delay, so that every reader
-can see it. If records have no time, its age is unknown and it stays, unless the delay is 0.
+A *tombstone* is a record with a key and a null or empty value: it deletes the key. It stays for a delay, so that every
+reader can see it. If records have no time, its age is unknown and it stays, unless the delay is 0.
 
 Refuses formats whose records cannot be left out one by one.
 """

@@ -180,7 +180,7 @@ class Scan:
             batch = batch.filter(pc.fill_null(pc.less(us_of(batch), self._to_us), False))
         batch = batch.slice(0, min(batch.num_rows, self._records_left))
         if self._bytes_left < 2**63 - 1 and batch.num_rows:
-            sizes = np.cumsum(pc.binary_length(batch.column("value")).to_numpy(), dtype=np.int64)
+            sizes = np.cumsum(pc.fill_null(pc.binary_length(batch.column("value")), 0), dtype=np.int64)
             fitting = int(np.searchsorted(sizes, self._bytes_left, side="right"))
             batch = batch.slice(0, max(fitting, 1))
             self._bytes_left -= int(sizes[batch.num_rows - 1])

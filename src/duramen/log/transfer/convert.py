@@ -43,7 +43,7 @@ from duramen.log.transfer.conversion_origin import (
 from duramen.log.transfer.copy import Until, check, copy_losses, copy_parts, copy_state, refuse_inside
 from duramen.log.transfer.loss_survey import FieldLoss, LossSurvey, check_allowed
 from duramen.log.transfer.source import SkippedRange, Source
-from duramen.record import TIMESTAMP
+from duramen.record import TIMESTAMP, VALUE
 
 Progress = Callable[[int], None]
 WITHOUT_TRACE = frozenset({
@@ -319,6 +319,7 @@ class Conversion:
                     listed.add(batch)
                     batch = batch.drop_columns([CHUNK_ID])
                 batch = batch if times is None else times.fit(batch)
+                batch = batch if self.target.capabilities.null_values else _without_nulls(batch)
                 yield batch if chunks is None else chunks.mark(batch)
             if listed is not None:
                 listed.finish()
@@ -348,6 +349,13 @@ class Conversion:
                     if batch.num_rows:
                         yield batch
                 progress(rows.end.position - int(rows.columns.position[0]))
+
+
+def _without_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with empty values for null ones."""
+    row = batch.schema.get_field_index("value")
+    values = batch.column(row)
+    return batch.set_column(row, VALUE, values.fill_null(b"")) if values.null_count else batch
 
 
 def _runs(rows: Rows, state: npt.NDArray[np.bool_]) -> Iterator[tuple[bool, Rows]]:

@@ -23,6 +23,7 @@ FIELDS = {
     "timestamp-order": "times that go backwards: each is raised to the one before",
     "key": "the key",
     "headers": "the headers",
+    "tombstone": "null values: they become empty",
     "flags": "the flags of the record",
     "offset": "the offset: records are renumbered from 0, and cursors are dropped",
     "tracking": "what consumers and producers stored in the log",
@@ -95,7 +96,11 @@ class LossSurvey:
             columns.append("timestamp")
         columns += [name for name in ("key", "headers") if name in has.columns and name not in can.columns]
         columns += [name for name in _FLAGS if name in has.columns and name not in can.columns]
-        if can.max_value_bytes < has.max_value_bytes or "record_size" in self.target.option_names:
+        if (
+            can.max_value_bytes < has.max_value_bytes
+            or "record_size" in self.target.option_names
+            or (has.null_values and not can.null_values)
+        ):
             columns.append("value")
         return columns
 
@@ -125,7 +130,10 @@ class LossSurvey:
             if name in batch.schema.names:
                 self.counts["flags"].add(offsets, batch.column(name).to_numpy() != 0)
         if "value" in batch.schema.names:
-            lengths = pc.binary_length(batch.column("value")).to_numpy()
+            values = batch.column("value")
+            if values.null_count and not self.target.capabilities.null_values:
+                self.counts["tombstone"].add(offsets, np.asarray(values.is_null()))
+            lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
             shortest = int(lengths.min())
             self.shortest_bytes = shortest if self.shortest_bytes is None else min(self.shortest_bytes, shortest)
             self.longest_bytes = max(self.longest_bytes, int(lengths.max()))

@@ -22,7 +22,8 @@ from duramen.record import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us, 
 
 Batch: TypeAlias = pa.RecordBatch | Values
 
-HeadersIn = Sequence[tuple[str, bytes | None]]
+HeadersIn: TypeAlias = Sequence[tuple[str, bytes | None]] | bytes
+"""Names and values; or bytes of another program, as one header with the empty name."""
 
 
 @dataclass
@@ -59,13 +60,13 @@ class GroupBatch(NamedTuple):
 
 def batch_of_one(
     fmt: Format,
-    value: bytes | bytearray | memoryview,
+    value: bytes | bytearray | memoryview | None,
     key: bytes | None = None,
     headers: HeadersIn | None = None,
     timestamp: datetime | int | str | None = None,
 ) -> Batch:
     """A batch of one record."""
-    if not isinstance(value, (bytes, bytearray, memoryview)):
+    if not isinstance(value, (bytes, bytearray, memoryview, type(None))):
         raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
     if type(value) is bytes and key is None and not headers and timestamp is None:
         return _accepted(fmt, Values((value,)))
@@ -121,6 +122,8 @@ def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
 
 
 def _pairs(headers: object) -> list[dict[str, Any]]:
+    if isinstance(headers, (bytes, bytearray, memoryview)):
+        return [{"key": "", "value": bytes(headers)}]
     if not isinstance(headers, Iterable):
         raise UsageError(f"headers are pairs of text and bytes, not {headers!r}", hint='such as [("name", b"value")]')
     pairs = []

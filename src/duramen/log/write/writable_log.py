@@ -202,7 +202,7 @@ class WritableLog(Log):
 
     def append(
         self,
-        value: bytes | bytearray | memoryview,
+        value: bytes | bytearray | memoryview | None,
         *,
         key: bytes | None = None,
         headers: HeadersIn | None = None,
@@ -210,7 +210,8 @@ class WritableLog(Log):
         durability: str | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Append one record and return its offset, once it is as durable as requested."""
+        """Append one record and return its offset, once it is as durable as requested. A value of None is a tombstone,
+        which deletes its key; only some formats can store it."""
         batch = batch_of_one(self.codec, value, key, headers, timestamp)
         appended: Appended = self.submit(batch, durability, timeout_s)
         return appended.base_offset

@@ -1,9 +1,10 @@
 """Compact on Spark: of every key the newest record, over logs of any size, into a new log.
 
-The rules are those of `duramen.log.maintain`: the newest offset of a key wins, records without a key stay (or go),
-a tombstone (an empty value) goes once it is old enough; the active segment is taken over as it is. Keys of any number
-are no matter: 128-bit hashes of them and offsets, 24 bytes a record, go through Spark's shuffle, never a value. Then
-each segment is rewritten by a task of its own, byte for byte what stays, and the new log gets its name in one rename.
+The rules are those of `duramen.log.maintain`: the newest offset of a key wins, records without a key stay (or go), a
+tombstone (a null or empty value) goes once it is old enough; the active segment is taken over as it is. Keys of any
+number are no matter: 128-bit hashes of them and offsets, 24 bytes a record, go through Spark's shuffle, never a value.
+Then each segment is rewritten by a task of its own, byte for byte what stays, and the new log gets its name in one
+rename.
 
 Needs pandas, because Spark's functions over groups of Arrow batches ask for it.
 """
@@ -235,7 +236,7 @@ def _keyed_segment(work: _Work, number: int) -> Iterator[pa.RecordBatch]:
         batch = segment.decode(rows, needed)
         keys = keys_of(batch)
         has_key = keys.is_valid()
-        goes = pc.equal(pc.binary_length(batch.column("value")), 0)
+        goes = pc.equal(pc.fill_null(pc.binary_length(batch.column("value")), 0), 0)
         if work.how.tombstone_delay_ms:
             times = batch.column("timestamp").view(pa.int64()).fill_null(2**63 - 1)
             goes = pc.and_(goes, pc.less_equal(times, horizon_us))

@@ -44,7 +44,7 @@ class Sketch:
     order: Order = field(default_factory=Order)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        lengths = pc.binary_length(batch.column("value")).to_numpy().astype(np.int64)
+        lengths = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy().astype(np.int64)
         self.values.add(lengths)
         self.empty += int((lengths == 0).sum())
         times = batch.column("timestamp")

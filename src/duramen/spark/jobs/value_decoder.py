@@ -39,6 +39,11 @@ class Decoder:
         return pa.field("value", self.type)
 
     def decode(self, offsets: pa.Array, values: pa.Array) -> pa.Array:
+        """The decoded values; a null stays null."""
+        if values.null_count:
+            valid = values.is_valid()
+            rows = pc.if_else(valid, pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1), None)
+            return self.decode(offsets.filter(valid), values.drop_null()).take(rows)
         if self.kind == "avro":
             return self._each(offsets, values, _avro_reader(self.text))
         decoded = self._json_at_once(values)
