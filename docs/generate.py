@@ -186,12 +186,13 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "epoch": ("1", "epoch of the chunks of a new log; an existing log keeps its own"),
     "chunk_max_bytes": (f"{CHUNK_MAX_BYTES:,}", "largest size of a chunk"),
     "chunk_max_records": (f"{CHUNK_MAX_RECORDS:,}", "largest number of records in a chunk"),
-    "sub_batch_records": (f"{SUB_BATCH_RECORDS:,}", "records of one compressed sub-batch"),
+    "sub_batch_records": (f"{SUB_BATCH_RECORDS:,}", "records of one sub-batch; if given, also without compression"),
     "max_uncompressed_bytes": (
         f"{MAX_UNCOMPRESSED_BYTES:,}",
         "the reader refuses a sub-batch that claims more, which bounds memory",
     ),
     "record_size": ("", "length of every value; required to create a log"),
+    "pad": ("none", 'byte that fills short values up to `record_size`: `b"\\0"` in Python, `0x00` as text'),
     "lost_slots": ("none", "slots that hold no record, `3,7-9`; repair sets it"),
 }
 

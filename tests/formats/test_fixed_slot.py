@@ -262,3 +262,32 @@ def test_a_scan_of_few_bytes_still_gets_on() -> None:
     while (rows := segment.scan(cursor, max_bytes=1)).stop == Stop.LIMIT:
         cursor, steps = rows.cursor, steps + 1
     assert (steps, rows.count, rows.cursor) == (2, 1, ScanPosition(60, 2))
+
+
+# --- padding
+
+
+@pytest.mark.parametrize("pad", [b"\0", "0x00", "x"])
+def test_short_values_are_padded(tmp_path: Path, pad: object) -> None:
+    fill = b"x" if pad == "x" else b"\0"
+    path = tmp_path / "log"
+    with duramen.open(path, "a", format="fixed-slot", record_size=4, pad=pad) as log:
+        log.append(b"a")
+        log.append_batch([b"", b"bbbb", b"cc"])
+        log.append_batch(pa.table({"value": [b"d", b"eeee"]}))
+        log.producer("p").append(b"f", sequence=1)
+    expected = [value.ljust(4, fill) for value in (b"a", b"", b"bbbb", b"cc", b"d", b"eeee", b"f")]
+    with duramen.open(path, "a") as log:  # the sidecar keeps the option
+        assert [record.value for record in log] == expected
+        assert log.append(b"g") == 7
+        assert log.read(7).value == b"g".ljust(4, fill)
+        for long in (lambda: log.append(b"12345"), lambda: log.append_batch([b"1", b"12345"])):
+            with pytest.raises(UnsupportedFieldError, match="has 5 bytes; every value must have at most record_size=4"):
+                long()
+    assert duramen.verify(path).ok
+
+
+@pytest.mark.parametrize("pad", ["", "0x", "0x0000", "é", "ab", b"", b"ab"])
+def test_a_pad_is_one_byte(pad: object) -> None:
+    with pytest.raises(UsageError, match="pad must be one byte"):
+        FixedSlot(record_size=4, pad=pad)

@@ -6,9 +6,10 @@
       0  crc32c   u32  big-endian, of the payload
       4  payload  record_size bytes
 
-No file holds the record size: it is an option, stored in the sidecar. Payloads of any other size are errors. Records
-have no time, key or headers, and offsets have no gaps. A slot whose record a repair gave up stays, filled with zeros:
-the option ``lost_slots`` ("3,7-9") lists such slots, and readers skip them.
+No file holds the record size: it is an option, stored in the sidecar. Payloads of any other size are errors, unless the
+option ``pad`` names a byte: then the writer appends it to short payloads, and readers return the slot as stored.
+Records have no time, key or headers, and offsets have no gaps. A slot whose record a repair gave up stays, filled with
+zeros: the option ``lost_slots`` ("3,7-9") lists such slots, and readers skip them.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats.arrow import Values, allocate, binary_buffers, gather, offsets_to
+from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, offsets_to
 from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Format, schema_for
 from duramen.formats.index import Index
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, Segment
 from duramen.formats.struct import Block, Buffer, Field, Struct
 from duramen.kernel import NOT_FOUND, Columns, Int64s, ScanEnd, Stop, UInt32s, column
-from duramen.record import SCHEMA, Record
+from duramen.record import SCHEMA, VALUE, Record
 
 NAME = "00000000.log"
 CRC = Struct(">", crc32c="I")
@@ -47,6 +49,21 @@ class SlotColumns(Columns):
 def infer(buf: Buffer) -> int:
     """The record size that fits the checksums of slots 0 and 1; 0 if none does."""
     return kernel.infer_slot(buf, INFER_RECORD_BYTES)
+
+
+def parse_pad(text: str) -> int:
+    """The byte that a character or hexadecimal text names.
+
+    >>> parse_pad("0x00"), parse_pad(" ")
+    (0, 32)
+    """
+    try:
+        raw = bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode("ascii")
+    except ValueError:
+        raw = b""
+    if len(raw) != 1:
+        raise UsageError(f"pad must be one byte (got {text!r})", hint='such as b"\\0" in Python, 0x00 as text')
+    return raw[0]
 
 
 def parse_slots(text: str) -> list[int]:
@@ -204,11 +221,13 @@ class FixedSlot(Format):
         record_checksum=True,
         max_value_bytes=2**31 - 1,
     )
-    option_names: ClassVar[Mapping[str, type]] = {**COMMON_OPTIONS, "record_size": int, "lost_slots": str}
+    option_names: ClassVar[Mapping[str, type]] = {**COMMON_OPTIONS, "record_size": int, "pad": str, "lost_slots": str}
     fixed_options = ("record_size",)
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        pad = options.get("pad")
+        super().__init__(**{**options, "pad": f"0x{pad.hex()}"} if isinstance(pad, bytes) else options)
+        self._pad = parse_pad(self.options["pad"]) if "pad" in self.options else None
         size = self.options.get("record_size")
         if size is not None and not 1 <= size <= self.capabilities.max_value_bytes:
             raise UsageError(f"record_size must be 1 to {self.capabilities.max_value_bytes} (got {size})")
@@ -270,27 +289,40 @@ class FixedSlot(Format):
             yield Block(f"slot{number}", position, fields, None if end.count else stop.meaning)
             position, number = position + segment.slot_bytes, number + 1
 
-    def accept(self, batch: pa.RecordBatch) -> None:
-        super().accept(batch)
-        size = self._record_size()
-        lengths = np.diff(binary_buffers(batch.column("value"))[1])
-        if (lengths != size).any():
-            row = int((lengths != size).argmax())
-            raise UnsupportedFieldError(
-                f"value {row} has {int(lengths[row])} bytes; every value must have exactly record_size={size}"
-            )
+    def accept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.refuse_unsupported(batch)
+        row = batch.schema.get_field_index("value")
+        return batch.set_column(row, VALUE, self._slots(batch.column(row)))
 
-    def accept_values(self, values: Values) -> None:
-        size = self._record_size()
-        if values.num_rows and not values.shortest == values.longest == size:
-            self.accept(values.batch())
+    def accept_values(self, values: Values) -> Values:
+        if not values.num_rows or values.shortest == values.longest == self._record_size():
+            return values
+        return Values(self._slots(values.array()))
+
+    def _slots(self, values: pa.BinaryArray, *, pads: bool = True) -> pa.BinaryArray:
+        """The values, padded to the record size. Raises for one that does not fit."""
+        size, fills = self._record_size(), pads and self._pad is not None
+        lengths = np.diff(binary_buffers(values)[1])
+        wrong = lengths > size if fills else lengths != size
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise UnsupportedFieldError(
+                f"value {row} has {int(lengths[row])} bytes; every value must have"
+                f" {'at most' if fills else 'exactly'} record_size={size}",
+                hint=None if lengths[row] > size else "the option pad=0x00 fills short values",
+            )
+        if self._pad is None or (lengths == size).all():
+            return values
+        ends = np.cumsum(size - lengths, dtype=np.int32)
+        filling = binary_array(np.append(np.int32(0), ends), np.full(int(ends[-1]), self._pad, np.uint8))
+        return pc.binary_join_element_wise(values, filling, pa.scalar(b"", pa.binary()))
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         first = cursor.previous_offset + 1
         try:
             return self._encode(cursor, np.arange(first, first + values.num_rows), values.values, values.offsets)
         except ValueError:
-            self.accept_values(values)
+            self._slots(values.array(), pads=False)
             raise
 
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
@@ -302,7 +334,7 @@ class FixedSlot(Format):
         try:
             return self._encode(cursor, offsets, *binary_buffers(batch.column("value")))
         except ValueError:
-            self.accept(batch)
+            self._slots(batch.column("value"), pads=False)
             raise
 
     def _encode(self, cursor: ScanPosition, offsets: Int64s, values: Any, value_offsets: Any) -> Encoded:

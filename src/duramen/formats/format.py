@@ -258,19 +258,22 @@ class Format(ABC):
     def _next_base(summaries: Sequence[SegmentSummary]) -> int:
         return summaries[-1].last_offset + 1 if summaries else 0
 
-    def accept(self, batch: pa.RecordBatch) -> None:
-        """Raise for what the format cannot store: a field, a null value, a value that is too long."""
+    def accept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch as the format stores it. Raises for what it cannot store: a field, a null value, a value that is
+        too long."""
         self.refuse_unsupported(batch)
         most = self.capabilities.max_value_bytes
         if batch.nbytes > most:  # otherwise no value can exceed it
             longest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
             if longest > most:
                 self.refuse_long(longest)
+        return batch
 
-    def accept_values(self, values: Values) -> None:
+    def accept_values(self, values: Values) -> Values:
         """`accept` for values alone."""
         if values.longest > self.capabilities.max_value_bytes:
             self.refuse_long(values.longest)
+        return values
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         """`encode` for values alone; some formats need no Arrow batch for that."""

@@ -137,7 +137,7 @@ def test_random_batches_come_back(data: st.DataObject) -> None:
         "chunk_version": data.draw(st.integers(0, 1)),
         "chunk_max_records": data.draw(st.integers(1, 10)),
         "chunk_max_bytes": data.draw(st.sampled_from([1, 30, 10_000])),
-        "sub_batch_records": data.draw(st.integers(1, 5)),
+        **data.draw(st.sampled_from([{}, {"sub_batch_records": 1}, {"sub_batch_records": 3}])),
         "epoch": data.draw(st.sampled_from([0, 1, 2**63 - 1])),
     }
     fmt = Osiris(**options)
@@ -188,7 +188,16 @@ def test_compression_round_trips(compression: str, version: int) -> None:
     assert segment.dialect == f"chunk version {version}"
     scanned = chunks_of(segment.scan(segment.start))
     assert_same(scanned, chunks_of(rows))
-    assert scanned.sub_batches.tolist() == ([0, 0, 0] if compression == "none" else [4, 4, 2])
+    assert scanned.sub_batches.tolist() == [4, 4, 2]
+
+
+def test_sub_batches_without_compression() -> None:
+    values = [b"one", b"", b"three"]
+    segment, _ = written(batch_of(values), compression="none", sub_batch_records=2)
+    body = b"".join(len(value).to_bytes(4, "big") + value for value in values[:2])
+    assert bytes(segment.buf[56 : 56 + 11 + len(body)]) == b"\x80\0\2" + len(body).to_bytes(4, "big") * 2 + body
+    assert [record["value"] for record in records_of(segment)] == values
+    assert not chunks_of(written(batch_of(values), compression="none")[1]).sub_batches.any()
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, *COMPRESSED])

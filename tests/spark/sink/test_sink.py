@@ -279,8 +279,8 @@ def test_a_log_that_another_holds(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_null_values_go_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "log"
-    query = "binary(cast(id as string)) as key, if(id % 2 = 0, binary('v'), null) as value"
-    save(spark.range(4).coalesce(1).selectExpr(query), path, logFormat="keratin")
+    columns = "binary(cast(id as string)) as key", "if(id % 2 = 0, binary('v'), null) as value"
+    save(spark.range(4).coalesce(1).selectExpr(*columns), path, logFormat="keratin")
     assert values(path) == [b"v", None, b"v", None]
     read = spark.read.format("duramen").load(str(path))
     assert [row.value for row in read.sort("offset").collect()] == [bytearray(b"v"), None, bytearray(b"v"), None]

@@ -190,6 +190,7 @@ class Osiris(Format, SupportsTracking, SupportsGapFill):
         self._chunk_max_bytes = self._bounded("chunk_max_bytes", CHUNK_MAX_BYTES, 1, 2**30)
         self._chunk_max_records = self._bounded("chunk_max_records", CHUNK_MAX_RECORDS, 1, 2**16 - 1)
         self._sub_batch_records = self._bounded("sub_batch_records", SUB_BATCH_RECORDS, 1, 2**16 - 1)
+        self._has_sub_batches = self._compression != Compression.NONE or "sub_batch_records" in self.options
         self._max_uncompressed_bytes = self._bounded(
             "max_uncompressed_bytes", MAX_UNCOMPRESSED_BYTES, 0, MAX_BATCH_BYTES
         )
@@ -424,7 +425,7 @@ class Osiris(Format, SupportsTracking, SupportsGapFill):
         return recode_chunk(self, segment, rows, cursor, self._chunk_version)
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
-        if self._compression != Compression.NONE or self._filter_bytes:
+        if self._has_sub_batches or self._filter_bytes:
             return self.encode(values.batch(), cursor, default_us)
         first, count = cursor.previous_offset + 1, values.num_rows
         offsets, timestamps = np.arange(first, first + count), np.full(count, default_us // 1000)
@@ -456,22 +457,22 @@ class Osiris(Format, SupportsTracking, SupportsGapFill):
         chunks.epoch[:] = self._epoch
         chunks.records[:-1] = starts[1:] - starts[:-1]
         chunks.records[-1] = count - int(starts[-1])
-        if self._compression == Compression.NONE:
+        if not self._has_sub_batches:
             data = allocate(values_bytes + count * SIMPLE.size + found * HEADER.size, cursor.position)
             kernel.encode_chunks(data, self._chunk_version, chunks, values, value_offsets, cursor.position)
         else:
-            data = memoryview(self._compressed(chunks, values, value_offsets, cursor.position))
+            data = memoryview(self._sub_batched(chunks, values, value_offsets, cursor.position))
         end = ScanEnd(found, cursor.position + len(data), int(Stop.END), int(offsets[-1]))
         return Encoded(data, Rows(chunks, count, end))
 
-    def _compressed(self, chunks: ChunkColumns, values: Any, value_offsets: Any, position: int) -> bytearray:
-        """Chunks of compressed sub-batches; fills in the columns that depend on the compressed size."""
+    def _sub_batched(self, chunks: ChunkColumns, values: Any, value_offsets: Any, position: int) -> bytearray:
+        """Chunks of sub-batches; fills in the columns that depend on the compressed size."""
         ends = value_offsets.astype(np.int64) + np.arange(len(value_offsets)) * SIMPLE.size
         out = bytearray()
         row = 0
         for number in range(len(chunks)):
             last = row + int(chunks.records[number])
-            chunks.inflated_bytes[number] = ends[last] - ends[row]
+            chunks.inflated_bytes[number] = 0 if self._compression == Compression.NONE else ends[last] - ends[row]
             parts: list[bytes] = []
             while row < last:
                 stop = min(row + self._sub_batch_records, last)

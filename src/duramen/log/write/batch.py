@@ -69,7 +69,7 @@ def batch_of_one(
     if not isinstance(value, (bytes, bytearray, memoryview, type(None))):
         raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
     if type(value) is bytes and key is None and not headers and timestamp is None:
-        return _accepted(fmt, Values((value,)))
+        return fmt.accept_values(Values((value,)))
     columns: dict[str, pa.Array] = {"value": pa.array([value], VALUE.type)}
     if key is not None:
         columns["key"] = _array([key], KEY.type, "key")
@@ -77,9 +77,7 @@ def batch_of_one(
         columns["headers"] = _array([_pairs(headers)], HEADERS.type, "headers")
     if timestamp is not None:
         columns["timestamp"] = pa.array([checked_us(timestamp)], pa.int64()).view(TIMESTAMP.type)
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    fmt.accept(batch)
-    return batch
+    return fmt.accept(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
 
 
 def batch_of(fmt: Format, data: Any) -> Batch:
@@ -91,7 +89,7 @@ def batch_of(fmt: Format, data: Any) -> Batch:
     elif isinstance(data, pa.Table):
         batch = _whole(data)
     elif isinstance(data, pa.Array) and data.type == VALUE.type and not data.null_count:
-        return _accepted(fmt, Values(data))
+        return fmt.accept_values(Values(data))
     elif isinstance(data, (pa.Array, pa.ChunkedArray)):
         batch = _whole(pa.table({"value": data}))
     elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
@@ -103,15 +101,8 @@ def batch_of(fmt: Format, data: Any) -> Batch:
         except TypeError:  # a bytearray or memoryview; or an item that Arrow cannot convert
             batch = pa.RecordBatch.from_arrays([_array(list(items), VALUE.type, "value")], names=["value"])
         else:
-            return _accepted(fmt, values)
-    batch = _neutral(fmt, batch)
-    fmt.accept(batch)
-    return batch
-
-
-def _accepted(fmt: Format, values: Values) -> Values:
-    fmt.accept_values(values)
-    return values
+            return fmt.accept_values(values)
+    return fmt.accept(_neutral(fmt, batch))
 
 
 def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
