@@ -38,6 +38,7 @@ class FormatOptions(TypedDict, total=False):
     filter_bytes: int
     filter_by: str | KeyOf
     record_size: int
+    pad: bytes | str
     lost_slots: str
 
 
