@@ -348,6 +348,8 @@ class AsyncCursor:
 
     load = awaited(Cursor.load)
     store = awaited(Cursor.store)
+    load_timestamp = awaited(Cursor.load_timestamp)
+    store_timestamp = awaited(Cursor.store_timestamp)
     delete = awaited(Cursor.delete)
 
     @property

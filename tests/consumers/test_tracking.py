@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import duramen
+from duramen.consumers.lag import consumer_lags as lags
 from duramen.consumers.lag import needed_from
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
+from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.osiris.chunk import ChunkType, parse_chunk
 from duramen.formats.osiris.tracking import TrackingBlock, TrackingKind
 from duramen.testing.crash import patterns
@@ -142,3 +145,37 @@ def test_a_crash_leaves_the_old_or_the_new_position(size_bytes: int) -> None:
                 assert found in expected
             with ConsumableLog("/log", disk=crashed) as again_reader:
                 assert again_reader.cursor("a").load() == found
+
+
+def test_a_time_is_tracked_beside_the_offset(tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "osiris", 3)
+    when = datetime(2100, 1, 1, 0, 0, 0, 123000, UTC)
+    with duramen.open(root, "a") as log:
+        cursor = log.cursor("reader")
+        assert cursor.load_timestamp() is None
+        cursor.store_timestamp(when)
+        assert (cursor.load(), cursor.load_timestamp()) == (None, when)
+        assert lags(log) == [], "a time is not a position"
+        cursor.store(2)
+        log.cursor("old").store_timestamp(-5)  # before 1970
+        assert (cursor.load(), cursor.load_timestamp()) == (2, when)
+    _, delta, *_ = chunks(root)
+    assert delta.blocks == (TrackingBlock(TrackingKind.TIMESTAMP, b"reader", 4_102_444_800_123),)  # type: ignore[attr-defined]
+    with duramen.open(root, "a") as log:
+        log.seal()
+        log.append(b"more")
+        assert log.cursor("reader").load_timestamp() == when, "the snapshot of the new segment holds it"
+        assert log.cursor("old").load_timestamp() is None, "RabbitMQ's snapshots leave out times before the log"
+        assert [(c.name, c.offset, c.timestamp_ms) for c in log.cursors()] == [("reader", 2, 4_102_444_800_123)]
+        with pytest.raises(UsageError, match="not a time"):
+            log.cursor("reader").store_timestamp("yesterday")
+    assert duramen.verify(root).ok
+    with duramen.open(root) as log, pytest.raises(UsageError, match="open for reading"):
+        log.cursor("reader").store_timestamp(when)
+
+
+def test_other_formats_refuse_a_time_by_name(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        assert log.cursor("reader").load_timestamp() is None
+        with pytest.raises(UnsupportedFieldError, match="keratin cannot store the time of a cursor"):
+            log.cursor("reader").store_timestamp(0)

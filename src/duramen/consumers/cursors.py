@@ -15,6 +15,9 @@ cursors are files, too. Such a file records the position that the log held at th
 one, the log is newer and wins. A tracking chunk cannot be removed, so `delete` writes a file that marks the cursor as
 deleted.
 
+An Osiris log that is open for append can also store a time under the name of a cursor (tracking type 2). It has no file
+and is independent of the offset.
+
 Storing does not need the writer's lock, because cursors belong to readers, in any process. The file is replaced
 atomically and synced: a crash leaves the old position or the new one. The last store wins, also with a lower offset. A
 damaged file raises an error; it never counts as a position or as a missing cursor.
@@ -24,16 +27,18 @@ from __future__ import annotations
 
 import posixpath
 import time
+from datetime import datetime
 from operator import index
 from typing import NamedTuple
 
 from duramen.consumers.files import ensure_directory, sidecar_of
 from duramen.consumers.shared_lock import hold_lock
 from duramen.disk import Disk, Kind
-from duramen.errors import CorruptionError, StorageError, UsageError
-from duramen.log import Log, WritableLog, store_offsets, stored_offsets
+from duramen.errors import CorruptionError, StorageError, UnsupportedFieldError, UsageError
+from duramen.formats import ConsumerPositions
+from duramen.log import Log, WritableLog, store_positions, stored_positions
 from duramen.names import check_name, decode_name, encode_name
-from duramen.record import MAX_OFFSET
+from duramen.record import MAX_OFFSET, checked_us, from_us
 from duramen.sidecar import CURSORS_NAME, decode_line, encode_line, replace_file
 
 SUBDIRECTORY = CURSORS_NAME
@@ -50,6 +55,8 @@ class CursorState(NamedTuple):
     path: str
     """The cursor's file, or the log if the log itself stores the position."""
     problem: str | None = None
+    timestamp_ms: int | None = None
+    """The time that the log itself stores under this name; then the offset may be None without a problem."""
 
 
 class _Line(NamedTuple):
@@ -94,13 +101,34 @@ class Cursor:
         if not 0 <= offset <= MAX_OFFSET:
             raise UsageError(f"the offset of a cursor must be 0 to {MAX_OFFSET} (got {offset!r})", path=self.path)
         if isinstance(self._log, WritableLog) and self._log.codec.capabilities.tracking:
-            store_offsets(self._log, {self.name.encode(): offset})
+            store_positions(self._log, ConsumerPositions({self.name.encode(): offset}))
             self._remove()
         else:
             self._write(offset)
 
+    def load_timestamp(self) -> datetime | None:
+        """Return the time stored last in the log itself, or None."""
+        ms = stored_positions(self._log).timestamps_ms.get(self.name.encode())
+        return None if ms is None else from_us(ms * 1000)
+
+    def store_timestamp(self, when: datetime | int | str) -> None:
+        """Store a time in the log itself, durably, to the millisecond: a datetime, ISO 8601 text or epoch
+        milliseconds. Only for an Osiris log that is open for append. As in RabbitMQ, a new segment forgets a time
+        before the log's first record."""
+        if not self._log.codec.capabilities.tracking:
+            raise UnsupportedFieldError(
+                f"{self._log.codec.name} cannot store the time of a cursor", path=self._log.path,
+                hint="osiris can; here, store an offset: log.offset_at(time)",
+            )  # fmt: skip
+        if not isinstance(self._log, WritableLog):
+            raise UsageError(
+                "a time is stored in the log itself, which is open for reading", path=self._log.path,
+                hint='open it with mode "a"',
+            )  # fmt: skip
+        store_positions(self._log, ConsumerPositions(timestamps_ms={self.name.encode(): checked_us(when) // 1000}))
+
     def delete(self) -> bool:
-        """Delete the cursor; return False if it does not exist."""
+        """Delete the cursor; a stored time stays. Return False if it does not exist."""
         if self._tracked() is None:
             return self._remove()
         exists = self.load() is not None
@@ -132,7 +160,7 @@ class Cursor:
         return True
 
     def _tracked(self) -> int | None:
-        return stored_offsets(self._log).get(self.name.encode())
+        return stored_positions(self._log).offsets.get(self.name.encode())
 
     @property
     def _lock_path(self) -> str:
@@ -145,7 +173,8 @@ class Cursor:
 def cursors(log: Log) -> list[CursorState]:
     """Every cursor of a log, sorted by name. An unreadable cursor has a ``problem``."""
     directory = _directory(log)
-    tracked = {_text(name): offset for name, offset in stored_offsets(log).items()}
+    positions = stored_positions(log)
+    tracked = {_text(name): offset for name, offset in positions.offsets.items()}
     found = {name: CursorState(name, offset, None, log.path) for name, offset in tracked.items()}
     listed = log.disk.list(directory) if log.disk.kind(directory) == Kind.DIRECTORY else []
     for file, _ in listed:
@@ -163,6 +192,9 @@ def cursors(log: Log) -> list[CursorState]:
         found.pop(name, None)
         if line.offset is not None:
             found[name] = CursorState(name, line.offset, line.stored_ms, path)
+    for raw, timestamp_ms in positions.timestamps_ms.items():
+        one = found.get(_text(raw), CursorState(_text(raw), None, None, log.path))
+        found[one.name] = one._replace(timestamp_ms=timestamp_ms)
     return [found[name] for name in sorted(found)]
 
 

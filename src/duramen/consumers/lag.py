@@ -40,6 +40,8 @@ def consumer_lags(log: Log, now_ms: int | None = None) -> list[ConsumerLag]:
     next_offset, first_offset = log.next_offset, log.first_offset
     found = [_group(log, place, first_offset, next_offset, now_ms) for place in group_files(log)]
     for cursor in cursors(log):
+        if cursor.offset is None and cursor.problem is None:
+            continue  # it only stores a time
         lag = None if cursor.offset is None else max(next_offset - max(cursor.offset, first_offset), 0)
         found.append(
             ConsumerLag(

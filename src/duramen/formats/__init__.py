@@ -16,6 +16,7 @@ from duramen.formats.arrow import Values, binary_buffers
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
+    ConsumerPositions,
     SequenceRun,
     SlotSegment,
     SupportsCheckpoint,
@@ -94,6 +95,7 @@ __all__ = [
     "Capabilities",
     "Checkpoint",
     "Cleared",
+    "ConsumerPositions",
     "Detected",
     "Encoded",
     "Events",

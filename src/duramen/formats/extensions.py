@@ -29,6 +29,13 @@ class SequenceRun(NamedTuple):
     sequence: int
 
 
+class ConsumerPositions(NamedTuple):
+    """What the log itself stores for consumers, by name: offsets, and times in milliseconds."""
+
+    offsets: Mapping[bytes, int] = {}
+    timestamps_ms: Mapping[bytes, int] = {}
+
+
 class SupportsTracking(ABC):
     """The log itself stores the state of producers and consumers; its last segment holds all of it."""
 
@@ -46,11 +53,11 @@ class SupportsTracking(ABC):
         torn."""
 
     @abstractmethod
-    def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
+    def consumer_positions(self, segment: Segment) -> ConsumerPositions:
         """Each consumer's position, from the last segment of a log."""
 
     @abstractmethod
-    def encode_consumer_offsets(self, offsets: Mapping[bytes, int], cursor: ScanPosition, now_us: int) -> Encoded:
+    def encode_positions(self, positions: ConsumerPositions, cursor: ScanPosition, now_us: int) -> Encoded:
         """Positions of consumers, for appending at ``cursor``."""
 
     @abstractmethod

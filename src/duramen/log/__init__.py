@@ -127,6 +127,6 @@ from duramen.log.write import (
     new_attempt,
     read_producers,
     refuse_owned,
-    store_offsets,
-    stored_offsets,
+    store_positions,
+    stored_positions,
 )

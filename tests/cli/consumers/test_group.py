@@ -193,3 +193,19 @@ def test_watch_sees_topics_come_and_go(tmp_path: Path) -> None:
         assert seen_until("#new/0", str(alone))
         watching.send_signal(signal.SIGINT)
         assert watching.wait(20) == 0
+
+
+def test_times_of_cursors(call: Run, tmp_path: Path) -> None:
+    root = make_log(tmp_path / "log", "osiris", 3)
+    time = "2100-01-01T00:00:00.123Z"
+    assert "would be stored" in call("cursor", root, "store", "r", "--timestamp", time, "--dry-run").text
+    assert call("cursor", root, "show", "r").fails(2, "the log has no cursor 'r'")
+    assert call("cursor", root, "store", "r", "--timestamp", time).code == 0
+    assert call("cursor", root, "show", "r").text == "2100-01-01T00:00:00.123000+00:00\n"
+    assert "2100-01-01 00:00:00.123" in call("cursor", root).text
+    assert "was 2100" in call("cursor", root, "store", "r", "--timestamp", "0").text
+    assert call("cursor", root, "store", "r", "2", "--timestamp", "0").fails(2, "in place of OFFSET")
+    assert call("cursor", root, "store", "r", "2", "--tracking").code == 0
+    assert call("cursor", root, "show", "r").text == "2 1970-01-01T00:00:00+00:00\n"
+    other = make_log(tmp_path / "other", "keratin", 1)
+    assert call("cursor", other, "store", "r", "--timestamp", "0").fails(2, "osiris")

@@ -13,7 +13,7 @@ from duramen.cli.consumers.group import open_log
 from duramen.cli.output import Cell, Column, Output, to_json
 from duramen.consumers import ConsumableLog, ConsumableWritableLog, CursorState
 from duramen.errors import UsageError
-from duramen.record import from_us
+from duramen.record import checked_us, from_us
 
 
 class CursorAction(StrEnum):
@@ -33,6 +33,10 @@ def command(
     tracking: Annotated[
         bool, typer.Option("--tracking", help="Store it in the log itself, as RabbitMQ does (osiris).")
     ] = False,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", metavar="TIME", help="For `store`: a time instead of OFFSET, in the log (osiris)."),
+    ] = None,
     format: FormatName = None,
     option: FormatOptions = None,
     dry_run: DryRun = False,
@@ -42,7 +46,7 @@ def command(
 
     \b
     list                  all cursors
-    show NAME             its offset
+    show NAME             its offset, and its time if the log stores one
     store NAME OFFSET     create or change a cursor
     delete NAME           delete a cursor
     """
@@ -51,6 +55,10 @@ def command(
         return partial(show_all, target, json)
     if name is None:
         raise UsageError(f"`cursor … {action}` needs the name of a cursor", hint="`duramen cursor PATH` lists them")
+    if timestamp is not None:
+        if action != CursorAction.STORE or offset is not None:
+            raise UsageError("--timestamp works with `store NAME`, in place of OFFSET")
+        return partial(store_timestamp, target, name, timestamp, dry_run, json)
     if (offset is None) == (action == CursorAction.STORE):
         raise UsageError(
             "`cursor … store` needs an offset: store NAME OFFSET" if offset is None else f"`{action}` takes no offset"
@@ -69,21 +77,45 @@ def show_all(target: Target, json: bool) -> int:
     if not found:
         out.line(f"{target.path}: no cursors")
         return 0
+    has_times = any(one.timestamp_ms is not None for one in found)
     columns = [Column("cursor"), Column("offset", True), Column("lag", True), Column("stored"), Column("problem")]
-    out.table(columns, [_row(one, following) for one in found], indent=0)
+    columns += [Column("time")] if has_times else []
+    out.table(columns, [_row(one, following)[: len(columns)] for one in found], indent=0)
     return damaged
 
 
 def _row(one: CursorState, next_offset: int) -> list[str | Cell]:
     known = one.offset is not None
-    lag = f"{max(next_offset - (one.offset or 0), 0):,}" if known else "?"
-    stored = "in the log" if one.stored_ms is None and known else _when(one)
-    return [Cell(one.name, "name"), f"{one.offset:,}" if known else "?", lag, stored, Cell(one.problem or "", "damage")]
+    unknown = "?" if one.problem else ""
+    lag = f"{max(next_offset - (one.offset or 0), 0):,}" if known else unknown
+    stored = "in the log" if one.stored_ms is None and not one.problem else _when(one.stored_ms, "seconds")
+    offset = f"{one.offset:,}" if known else unknown
+    time = _when(one.timestamp_ms, "milliseconds")
+    return [Cell(one.name, "name"), offset, lag, stored, Cell(one.problem or "", "damage"), time]
 
 
-def _when(one: CursorState) -> str:
-    when = None if one.stored_ms is None else from_us(one.stored_ms * 1000)
-    return "" if when is None else when.isoformat(sep=" ", timespec="seconds")
+def _when(ms: int | None, precision: str) -> str:
+    when = None if ms is None else from_us(ms * 1000)
+    return "" if when is None else when.isoformat(sep=" ", timespec=precision)
+
+
+def store_timestamp(target: Target, name: str, timestamp: str, dry_run: bool, json: bool) -> int:
+    when = from_us(checked_us(timestamp))
+    if not target.codec.capabilities.tracking:
+        raise UsageError(f"--timestamp works with an osiris log only (got a {target.codec.name} log)")
+    with _open(target, not dry_run) as log:
+        cursor = log.cursor(name)
+        before = cursor.load_timestamp()
+        if not dry_run:
+            cursor.store_timestamp(timestamp)
+    if json:
+        told = {"action": CursorAction.STORE, "timestamp": when, "dry_run": dry_run}
+        print(to_json({"path": target.path, "cursor": name, **told}))
+        return 0
+    was = "" if before is None else f", was {before.isoformat()}"
+    said = f"{'would be ' if dry_run else ''}stored at time {when.isoformat() if when else timestamp}{was}"
+    Output().line(f"{target.path}: cursor {name}: {said}")
+    return 0
 
 
 def run(
@@ -95,8 +127,8 @@ def run(
         )
     with _open(target, tracking and not dry_run) as log:
         cursor = log.cursor(name)
-        before = cursor.load()
-        if before is None and action != CursorAction.STORE:
+        before, when = cursor.load(), cursor.load_timestamp()
+        if before is None and (action == CursorAction.DELETE or (when is None and action == CursorAction.SHOW)):
             raise UsageError(
                 f"the log has no cursor {name!r}", path=log.path, hint="`duramen cursor PATH list` lists the cursors"
             )
@@ -113,9 +145,10 @@ def run(
             said = f"{would}deleted, was {before:,}"
     if json:
         now = offset if action == CursorAction.STORE else before
-        print(to_json({"path": target.path, "cursor": name, "action": action, "offset": now, "dry_run": dry_run}))
+        told = {"path": target.path, "cursor": name, "action": action, "offset": now, "dry_run": dry_run}
+        print(to_json(told if when is None else {**told, "timestamp": when}))
     elif action == CursorAction.SHOW:
-        print(before)
+        print(*([] if before is None else [before]), *([] if when is None else [when.isoformat()]))
     else:
         Output().line(f"{target.path}: cursor {name}: {said}")
     return 0

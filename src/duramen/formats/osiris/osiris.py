@@ -39,7 +39,7 @@ from duramen.errors import (
     UsageError,
 )
 from duramen.formats.arrow import MAX_BATCH_BYTES, Values, allocate, binary_buffers, offsets_to, timestamps_to
-from duramen.formats.extensions import SequenceRun, SupportsGapFill, SupportsTracking
+from duramen.formats.extensions import ConsumerPositions, SequenceRun, SupportsGapFill, SupportsTracking
 from duramen.formats.format import DOCUMENT, PROGRAM, SEGMENT_OPTIONS, Capabilities, FileName, Format
 from duramen.formats.index import (
     COPIED_INDEX_BYTES,
@@ -347,16 +347,17 @@ class Osiris(Format, SupportsTracking, SupportsGapFill):
         assert isinstance(segment, OsirisSegment)
         return mended(segment, runs)
 
-    def consumer_offsets(self, segment: Segment) -> dict[bytes, int]:
+    def consumer_positions(self, segment: Segment) -> ConsumerPositions:
         assert isinstance(segment, OsirisSegment)
-        return segment.tracking().offsets
+        tracking = segment.tracking()
+        return ConsumerPositions(tracking.offsets, tracking.timestamps)
 
-    def encode_consumer_offsets(self, offsets: Mapping[bytes, int], cursor: ScanPosition, now_us: int) -> Encoded:
+    def encode_positions(self, positions: ConsumerPositions, cursor: ScanPosition, now_us: int) -> Encoded:
         """A tracking delta, which RabbitMQ writes when no user chunk can carry it. It occupies one offset."""
         base = cursor.previous_offset + 1
         chunk = delta_chunk(
-            delta_blocks(offsets=offsets), chunk_id=base, timestamp=now_us // 1000, epoch=self._epoch,
-            version=self._chunk_version,
+            delta_blocks(offsets=positions.offsets, timestamps=positions.timestamps_ms), chunk_id=base,
+            timestamp=now_us // 1000, epoch=self._epoch, version=self._chunk_version,
         )  # fmt: skip
         return scanned_at(encode_chunk(chunk), cursor)
 

@@ -8,46 +8,45 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
 from functools import partial
 
-from duramen.formats import SupportsTracking
+from duramen.formats import ConsumerPositions, SupportsTracking
 from duramen.log.read import Log, last_begun
 from duramen.log.write.writable_log import WritableLog
 
 # The last positions read from each log, with the segment and its size then: a segment only grows.
-_cached: weakref.WeakKeyDictionary[Log, tuple[str, int, dict[bytes, int]]] = weakref.WeakKeyDictionary()
+_cached: weakref.WeakKeyDictionary[Log, tuple[str, int, ConsumerPositions]] = weakref.WeakKeyDictionary()
 
 
-def stored_offsets(log: Log) -> dict[bytes, int]:
+def stored_positions(log: Log) -> ConsumerPositions:
     """The positions that the log stores; empty where its format stores none."""
     if not isinstance(log.codec, SupportsTracking):
-        return {}
+        return ConsumerPositions()
     if not isinstance(log, WritableLog):
         log.refresh()
     segments = log.segments
     if not segments:
-        return {}
+        return ConsumerPositions()
     last = segments[-1]
     known = _cached.get(log)
     if known is None or known[:2] != (last.path, last.size_bytes):
         begun = last_begun(log)
-        found = {} if begun is None else log.codec.consumer_offsets(begun)
+        found = ConsumerPositions() if begun is None else log.codec.consumer_positions(begun)
         _cached[log] = known = (last.path, last.size_bytes, found)
     return known[2]
 
 
-def store_offsets(log: WritableLog, offsets: Mapping[bytes, int]) -> None:
+def store_positions(log: WritableLog, positions: ConsumerPositions) -> None:
     """Write positions into the log, and sync them."""
-    log.exclusively(partial(_store, log, offsets))
+    log.exclusively(partial(_store, log, positions))
 
 
-def _store(log: WritableLog, offsets: Mapping[bytes, int]) -> None:
+def _store(log: WritableLog, positions: ConsumerPositions) -> None:
     tail = log.tail
     if tail.is_full:
         tail.roll()
     now_us = max(time.time_ns() // 1000, tail.last_us)
     assert isinstance(log.codec, SupportsTracking)
-    tail.put(log.codec.encode_consumer_offsets(offsets, tail.cursor, now_us))
+    tail.put(log.codec.encode_positions(positions, tail.cursor, now_us))
     tail.sync()
     tail.acknowledge(now_us)
