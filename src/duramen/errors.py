@@ -116,11 +116,12 @@ class StorageError(DuramenError, OSError):
 
 
 class LockedError(StorageError):
-    """Another writer holds the log."""
+    """Another writer holds the log. ``is_own``: in this process."""
 
-    def __init__(self, message: str, *, note: bytes = b"", **place: Any) -> None:
+    def __init__(self, message: str, *, note: bytes = b"", is_own: bool = False, **place: Any) -> None:
         super().__init__(message, **place)
         self.note = note
+        self.is_own = is_own
 
 
 class QueueTimeoutError(DuramenError, TimeoutError):

@@ -383,8 +383,9 @@ def test_a_lock_is_held_once(at: Place) -> None:
 
 def test_a_note_replaces_a_longer_one(at: Place) -> None:
     at.put("lock", b"a long note of one that was killed")
-    at.disk.lock(at("lock"), b"short")
+    lock = at.disk.lock(at("lock"), b"short")
     assert at.get("lock") == b"short"
+    lock.release()
 
 
 # --- gates

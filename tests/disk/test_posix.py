@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from duramen.disk import PosixDisk, futex, posix
+from duramen.disk import Lock, PosixDisk, futex, posix
 from duramen.disk.paths import Descriptor, Paths
 from duramen.disk.vfs import Kind, write_all
 from duramen.errors import LockedError, StorageError
@@ -95,7 +95,8 @@ def test_dropped_files_leave_no_descriptors(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     for index in range(20):
         disk.create(str(tmp_path / f"a{index}"))
-        disk.lock(str(tmp_path / f"l{index}"), b"")
+        with pytest.warns(ResourceWarning):
+            disk.lock(str(tmp_path / f"l{index}"), b"")
         disk.page(str(tmp_path / f"p{index}"), 4, writable=True)
         with pytest.raises(StorageError):
             disk.open(str(tmp_path))
@@ -286,7 +287,7 @@ def test_a_lock_file_that_was_removed_holds_nothing(tmp_path: Path, monkeypatch:
 
 
 def test_one_of_many_threads_gets_the_lock(tmp_path: Path) -> None:
-    taken: list[object] = []
+    taken: list[Lock] = []
     refused: list[LockedError] = []
 
     def take(index: int) -> None:
@@ -302,6 +303,7 @@ def test_one_of_many_threads_gets_the_lock(tmp_path: Path) -> None:
         thread.join()
     assert (len(taken), len(refused)) == (1, 7)
     assert all(error.note.startswith(b"thread ") for error in refused)
+    taken[0].release()
 
 
 # --- pages

@@ -41,14 +41,15 @@ def refusal(number: int, path: str) -> StorageError:
     return refused(OSError(number, os.strerror(number)), path)
 
 
-def locked(path: str, note: bytes) -> LockedError:
+def locked(path: str, note: bytes, *, is_own: bool = False) -> LockedError:
     """The error for a lock that another writer holds.
 
     >>> str(locked("lock", b"pid 7 on host"))
     'lock: held by another writer: pid 7 on host'
     """
     text = note.decode("utf-8", "backslashreplace").strip()
-    error = LockedError(f"held by another writer: {text}" if text else "held by another writer", path=path, note=note)
+    message = f"held by another writer: {text}" if text else "held by another writer"
+    error = LockedError(message, path=path, note=note, is_own=is_own)
     error.errno = errno.EWOULDBLOCK
     return error
 

@@ -1,7 +1,7 @@
 """Locks of the real disk: flock on a file, on a directory, and a gate that one process after another passes.
 
-A lock ends with its process, also when that is killed. Forked children close the descriptors that they inherit, or a
-lock would outlive the process that took it.
+A lock ends with its process, also when that is killed, or when its owner dropped it without releasing it. Forked
+children close the descriptors that they inherit, or a lock would outlive the process that took it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import os
 import threading
 import time
+import warnings
 import weakref
 
 from duramen.disk.os_errors import fenced, locked, refused
@@ -48,8 +49,8 @@ class PosixLock(Lock):
         except OSError:
             os.close(descriptor)
             raise
-        found = os.fstat(descriptor)
-        self._number, self._device = found.st_ino, found.st_dev
+        self.file = os.fstat(descriptor)
+        self._number, self._device = self.file.st_ino, self.file.st_dev
         self._descriptor = descriptor
         _locks.add(self)
 
@@ -86,6 +87,10 @@ class PosixLock(Lock):
         finally:
             os.close(descriptor)
 
+    @property
+    def is_held(self) -> bool:
+        return self._descriptor is not None
+
     def abandon(self) -> None:
         """Close the descriptor. The lock ends, unless another process holds the same descriptor."""
         descriptor, self._descriptor = self._descriptor, None
@@ -93,7 +98,14 @@ class PosixLock(Lock):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.abandon()
+        if self._descriptor is not None:
+            self.abandon()
+            warnings.warn(
+                f"{self._path}: this lock was dropped and not released; close what holds it, or use `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
@@ -127,14 +139,14 @@ class PosixDirectoryLock(Lock):
         self._path = path
         self._paths = paths
         self._mutex = threading.Lock()
-        self._file = os.fstat(descriptor)
+        self.file = os.fstat(descriptor)
         self.is_exclusive = _lock_exclusively(path, descriptor)
         self._descriptor: int | None = descriptor
         _locks.add(self)
 
     def is_in_place(self) -> bool:
         try:
-            return os.path.samestat(self._file, os.stat(self._paths.at(self._path)))
+            return os.path.samestat(self.file, os.stat(self._paths.at(self._path)))
         except OSError:
             return False
 
@@ -154,6 +166,10 @@ class PosixDirectoryLock(Lock):
         finally:
             os.close(descriptor)
 
+    @property
+    def is_held(self) -> bool:
+        return self._descriptor is not None
+
     def abandon(self) -> None:
         """See `PosixLock.abandon`."""
         descriptor, self._descriptor = self._descriptor, None
@@ -170,7 +186,7 @@ def _lock_exclusively(path: str, descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise locked(path, b"") from None
+        raise locked(path, b"", is_own=_is_own(descriptor)) from None
     except OSError as error:
         if error.errno not in _NO_DIRECTORY_LOCK:
             raise
@@ -258,9 +274,9 @@ def _take(path: str, reach: Reach) -> int:
                 os.close(descriptor)
                 time.sleep(_POLL_S)
                 continue
-            note = _note_of_holder(descriptor)
+            note, is_own = _note_of_holder(descriptor), _is_own(descriptor)
             os.close(descriptor)
-            raise locked(path, note) from None
+            raise locked(path, note, is_own=is_own) from None
         except OSError:
             os.close(descriptor)
             raise
@@ -272,6 +288,13 @@ def _note_of_holder(descriptor: int) -> bytes:
     while not (note := os.pread(descriptor, _NOTE_LIMIT_BYTES, 0)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return note
+
+
+def _is_own(descriptor: int) -> bool:
+    """Whether this process holds the lock of that file. The process id in a note does not tell: it may be that of a
+    process in another container."""
+    held = [lock for lock in list(_locks) if not isinstance(lock, PosixGate) and lock.is_held]
+    return any(os.path.samestat(lock.file, os.fstat(descriptor)) for lock in held)
 
 
 def _abandon_locks() -> None:

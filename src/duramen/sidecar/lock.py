@@ -7,6 +7,7 @@ the process, so a crashed writer never blocks the next one.
 
 from __future__ import annotations
 
+import gc
 import os
 
 from duramen.disk import Disk, Kind, Lock
@@ -32,18 +33,34 @@ class WriterLock:
 
     def acquire(self, *, make: bool = True) -> None:
         """Become the writer. Creates the log's directory and its sidecar if ``make``; otherwise raises `StorageError`
-        if the sidecar is missing. Raises `LockedError` if another process is the writer."""
+        if the sidecar is missing. Raises `LockedError` if another process is the writer, or a log that this process
+        still uses; a log that it dropped without closing it is collected first."""
         refuse_no_directory(self._disk, self._root)
         if make and self._disk.kind(self._root) == Kind.MISSING:
             self._disk.make_directory(self._root)
+        try:
+            self._take(make=make)
+        except LockedError as error:
+            if not error.is_own:
+                raise self._held_elsewhere(error.note) from None
+            gc.collect()
+            self._take_from_own(make=make)
+
+    def _take_from_own(self, *, make: bool) -> None:
+        try:
+            self._take(make=make)
+        except LockedError:
+            raise LockedError(
+                "the log is already open for writing in this process", is_own=True, path=self._root,
+                hint="use that log: threads may share it; or close it first",
+            ) from None  # fmt: skip
+
+    def _take(self, *, make: bool) -> None:
         try:
             self._directory_lock = self._disk.lock_directory(self._root)
             if make:
                 self._make()
             self._lock = self._disk.lock(self._path, f"pid {os.getpid()}\n".encode())
-        except LockedError as error:
-            self.release()
-            raise self._held_elsewhere(error.note) from None
         except BaseException:
             self.release()
             raise

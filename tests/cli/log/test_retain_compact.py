@@ -62,7 +62,7 @@ def test_retain_beside_a_writer(call: Run, tmp_path: Path) -> None:
     path = filled(tmp_path / "log")
     with duramen.open(path, "a"):
         assert "2 segments would be removed" in call("retain", path, "--before-offset", "4", "--dry-run").text
-        assert call("retain", path, "--before-offset", "4").fails(3, "open for writing elsewhere")
+        assert call("retain", path, "--before-offset", "4").fails(3, "already open for writing in this process")
 
 
 @pytest.mark.parametrize(

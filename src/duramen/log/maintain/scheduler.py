@@ -6,10 +6,13 @@ retention or compaction runs at a time.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 from duramen.errors import DuramenError
 from duramen.formats import SupportsCheckpoint
@@ -21,6 +24,8 @@ from duramen.sidecar import COMPACTION_PATH, SEALED_PATH, read_compaction_state,
 if TYPE_CHECKING:
     from duramen.log.read import Log
     from duramen.log.write import WritableLog
+
+logger = logging.getLogger(__package__)
 
 RETENTION_INTERVAL_S = 60.0
 
@@ -82,35 +87,37 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
 class RetentionTimer:
     """Runs retention in a thread: after a segment is sealed, and every ``interval_s`` seconds.
 
-    `error` is the last error, None after a run that succeeded. An error does not stop the timer."""
+    An error is logged and does not stop the timer. The timer does not keep the log alive: it ends with it."""
 
     def __init__(self, retain: Callable[[], object], interval_s: float, path: str) -> None:
-        self._retain = retain
+        self._retain = WeakMethod(retain, lambda _: self.wake())
         self._interval_s = interval_s
-        self._is_due = threading.Event()
+        self._is_due = threading.Lock()  # released when due: that never waits, as an event's lock in a finalizer could
+        self._is_due.acquire()
         self._is_closed = False
-        self.error: DuramenError | None = None
+        self._path = path
         self._thread = threading.Thread(target=self._run, name=f"duramen retention {path}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Run retention now instead of at the end of the interval."""
-        self._is_due.set()
+        with suppress(RuntimeError):  # it is due already
+            self._is_due.release()
 
     def _run(self) -> None:
         while True:
-            self._is_due.wait(self._interval_s)
-            self._is_due.clear()
-            if self._is_closed:
+            self._is_due.acquire(timeout=self._interval_s)
+            retain = self._retain()
+            if self._is_closed or retain is None:
                 return
             try:
-                self._retain()
-                self.error = None
+                retain()
             except DuramenError as error:
-                self.error = error
+                logger.warning("retention failed, and will be tried again: %s", error, extra={"path": self._path})
+            del retain
 
     def close(self) -> None:
         self._is_closed = True
-        self._is_due.set()
+        self.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
