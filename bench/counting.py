@@ -26,7 +26,7 @@ RUN = 100
 class NoCounters(LogCounters):
     """Counts nothing."""
 
-    def committed(self, appends: int, records: int, size_bytes: int) -> None:
+    def committed(self, records: int, size_bytes: int) -> None:
         """Nothing."""
 
 
@@ -68,7 +68,7 @@ def _take_turns(contestants: dict[str, Callable[[], None]], rounds: int) -> dict
 
 def _contestants(log: Any, value: bytes) -> dict[str, Callable[[], None]]:
     """Runs of appends to one log, with its own counters or with those that do nothing."""
-    counters, publish = log.counters, log._publish
+    counters, publish, observe = log.counters, log._publish, log._commit._observe
     nothing = NoCounters(log.path)
     nothing.unlist()
 
@@ -77,11 +77,11 @@ def _contestants(log: Any, value: bytes) -> dict[str, Callable[[], None]]:
             log.append(value)
 
     def counted() -> None:
-        log.counters, log._publish = counters, publish
+        log.counters, log._publish, log._commit._observe = counters, publish, observe
         run()
 
     def plain() -> None:
-        log.counters, log._publish = nothing, lambda now_us: None
+        log.counters, log._publish, log._commit._observe = nothing, lambda now_us: None, None
         run()
 
     return {"without": plain, "with": counted, "again": plain}

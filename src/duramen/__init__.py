@@ -134,9 +134,13 @@ def detect(path: Path) -> Detected:
     return _detect(PosixDisk().within(os.fsdecode(path)), os.fsdecode(path))
 
 
-def verify(path: Path, *, format: str | None = None, **options: Unpack[ReaderOptions]) -> Report:
-    """Check every byte of the log at ``path``."""
-    return _verify(os.fsdecode(path), format=format, **options)
+def verify(path: Path, *, format: str | None = None, publish: bool = True, **options: Unpack[ReaderOptions]) -> Report:
+    """Check every byte of the log at ``path``.
+
+    ``publish`` stores a summary in the log's sidecar for `duramen top` and `duramen serve`. Where the log has no
+    sidecar, or this process may not write to it, the check leaves no trace.
+    """
+    return _verify(os.fsdecode(path), format=format, publish=publish, **options)
 
 
 def convert(

@@ -60,7 +60,7 @@ def test_groups_are_counted_as_a_histogram_would(groups: list[tuple[int, int]]) 
     counters = LogCounters("/here")
     records, sizes = Histogram(RECORDS), Histogram(BYTES)
     for count, size_bytes in groups:
-        counters.committed(1, count, size_bytes)
+        counters.committed(count, size_bytes)
         records.observe(count)
         sizes.observe(size_bytes)
     assert (counters.batch_records.counts, counters.batch_records.sum) == (records.counts, records.sum)
@@ -69,7 +69,9 @@ def test_groups_are_counted_as_a_histogram_would(groups: list[tuple[int, int]]) 
 
 def test_counters_are_there_as_long_as_their_writer() -> None:
     counters = LogCounters("/here")
-    counters.committed(appends=2, records=5, size_bytes=700)
+    counters.committed(records=5, size_bytes=700)
+    counters.append_seconds.observe(0.001)
+    counters.append_seconds.observe(0.002)
     counters.sync_seconds.observe(0.002)
     found = {sample.name: sample.value for sample in snapshot() if ("log", "/here") in sample.labels}
     assert found["duramen_appends_total"] == 2
@@ -83,7 +85,7 @@ def test_counters_are_there_as_long_as_their_writer() -> None:
 @given(st.text(max_size=30))
 def test_the_exposition_can_be_parsed_whatever_a_log_is_called(path: str) -> None:
     counters = LogCounters(path.replace("\r", ""))
-    counters.committed(1, 1, 10)
+    counters.committed(1, 10)
     text = exposition(counters.samples())
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
@@ -109,6 +111,29 @@ def test_the_process_knows_its_handles_and_faults() -> None:
     assert names["duramen_open_handles"] > 0
     assert names["duramen_resident_bytes"] > 1 << 20
     assert names["duramen_minor_page_faults_total"] > 0
+
+
+def test_the_process_knows_how_much_it_has_mapped(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        log.append_batch([b"x" * 1000] * 1000)
+    gc.collect()
+    before = process.mapped_bytes
+    with duramen.open(tmp_path / "log") as log:
+        log.read(500)
+        assert process.mapped_bytes >= before + 1_000_000
+        assert "duramen_mapped_bytes" in {sample.name for sample in snapshot()}
+    del log
+    gc.collect()
+    assert process.mapped_bytes <= before
+
+
+def test_the_time_of_an_append_includes_the_wait_in_the_queue(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin", linger_ms=20, durability="write") as log:
+        log.append(b"x")
+        log.append_batch([b"y", b"z"])
+        log.sync()
+        assert log.counters.append_seconds.count == log.counters.appends == 2
+        assert log.counters.append_seconds.sum >= 0.04
 
 
 def test_a_snapshot_stays_what_it_was() -> None:

@@ -40,6 +40,7 @@ _OPTIONS = {name: {"segment_max_bytes": 1500} for name in FORMATS} | {"fixed-slo
 ABSENT = (
     ".duramen/pending.json", ".duramen/change.json", ".duramen/repair.json", ".duramen/origin.json",
     ".duramen/origin.chunks", ".duramen/log.json.new", ".duramen/sealed.jsonl", ".duramen/metrics.json",
+    ".duramen/verified.json",
     ".duramen/ledger/00000000000000000000000000000000.json", ".duramen/quarantine",
 )  # fmt: skip
 """Files that a sound log need not have, and a stranger may put there."""

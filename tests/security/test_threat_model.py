@@ -25,9 +25,8 @@ def _size(size_bytes: int) -> str:
 
 
 BOUNDS = {
-    "`log.json`, `closed.json`, `compaction.json`, `metrics.json`, `holds/`, `cursors/`, `topic.json`": _size(
-        json_file.SMALL_BYTES
-    ),
+    "`log.json`, `closed.json`, `compaction.json`, `metrics.json`, `verified.json`, `holds/`, `cursors/`, "
+    "`topic.json`": _size(json_file.SMALL_BYTES),
     "`pending.json`, `change.json`, `repair.json`, `losses.json`, `origin.json`, `transaction.json`": _size(
         json_file.STATE_BYTES
     ),

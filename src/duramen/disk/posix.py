@@ -29,6 +29,7 @@ from duramen.disk.posix_page import PosixPage
 from duramen.disk.rename import rename_new
 from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
 from duramen.errors import StorageError
+from duramen.metrics import process as process_counters
 
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
 
@@ -65,6 +66,8 @@ class MappedFile:
                 os.close(descriptor)
         except OSError as error:
             raise refused(error, path) from error
+        if self._map is not None:
+            process_counters.mapped(self._map)
         self.data = memoryview(self._map) if self._map is not None else memoryview(b"")
 
     def release(self, start: int, stop: int) -> None:

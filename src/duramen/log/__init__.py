@@ -101,6 +101,7 @@ from duramen.log.verify import (
     cut_ranges,
     list_settled,
     missing,
+    publish_check,
     retry_if_overtaken,
     verify_log,
 )

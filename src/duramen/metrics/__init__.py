@@ -10,7 +10,17 @@ package knows neither logs nor files, and starts no thread or server.
 
 from __future__ import annotations
 
-from duramen.metrics.counting import BYTES, Histogram, LogCounters, ProcessCounters, log_samples, process, snapshot
+from duramen.metrics.counting import (
+    BYTES,
+    LOG_METRICS,
+    PROCESS_METRICS,
+    Histogram,
+    LogCounters,
+    ProcessCounters,
+    log_samples,
+    process,
+    snapshot,
+)
 from duramen.metrics.declared import METRICS, Metric, MetricKind, Sample
 from duramen.metrics.exposition import CONTENT_TYPE, exposition
 from duramen.metrics.rules import RULES, Rule, prometheus_rules

@@ -6,6 +6,7 @@ commit group counted in part. `process` holds the counters of the process; chang
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 from duramen.metrics.declared import Sample
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+APPEND_SECONDS = (0.00001, 0.00003, *SECONDS)
 RECORDS = tuple(4.0**power for power in range(9))
 BYTES = tuple(1024 * 4.0**power for power in range(11))
 LENGTHS = 65
@@ -44,6 +46,12 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def add(self, other: Histogram) -> None:
+        """Add the counts of another histogram, if it has the same bounds."""
+        if other.bounds == self.bounds:
+            self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+            self.sum += other.sum
 
     def copy(self) -> Histogram:
         """A copy of the present counts."""
@@ -79,7 +87,6 @@ class LogCounters:
     def __init__(self, log: str) -> None:
         """Included in every `snapshot` until it is garbage-collected or unlisted."""
         self.log = log
-        self.appends = 0
         self.records = 0
         self.bytes = 0
         self.errors = 0
@@ -88,9 +95,14 @@ class LogCounters:
         self.retention_segments = 0
         self.retention_bytes = 0
         self.compaction_records = 0
+        self.recoveries = self.recovery_cuts = self.index_rebuilds = 0
+        """Of this log, for `published`; `process` counts them, too."""
+        self.append_seconds = Histogram(APPEND_SECONDS)
+        """One value for each acknowledged append."""
         self.sync_seconds = Histogram(SECONDS)
         self._record_lengths = [0] * LENGTHS
         self._byte_lengths = [0] * LENGTHS
+        self._faults = _faults()
         with _guard:
             _logs.add(self)
 
@@ -99,14 +111,17 @@ class LogCounters:
         with _guard:
             _logs.discard(self)
 
-    def committed(self, appends: int, records: int, size_bytes: int) -> None:
+    def committed(self, records: int, size_bytes: int) -> None:
         """Count an acknowledged commit group, by bit length, which is cheap."""
-        self.appends += appends
         self.records += records
         self.bytes += size_bytes
         if records > 1:  # groups of one record are derived from the total
             self._record_lengths[(records - 1).bit_length()] += 1
         self._byte_lengths[(size_bytes - 1).bit_length()] += 1
+
+    @property
+    def appends(self) -> int:
+        return self.append_seconds.count
 
     @property
     def batch_records(self) -> Histogram:
@@ -119,7 +134,14 @@ class LogCounters:
 
     def values(self) -> dict[str, Any]:
         """The counters by the names that `log_samples` accepts."""
-        return {name: getattr(self, name) for name in LOG_METRICS} | {"sync_seconds": self.sync_seconds.copy()}
+        values = {name: getattr(self, name) for name in LOG_METRICS}
+        return values | {"sync_seconds": self.sync_seconds.copy(), "append_seconds": self.append_seconds.copy()}
+
+    def published(self) -> dict[str, Any]:
+        """What other processes should know: `values`, and `PROCESS_METRICS` since this writer was opened."""
+        faults = (now - before for now, before in zip(_faults(), self._faults, strict=True))
+        found = (self.recoveries, self.recovery_cuts, self.index_rebuilds, *faults, process.mapped_bytes)
+        return self.values() | dict(zip(PROCESS_METRICS, found, strict=True))
 
     def samples(self) -> Iterator[Sample]:
         return log_samples(self.log, self.values())
@@ -129,6 +151,7 @@ LOG_METRICS = {
     "appends": "duramen_appends_total",
     "records": "duramen_append_records_total",
     "bytes": "duramen_append_bytes_total",
+    "append_seconds": "duramen_append_seconds",
     "errors": "duramen_append_errors_total",
     "batch_records": "duramen_batch_records",
     "batch_bytes": "duramen_batch_bytes",
@@ -141,11 +164,21 @@ LOG_METRICS = {
 }
 """Counter of a writer → metric."""
 
+PROCESS_METRICS = {
+    "recoveries": "duramen_recoveries_total",
+    "recovery_cuts": "duramen_recovery_cuts_total",
+    "index_rebuilds": "duramen_index_rebuilds_total",
+    "page_faults": "duramen_page_faults_total",
+    "minor_page_faults": "duramen_minor_page_faults_total",
+    "mapped_bytes": "duramen_mapped_bytes",
+}
+"""Counter of the process → metric. A writer publishes them with the label of its log."""
+
 
 def log_samples(log: str, values: Mapping[str, Any]) -> Iterator[Sample]:
-    """Samples of a writer's counters, which have the names of `LOG_METRICS`."""
-    for name, metric in LOG_METRICS.items():
-        yield Sample(metric, values[name], (("log", log),))
+    """Samples of a writer's counters, which have the names of `LOG_METRICS` and `PROCESS_METRICS`."""
+    for name, value in values.items():
+        yield Sample(LOG_METRICS.get(name) or PROCESS_METRICS[name], value, (("log", log),))
 
 
 def _from_lengths(bounds: Sequence[float], lengths: Sequence[int], total: float) -> Histogram:
@@ -168,6 +201,19 @@ class ProcessCounters:
         self.index_rebuilds = 0
         self.index_rebuild_seconds = Histogram(SECONDS)
         self.corrupt_findings = 0
+        self._mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+    def mapped(self, mapping: mmap.mmap) -> None:
+        """Count a mapped file until nothing refers to it."""
+        self._mappings.add(mapping)  # no lock: a finalizer may map a file in the middle of this
+
+    @property
+    def mapped_bytes(self) -> int:
+        while True:
+            try:
+                return sum(len(mapping) for mapping in self._mappings)
+            except RuntimeError:
+                continue  # another thread mapped a file during the iteration
 
     def recovered(self, seconds: float, cuts: int) -> None:
         with _guard:
@@ -195,6 +241,7 @@ class ProcessCounters:
             ("duramen_corrupt_findings_total", self.corrupt_findings),
             ("duramen_page_faults_total", usage.ru_majflt),
             ("duramen_minor_page_faults_total", usage.ru_minflt),
+            ("duramen_mapped_bytes", self.mapped_bytes),
             ("duramen_open_handles", _open_handles()),
             ("duramen_resident_bytes", _resident_bytes(usage.ru_maxrss)),
         ):
@@ -212,6 +259,12 @@ def snapshot() -> list[Sample]:
     with _guard:
         logs = sorted(_logs, key=lambda counters: counters.log)
     return [*(sample for counters in logs for sample in counters.samples()), *process.samples()]
+
+
+def _faults() -> tuple[int, int]:
+    """Page faults of this process that read from disk, and the others."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_majflt, usage.ru_minflt
 
 
 def _open_handles() -> int | None:

@@ -18,13 +18,15 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """Declaration of a metric. ``labels`` distinguish its samples."""
+    """Declaration of a metric. ``labels`` distinguish its samples; one ``of_process`` also has a sample without labels,
+    for the process itself."""
 
     name: str
     kind: MetricKind
     unit: str
     meaning: str
     labels: tuple[str, ...] = ("log",)
+    of_process: bool = False
 
 
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
@@ -37,6 +39,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             Metric("duramen_appends_total", _C, "calls", "Acknowledged appends."),
             Metric("duramen_append_records_total", _C, "records", "Acknowledged records."),
             Metric("duramen_append_bytes_total", _C, "bytes", "Bytes of acknowledged records in segments."),
+            Metric("duramen_append_seconds", _H, "seconds", "Duration of an append, with its wait in the queue."),
             Metric("duramen_append_errors_total", _C, "calls", "Failed commit groups."),
             Metric("duramen_batch_records", _H, "records", "Records per commit group."),
             Metric("duramen_batch_bytes", _H, "bytes", "Bytes per commit group."),
@@ -44,10 +47,10 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             Metric("duramen_rolls_total", _C, "segments", "Segments sealed because a new one started."),
             Metric("duramen_poisoned", _G, "1 or 0", "1 after a failed sync: the writer acknowledges nothing."),
             # --- opening
-            Metric("duramen_recoveries_total", _C, "runs", "Logs opened for append.", ()),
+            Metric("duramen_recoveries_total", _C, "runs", "Logs opened for append.", of_process=True),
             Metric("duramen_recovery_seconds", _H, "seconds", "Duration of opening a log for append.", ()),
-            Metric("duramen_recovery_cuts_total", _C, "cuts", "Cuts made by recovery.", ()),
-            Metric("duramen_index_rebuilds_total", _C, "files", "Rebuilt indexes.", ()),
+            Metric("duramen_recovery_cuts_total", _C, "cuts", "Cuts made by recovery.", of_process=True),
+            Metric("duramen_index_rebuilds_total", _C, "files", "Rebuilt indexes.", of_process=True),
             Metric("duramen_index_rebuild_seconds", _H, "seconds", "Duration of rebuilding an index.", ()),
             # --- files
             Metric("duramen_readable", _G, "1 or 0", "1 if the log can be opened for reading."),
@@ -70,14 +73,26 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             Metric("duramen_retention_removed_bytes_total", _C, "bytes", "Bytes removed by retention."),
             Metric("duramen_compaction_removed_records_total", _C, "records", "Records removed by compaction."),
             Metric("duramen_corrupt_findings_total", _C, "findings", "Damage found by checks of this process.", ()),
-            # --- the process
+            Metric("duramen_verify_ok", _G, "1 or 0", "1 if the last check found no damage."),
+            Metric("duramen_verify_timestamp_seconds", _G, "Unix time", "End of the last check."),
+            Metric("duramen_verify_seconds", _G, "seconds", "Duration of the last check."),
+            Metric("duramen_verify_records", _G, "records", "Valid records that the last check read."),
+            Metric(
+                "duramen_verify_findings", _G, "findings", "What the last check found, by severity.",
+                ("log", "severity"),
+            ),
+            # --- the process; with a label: the process that writes the log
             Metric("duramen_open_handles", _G, "handles", "Open file descriptors of the process.", ()),
-            Metric("duramen_page_faults_total", _C, "faults", "Page faults that read from disk.", ()),
-            Metric("duramen_minor_page_faults_total", _C, "faults", "Page faults served by the page cache.", ()),
+            Metric("duramen_page_faults_total", _C, "faults", "Page faults that read from disk.", of_process=True),
+            Metric(
+                "duramen_minor_page_faults_total", _C, "faults", "Page faults served by the page cache.",
+                of_process=True,
+            ),
+            Metric("duramen_mapped_bytes", _G, "bytes", "Bytes of files mapped into memory.", of_process=True),
             Metric("duramen_resident_bytes", _G, "bytes", "Resident memory of the process.", ()),
         )
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,5 +107,6 @@ class Sample:
         metric = METRICS.get(self.name)
         if metric is None:
             raise ValueError(f"{self.name} is not a declared metric")
-        if tuple(label for label, _ in self.labels) != metric.labels:
+        names = tuple(label for label, _ in self.labels)
+        if names != metric.labels and not (metric.of_process and not names):
             raise ValueError(f"{self.name} has the labels {metric.labels}, not {self.labels}")

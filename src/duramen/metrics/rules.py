@@ -50,8 +50,8 @@ RULES = (
         "duramen info shows why; duramen verify checks every byte.",
     ),
     Rule(
-        "DuramenDamage", "increase(duramen_corrupt_findings_total[1h]) > 0", 0, "critical",
-        "A check found damage.",
+        "DuramenDamage", "duramen_verify_ok == 0 or increase(duramen_corrupt_findings_total[1h]) > 0", 0, "critical",
+        "A check found damage, or could not finish.",
         "Run duramen verify, then duramen repair, which prints a plan first.",
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ must look like), coordination (the writer's lock, a file swap, a transaction) an
   configuration, the watermark, the list of sealed segments, the quarantine.
 - `Watermark` says how far the active segment is acknowledged and durable; `read_watermark` needs no lock.
 - `JsonFile` is the codec of all JSON state files: size limit, version, checksum, atomic replacement. A module per kind
-  of file (`file_swap`, `tx_marker`, `tx_ledger`, `repair_journal`, `gaps`, `holds`, `writer_metrics`) adds the meaning.
+  of file (`file_swap`, `tx_marker`, `tx_ledger`, `repair_journal`, `gaps`, `holds`, `published`) adds the meaning.
 
 The writer calls ``Sidecar.lock``, publishes each commit with ``Sidecar.mark`` and each sealed segment with
 ``Sidecar.add_sealed``. Changes to several files at once go through a file swap, or through a transaction: a marker in
@@ -82,6 +82,14 @@ from duramen.sidecar.layout import (
     sidecar_path,
 )
 from duramen.sidecar.lock import has_writer
+from duramen.sidecar.published import (
+    Verification,
+    WriterMetrics,
+    read_verification,
+    read_writer_metrics,
+    write_verification,
+    write_writer_metrics,
+)
 from duramen.sidecar.repair_journal import (
     FileBefore,
     RepairEntry,
@@ -124,4 +132,3 @@ from duramen.sidecar.tx_marker import (
     write_tx_marker,
 )
 from duramen.sidecar.watermark import PAGE_BYTES, Watermark, read_watermark
-from duramen.sidecar.writer_metrics import WriterMetrics, read_writer_metrics, write_writer_metrics

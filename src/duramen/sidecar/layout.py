@@ -34,6 +34,7 @@ REPAIR_JOURNAL_NAME = "repair.json"
 LOSSES_NAME = "losses.json"
 COMPACTION_NAME = "compaction.json"
 METRICS_NAME = "metrics.json"
+VERIFIED_NAME = "verified.json"
 PRODUCERS_NAME = "producers"
 ORIGIN_NAME = "origin.json"
 ORIGIN_CHUNKS_NAME = "origin.chunks"
@@ -100,8 +101,10 @@ FILES = (
                 True, True, "verify reports these gaps as damage again"),
     SidecarFile(COMPACTION_NAME, _FILE, "how far compaction and retention have come", "retention, compaction",
                 "readers, verify, Spark", True, True, "gaps that compaction left are reported"),
-    SidecarFile(METRICS_NAME, _FILE, "the counters of the writer", "the writer, about once a second", "watch",
-                False, True, "the writer's counters are unknown until it writes them again"),
+    SidecarFile(METRICS_NAME, _FILE, "the counters of the writers", "the writer, about once a second", "watch",
+                False, True, "the counters are unknown until a writer writes them again, and start at 0"),
+    SidecarFile(VERIFIED_NAME, _FILE, "the result of the last check", "verify", "watch", True, True,
+                "when the log was last checked is unknown"),
     SidecarFile(ORIGIN_NAME, _FILE, "segments and options of the logs this one was converted from", "convert",
                 "convert", True, True, "a conversion back may cut segments elsewhere"),
     SidecarFile(ORIGIN_CHUNKS_NAME, _FILE, "where the chunks of the original log began", "convert", "convert",

@@ -13,14 +13,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from duramen.consumers import ConsumableLog, ConsumerLag, consumer_lags
 from duramen.disk import Disk, Kind
 from duramen.errors import DuramenError
-from duramen.metrics import BYTES, Histogram, Sample
-from duramen.sidecar import DIRECTORY, LOCK_NAME, WriterMetrics, read_writer_metrics
+from duramen.metrics import BYTES, Histogram, Sample, log_samples
+from duramen.sidecar import (
+    DIRECTORY,
+    LOCK_NAME,
+    Verification,
+    WriterMetrics,
+    read_verification,
+    read_writer_metrics,
+)
 from duramen.watch.discovery import WatchedPath
 
 KEPT = 600
@@ -42,6 +49,7 @@ class Observation:
     is_written: bool = False
     standings: list[ConsumerLag] = field(default_factory=list)
     published: WriterMetrics | None = None
+    verified: Verification | None = None
     problem: str | None = None
 
 
@@ -80,7 +88,7 @@ class Observer:
     def observe(self) -> Observation:
         """Observe the log, and add the observation to the history."""
         with self._guard:
-            seen = Observation(time.time())
+            seen = Observation(time.time(), verified=read_verification(self._disk, self.place.path))
             try:
                 self._look(seen)
             except DuramenError as error:
@@ -126,6 +134,8 @@ class Observer:
             seen = self.seen()[-1]
             labels = (("log", self.place.name),)
             yield Sample("duramen_readable", int(seen.problem is None), labels)
+            if seen.verified is not None:
+                yield from seen.verified.samples(self.place.name)
             if seen.problem is not None:
                 return
             sizes = Histogram(BYTES)
@@ -147,6 +157,8 @@ class Observer:
                 yield from _standing_samples(standing, self.place.name)
             if seen.published is not None:
                 yield from seen.published.samples(self.place.name)
+            else:  # Prometheus would not see an increase from nothing to 1
+                yield from log_samples(self.place.name, dict.fromkeys(("recovery_cuts", "index_rebuilds"), 0))
 
     def close(self) -> None:
         with self._guard:
@@ -190,7 +202,9 @@ def _standing_samples(standing: ConsumerLag, log: str) -> Iterator[Sample]:
 
 def as_json(seen: Observation) -> dict[str, Any]:
     """An observation as JSON."""
-    tree: dict[str, Any] = {key: value for key, value in vars(seen).items() if key not in ("standings", "published")}
+    separate = ("standings", "published", "verified")
+    tree: dict[str, Any] = {key: value for key, value in vars(seen).items() if key not in separate}
     tree["standings"] = [standing._asdict() for standing in seen.standings]
     tree["published"] = None if seen.published is None else json.loads(seen.published.encode())
+    tree["verified"] = None if seen.verified is None else {**asdict(seen.verified), "is_ok": seen.verified.is_ok}
     return tree

@@ -26,8 +26,8 @@ from duramen.sidecar.file_swap import FileSwap, read_file_swap
 from duramen.sidecar.holds import put_hold
 from duramen.sidecar.json_file import replace_file
 from duramen.sidecar.layout import DIRECTORY, FILE_SWAP_NAME
+from duramen.sidecar.published import read_writer_metrics
 from duramen.sidecar.tx_ledger import BatchKey
-from duramen.sidecar.writer_metrics import read_writer_metrics
 from duramen.testing import CrashPattern, SimulatedDisk
 from duramen.testing.faulty_disk import CHANGING, Fault, FaultyDisk, parse_faults
 

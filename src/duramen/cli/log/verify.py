@@ -31,6 +31,7 @@ def command(
     paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Logs: directories or single segment files.")],
     format: FormatName = None,
     option: FormatOptions = None,
+    publish: Annotated[bool, typer.Option(help="Store a summary in the sidecar, if the log has one.")] = True,
     json: Json = False,
 ) -> Job:
     """Check every byte of a log.
@@ -38,15 +39,15 @@ def command(
     Exit code 0: sound; a torn tail (an unfinished last write) is not damage. 1: damage. 3: cannot be read.
     With several logs, all are checked and the highest code is returned.
     """
-    return partial(run, [Target.of(path, format, option) for path in paths], json=json)
+    return partial(run, [Target.of(path, format, option) for path in paths], publish=publish, json=json)
 
 
-def run(targets: list[Target], *, json: bool = False) -> int:
+def run(targets: list[Target], *, publish: bool = True, json: bool = False) -> int:
     out = Output()
     code, documents = 0, []
     for target in targets:
         try:
-            report, seconds = check(target)
+            report, seconds = check(target, publish=publish)
         except DuramenError as error:
             if len(targets) == 1:
                 raise
@@ -64,7 +65,7 @@ def run(targets: list[Target], *, json: bool = False) -> int:
     return code
 
 
-def check(target: Target) -> tuple[Report, float]:
+def check(target: Target, *, publish: bool = True) -> tuple[Report, float]:
     """Verify one log; return the report and the seconds it took."""
     try:
         name: str | None = target.codec.name
@@ -73,7 +74,7 @@ def check(target: Target) -> tuple[Report, float]:
         name, total_bytes = target.format, 0
     start = perf_counter()
     with progress_bar(f"verify {target.path}", total_bytes) as progress:
-        report = verify_log(target.path, format=name, progress=progress, **target.options)
+        report = verify_log(target.path, format=name, progress=progress, publish=publish, **target.options)
     return report, perf_counter() - start
 
 

@@ -16,6 +16,7 @@ from duramen.cli.arguments import Job, Json
 from duramen.cli.output import Cell, Column, Output, safe, size, to_json
 from duramen.disk import PosixDisk
 from duramen.errors import UsageError
+from duramen.sidecar import Verification
 from duramen.watch import Observation, Observer, Rates, WatchedPaths
 
 if TYPE_CHECKING:
@@ -152,12 +153,19 @@ def _warnings(seen: Observation, rates: Rates) -> Cell:
     found = []
     if seen.published is not None and seen.published.counters["poisoned"]:
         return Cell("a sync failed: reopen the log", "damage")
+    if seen.verified is not None and not seen.verified.is_ok:
+        return Cell(_damage(seen.verified), "damage")
     if seen.free_ratio is not None and seen.free_ratio < LOW_ON_DISK:
         found.append(f"{seen.free_ratio:.0%} of the disk free")
     if rates.sync_p99_s is not None and rates.sync_p99_s > SLOW_SYNC_S:
         found.append("slow syncs")
     found += [f"{one.kind} {one.name}: {one.problem}" for one in seen.standings if one.problem]
     return Cell("; ".join(found), "warning") if found else Cell("")
+
+
+def _damage(found: Verification) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.at_us / 1e6))
+    return f"damage, verified {at}: " + (found.problem or f"findings: {found.findings['damage']:,}")
 
 
 def _document(observer: Observer) -> dict[str, object]:

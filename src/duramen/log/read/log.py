@@ -489,7 +489,7 @@ class Log:
     def verify(self) -> Report:
         """Check every byte of the log: see `duramen.verify`."""
         self._check_open()
-        return verify_log(self.path, format=self.format, disk=self.disk, **self.codec.options)
+        return verify_log(self.path, format=self.format, disk=self.disk, publish=True, **self.codec.options)
 
     def __iter__(self) -> Iterator[Record]:
         return self.scan()

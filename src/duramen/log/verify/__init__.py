@@ -26,6 +26,7 @@ from duramen.log.verify.verify import (
     format_for,
     list_settled,
     missing,
+    publish_check,
     retry_if_overtaken,
     verify_log,
 )

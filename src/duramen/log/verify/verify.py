@@ -12,6 +12,7 @@ import posixpath
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,7 @@ from duramen.sidecar import (
     CONFIG_NAME,
     DIRECTORY,
     KnownLoss,
+    Verification,
     is_no_directory,
     known_loss_of,
     read_compaction_state,
@@ -48,11 +50,12 @@ from duramen.sidecar import (
     read_known_losses,
     read_tx_marker,
     refuse_unfinished_repair,
+    write_verification,
 )
 
 __all__ = [
-    "Checked", "Progress", "Verifier", "check_log", "format_for", "list_settled", "missing", "verify_log",
-    "verify_segment",
+    "Checked", "Progress", "Verifier", "check_log", "format_for", "list_settled", "missing", "publish_check",
+    "verify_log", "verify_segment",
 ]  # fmt: skip
 
 _COMMAND = re.compile(r"`duramen (repair|reindex|verify)((?: --\w+)*)`")
@@ -67,12 +70,45 @@ THREADS_FROM_BYTES = 8 << 20
 
 
 def verify_log(
-    path: str, *, format: str | None = None, disk: Disk | None = None, progress: Progress | None = None, **options: Any
+    path: str,
+    *,
+    format: str | None = None,
+    disk: Disk | None = None,
+    progress: Progress | None = None,
+    publish: bool = False,
+    **options: Any,
 ) -> Report:
-    """Check the log at ``path``, a directory or a single segment file."""
+    """Check the log at ``path``, a directory or a single segment file. ``publish`` stores the result in the sidecar, if
+    the log has one, for processes that watch the log."""
     disk = (disk if disk is not None else PosixDisk()).within(path)
-    fmt, problem = format_for(disk, path, format, options)
-    return check_log(disk, path, fmt, progress, [] if problem is None else [problem])
+
+    def check() -> Report:
+        fmt, problem = format_for(disk, path, format, options)
+        return check_log(disk, path, fmt, progress, [] if problem is None else [problem])
+
+    return publish_check(disk, path, check) if publish else check()
+
+
+def publish_check(disk: Disk, path: str, check: Callable[[], Report]) -> Report:
+    """Run a check, and publish its result, or why it failed, in the sidecar of the log."""
+    began = time.perf_counter()
+
+    def publish(report: Report | None, problem: str = "") -> None:
+        now_us, seconds = time.time_ns() // 1000, time.perf_counter() - began
+        if report is None:
+            found = Verification(now_us, seconds, problem=problem)
+        else:
+            counts = Counter(str(finding.severity) for finding in report.findings)
+            found = Verification(now_us, seconds, report.records, report.bytes, dict(counts))
+        write_verification(disk, path, found)
+
+    try:
+        report = check()
+    except (CorruptionError, StorageError) as error:
+        publish(None, str(error))
+        raise
+    publish(report)
+    return report
 
 
 def check_log(

@@ -51,11 +51,12 @@ class Request:
     """One append (or one control call) that waits for its commit; ``alone`` if it must not share a group."""
 
     __slots__ = (
-        "_turn", "alone", "done", "error", "following", "group", "left", "records", "result", "size_bytes", "thread",
-        "work",
+        "_turn", "alone", "began_s", "done", "error", "following", "group", "left", "records", "result", "size_bytes",
+        "thread", "work",
     )  # fmt: skip
 
     def __init__(self, work: Any, size_bytes: int, records: int, alone: bool = False) -> None:
+        self.began_s = time.monotonic()
         self.work = work
         self.size_bytes = size_bytes
         self.records = records
@@ -72,6 +73,10 @@ class Request:
         self.following: Request | None = None
         """The request to wake next."""
         self._turn: threading.Lock | None = None
+
+    @property
+    def has_slept(self) -> bool:
+        return self._turn is not None
 
     def prepare_to_sleep(self) -> None:
         """From here on, one `wake` ends one `sleep`, in either order."""
@@ -100,12 +105,19 @@ class Request:
 
 class GroupCommit:
     """The queue. One thread at a time calls ``commit`` with the requests of a group. It sets the ``result`` of each
-    request, or raises the error of all of them."""
+    request, or raises the error of all of them. ``observe`` receives the seconds from the call of each append to its
+    commit."""
 
     def __init__(
-        self, commit: Callable[[list[Request]], None], limits: GroupLimits, *, patience: float = PATIENCE
+        self,
+        commit: Callable[[list[Request]], None],
+        limits: GroupLimits,
+        *,
+        patience: float = PATIENCE,
+        observe: Callable[[float], None] | None = None,
     ) -> None:
         self._commit = commit
+        self._observe = observe
         self._limits = limits
         self._patience = patience
         self._lock = threading.RLock()  # not for reentry: an RLock knows its owner
@@ -246,9 +258,14 @@ class GroupCommit:
         try:
             if not self._take(leader, group):
                 return
-            began = time.monotonic()
+            began_s = time.monotonic() if leader.has_slept else leader.began_s
             self._commit(group)
-            self._patience_s = min((time.monotonic() - began) * self._patience, MOST_PATIENCE_S)
+            now_s = time.monotonic()
+            self._patience_s = min((now_s - began_s) * self._patience, MOST_PATIENCE_S)
+            if self._observe is not None:
+                for request in group:
+                    if request.records:  # not a control call
+                        self._observe(now_s - request.began_s)
         except BaseException as error:
             _fail(group, error)
             if not group or not isinstance(error, Exception):

@@ -35,7 +35,7 @@ from duramen.log.maintain import (
     retain_segments,
 )
 from duramen.log.read import FOLLOW_WAIT_S, Log, ReaderOptions
-from duramen.log.recover import RecoveryStep, open_for_append
+from duramen.log.recover import CUTS, RecoveryCase, RecoveryStep, open_for_append
 from duramen.log.segments import Snapshot, list_log
 from duramen.log.write.appender import Appender
 from duramen.log.write.batch import (
@@ -53,7 +53,7 @@ from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
 from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
-from duramen.sidecar import Config, Watermark, WriterMetrics, write_writer_metrics
+from duramen.sidecar import Config, Watermark, WriterMetrics, read_writer_metrics, write_writer_metrics
 
 DURABILITIES = ("write", "interval", "fsync")
 AGE_CHECK_S = 60.0
@@ -123,13 +123,13 @@ class WritableLog(Log):
         self._durability = _checked(durability)
         self._preallocate_bytes = _checked_room(preallocate_bytes)
         limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
-        self._commit = GroupCommit(self.commit_group, limits)
         self._interval = IntervalSync(sync_interval_ms, sync_interval_records, sync_interval_bytes, clock)
         self._alarm = Alarm(self.run_due) if timer else None
         self._retention = retention
         self._timer: RetentionTimer | None = None
         self._clock = clock
         self._set_up(path)
+        self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.append_seconds.observe)
         self._opened = open_for_append(
             disk if disk is not None else PosixDisk(), path, format, options, create=create,
             cut_damage=cut_damage, now_us=self._now_us(),
@@ -179,6 +179,10 @@ class WritableLog(Log):
             super().__init__(path, disk=opened.disk)
             if has_producers(opened.disk, path):
                 self._open_sequences(opened.proven_offset)
+            self._earlier = read_writer_metrics(opened.disk, path)
+            self._count_recovery()
+            if self.counters.recovery_cuts or self.counters.index_rebuilds:
+                self._publish(self._opened_us)  # now: processes that crash again and again should show
         except BaseException:
             self._sidecar.release()
             opened.disk.unroot()
@@ -267,7 +271,14 @@ class WritableLog(Log):
         """Write this writer's metrics to the sidecar, for `duramen top` and `duramen serve`."""
         self._published_us = now_us
         self.counters.poisoned = int(self.is_poisoned)
-        write_writer_metrics(self.disk, self.path, WriterMetrics.of(self.counters, self._opened_us, now_us))
+        self._count_recovery()
+        published = WriterMetrics.of(self.counters, self._opened_us, now_us, self._earlier)
+        write_writer_metrics(self.disk, self.path, published)
+
+    def _count_recovery(self) -> None:
+        self.counters.recoveries = 1
+        self.counters.recovery_cuts = sum(step.case in CUTS for step in self.recovery)
+        self.counters.index_rebuilds = sum(step.case == RecoveryCase.INDEX for step in self.recovery)
 
     # --- its life
 
@@ -430,6 +441,7 @@ class WritableLog(Log):
         """Append at ``write`` without queueing. The caller runs inside `exclusively`, or is the log's only user."""
         request = Request(GroupBatch(batch, "write"), batch.nbytes, batch.num_rows)
         self._append_group([request])
+        self.counters.append_seconds.observe(time.monotonic() - request.began_s)
         appended: Appended = request.outcome()
         return appended
 
@@ -486,7 +498,7 @@ class WritableLog(Log):
             self._interval.wrote(timed)
         if timed or (self._alarm is not None and not self._alarm.is_set):
             self._set_alarm()
-        self.counters.committed(len(taken), batch.num_rows, size_bytes)
+        self.counters.committed(batch.num_rows, size_bytes)
         if default_us - self._published_us >= PUBLISH_EVERY_US:
             self._publish(default_us)
 
@@ -528,8 +540,7 @@ class WritableLog(Log):
     def _do_close(self) -> None:
         try:
             self.tail.finish()
-            if self._published_us > self._opened_us:  # publish the final numbers, too
-                self._publish(self._now_us())
+            self._publish(self._now_us())
         finally:
             self._closed = True  # requests that are still queued must fail: the lock will be released
 

@@ -28,6 +28,7 @@ from duramen.log import (
     format_at,
     list_settled,
     missing,
+    publish_check,
     retry_if_overtaken,
 )
 from duramen.spark.jobs.task_runner import cores, distribute
@@ -82,7 +83,11 @@ def verify(
 ) -> Report:
     """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores)."""
     whole = posixpath.abspath(path)  # executors run elsewhere
-    return _named(retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options)), whole, path)
+
+    def check() -> Report:
+        return retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options))
+
+    return _named(publish_check(PosixDisk().within(whole), whole, check), whole, path)
 
 
 def _named(report: Report, whole: str, path: str) -> Report:
