@@ -16,7 +16,7 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build check lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark flips files interop browser sanitize docs docs-serve dist clean
+.PHONY: help build check lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark flips files interop prometheus browser sanitize docs docs-serve dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,10 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and from a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq
 	$(BIN)/python -m tests.interop.kafka
+
+prometheus: build ## a real Prometheus scrapes `duramen serve`, and alerts fire (root installs it from the distribution)
+	@command -v prometheus > /dev/null || test "$$(id -u)" != 0 || { apt-get install -y -q --no-install-recommends prometheus && { service prometheus stop || true; }; }
+	$(BIN)/pytest tests/watch/test_prometheus.py $(PYTEST_ARGS)
 
 docs: build ## the documentation as a site in build/site; a warning is an error
 	$(BIN)/python -m docs.generate
