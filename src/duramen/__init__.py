@@ -134,11 +134,11 @@ def detect(path: Path) -> Detected:
     return _detect(PosixDisk().within(os.fsdecode(path)), os.fsdecode(path))
 
 
-def verify(path: Path, *, format: str | None = None, publish: bool = True, **options: Unpack[ReaderOptions]) -> Report:
+def verify(path: Path, *, format: str | None = None, publish: bool = False, **options: Unpack[ReaderOptions]) -> Report:
     """Check every byte of the log at ``path``.
 
-    ``publish`` stores a summary in the log's sidecar for `duramen top` and `duramen serve`. Where the log has no
-    sidecar, or this process may not write to it, the check leaves no trace.
+    ``publish`` stores a summary in the log's sidecar for `duramen top`, `duramen serve` and alerts, as the command
+    line does. Without it, and where the log has no sidecar that this process may write to, a check leaves no trace.
     """
     return _verify(os.fsdecode(path), format=format, publish=publish, **options)
 

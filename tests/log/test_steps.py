@@ -123,6 +123,7 @@ def tree(root: Path) -> dict[str, bytes]:
     """The files of a log; without what tells a time, or this process."""
     found = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     found.pop(".duramen/lock", None)
+    found.pop(".duramen/metrics.json", None)
     found.pop(".duramen/closed.json", None)  # with the times and numbers of files
     for name in (".duramen/log.json", ".duramen/compaction.json"):
         if name in found:

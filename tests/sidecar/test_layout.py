@@ -34,7 +34,7 @@ def drive() -> SimulatedDisk:
         log.cursor("reader").store(1)
         log.group("workers").fetch(1)
         put_hold(disk, ROOT, "job", 30, 2**62)
-        log.verify()
+        log.verify(publish=True)
     with duramen.open("/chunks", "a", disk=disk, format="osiris") as log:
         log.append_batch([b"one", b"two"])
     convert("/chunks", "/converted", "keratin", disk=disk)

@@ -89,7 +89,7 @@ def test_each_rule_fires_when_it_should(tmp_path: Path) -> None:
 
 
 def test_promtool_has_nothing_to_say_about_the_metrics(tmp_path: Path, log: Path) -> None:
-    duramen.verify(log)
+    duramen.verify(log, publish=True)
     watch = Watch(PosixDisk(), [str(log)])
     try:
         assert not promtool("check", "metrics", directory=tmp_path, text=exposition(watch, []))

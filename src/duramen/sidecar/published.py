@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from duramen.disk import Disk, Kind, write_all
+from duramen.disk import Disk, Kind, open_private, write_all
 from duramen.errors import DuramenError, StorageError
 from duramen.metrics import (
     LOG_METRICS,
@@ -106,7 +106,7 @@ def write_writer_metrics(disk: Disk, root: str, published: WriterMetrics) -> Non
     """Publish counters. Never fails an append: a disk that refuses this will soon refuse the records."""
     path = sidecar_path(root, METRICS_NAME)
     try:
-        file = disk.open(path) if disk.kind(path) == Kind.FILE else disk.create(path)
+        file = open_private(disk, path) if disk.kind(path) == Kind.FILE else disk.create(path)
         try:
             write_all(file, 0, published.encode().ljust(SIZE_BYTES))
         finally:

@@ -74,7 +74,7 @@ def verify(path: LogPath, log: LogOptions, spark: SparkOptions, json: Json = Fal
     target = log.target(path)
     with running(f"verify {target.path}", spark, _size_of(target)) as started:
         start = perf_counter()
-        report = jobs.verify(started, target.path, format=target.codec.name, **target.options)
+        report = jobs.verify(started, target.path, format=target.codec.name, publish=True, **target.options)
         seconds = perf_counter() - start
     out = Output()
     if json:

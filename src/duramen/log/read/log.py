@@ -486,10 +486,10 @@ class Log:
                 return Located(opened.path, int(rows.columns.position[row]), base, opened.segment.buf, opened.indexes)
         raise self._no_such(offset)
 
-    def verify(self) -> Report:
+    def verify(self, *, publish: bool = False) -> Report:
         """Check every byte of the log: see `duramen.verify`."""
         self._check_open()
-        return verify_log(self.path, format=self.format, disk=self.disk, publish=True, **self.codec.options)
+        return verify_log(self.path, format=self.format, disk=self.disk, publish=publish, **self.codec.options)
 
     def __iter__(self) -> Iterator[Record]:
         return self.scan()

@@ -203,6 +203,8 @@ class GroupCommit:
             self._queued_records = sum(each.records for each in self._queue)
             self._queued_alone = sum(each.alone for each in self._queue)
             self._room.notify_all()
+            if self._patient is request:
+                self._patient = None
             _fail(request.group, _interrupted("an exception from outside"))
             for each in request.group:
                 each.done = True

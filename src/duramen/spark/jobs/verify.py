@@ -79,15 +79,22 @@ class _VerifyTask:
 
 
 def verify(
-    spark: SparkSession, path: str, *, format: str | None = None, piece_bytes: int | None = None, **options: Any
+    spark: SparkSession,
+    path: str,
+    *,
+    format: str | None = None,
+    piece_bytes: int | None = None,
+    publish: bool = False,
+    **options: Any,
 ) -> Report:
-    """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores)."""
+    """Check the log at ``path``. ``piece_bytes``: about how much one task checks (chosen by size and cores).
+    ``publish`` as in `duramen.verify`."""
     whole = posixpath.abspath(path)  # executors run elsewhere
 
     def check() -> Report:
         return retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options))
 
-    return _named(publish_check(PosixDisk().within(whole), whole, check), whole, path)
+    return _named(publish_check(PosixDisk().within(whole), whole, check) if publish else check(), whole, path)
 
 
 def _named(report: Report, whole: str, path: str) -> Report:
