@@ -104,6 +104,7 @@ from duramen.sidecar.repair_journal import (
 from duramen.sidecar.sealed_list import (
     SEALED_PATH,
     Sealed,
+    SealedIndex,
     SealedList,
     SealedSum,
     lines,

@@ -2,10 +2,12 @@
 
 ::
 
-    {"base": 0, "last_offset": 9, "size_bytes": 320, "crc32": 1, "crc32c": 2, "sum": [1, 3, 4]} 1a2b3c4d
+    {"base": 0, "last_offset": 9, "size_bytes": 320, "crc32": 1, "crc32c": 2, "sealed_ms": 1700000000000,
+     "indexes": [["index", 160, 5]], "sum": [1, 3, 4, 6]} 1a2b3c4d
 
 A line has a checksum of its own, so a torn last line is noticed and overwritten. Its ``sum`` covers all segments up to
-it: if the last line agrees with the directory, opening a log need not read the others.
+it, and the sizes of their indexes: if the last line agrees with the directory, opening a log need not read the others.
+Lines of earlier versions lack ``sealed_ms``, ``indexes`` and the last number of ``sum``, or ``sum`` as a whole.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,14 @@ MAX_SEALED = 250_000
 _STEP_BYTES = 1 << 20
 
 
+class SealedIndex(NamedTuple):
+    """An index of a sealed segment, by its role."""
+
+    role: str
+    size_bytes: int
+    crc32c: int
+
+
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """A segment that does not change any more. The digest is both CRCs of the whole file: 64 bits, cheap enough to
@@ -42,31 +52,48 @@ class Sealed:
     size_bytes: int
     crc32: int
     crc32c: int
+    sealed_ms: int | None = field(default=None, compare=False)
+    """When it was sealed; None if an earlier version did that."""
+    indexes: tuple[SealedIndex, ...] | None = None
+    """Its indexes by role, in order; None if an earlier version sealed it."""
 
 
 class SealedSum(NamedTuple):
-    """Number of sealed segments, and both CRCs of their bases and sizes in order."""
+    """Number of sealed segments, both CRCs of their bases and sizes in order, and a CRC of the sizes of their indexes;
+    None where those of one segment are unknown."""
 
     count: int = 0  # type: ignore[assignment]
     crc32: int = 0
     crc32c: int = 0
+    indexes: int | None = 0
 
-    def plus(self, bases: Sequence[int], sizes: Sequence[int]) -> SealedSum:
+    def plus(self, bases: Sequence[int], sizes: Sequence[int], indexes: Sequence[Sequence[int] | None]) -> SealedSum:
+        """The sum with more segments. ``indexes`` are the sizes of the indexes of each, by role."""
         raw = np.array([bases, sizes], "<i8").T.tobytes()
-        return SealedSum(self.count + len(bases), kernel.crc32(raw, self.crc32), kernel.crc32c(raw, self.crc32c))
+        flat = [number for each in indexes if each is not None for number in (len(each), *each)]
+        is_known = self.indexes is not None and None not in indexes
+        return SealedSum(
+            self.count + len(bases), kernel.crc32(raw, self.crc32), kernel.crc32c(raw, self.crc32c),
+            kernel.crc32c(np.array(flat, "<i8").tobytes(), self.indexes or 0) if is_known else None,
+        )  # fmt: skip
+
+    def plus_entry(self, entry: Sealed) -> SealedSum:
+        indexes = None if entry.indexes is None else [index.size_bytes for index in entry.indexes]
+        return self.plus([entry.base], [entry.size_bytes], [indexes])
 
 
 def sealed_lines(entries: Iterable[Sealed]) -> bytes:
     """The content of the file for these entries."""
     total, encoded = SealedSum(), []
     for entry in entries:
-        total = total.plus([entry.base], [entry.size_bytes])
+        total = total.plus_entry(entry)
         encoded.append(_encode(entry, total))
     return b"".join(encoded)
 
 
 def _encode(entry: Sealed, total: SealedSum) -> bytes:
-    return add_checksum(json.dumps({**asdict(entry), "sum": total}).encode())
+    known = {name: value for name, value in asdict(entry).items() if value is not None}
+    return add_checksum(json.dumps({**known, "sum": total if total.indexes is not None else total[:3]}).encode())
 
 
 def _decode(line: bytes) -> tuple[Sealed, SealedSum | None] | None:
@@ -75,11 +102,20 @@ def _decode(line: bytes) -> tuple[Sealed, SealedSum | None] | None:
         return None
     try:
         tree = parse_json(checked_body(line))
-        total = tree.pop("sum", None)
-        entry = Sealed(**{name: _number(number) for name, number in tree.items()})
-        return entry, None if total is None else SealedSum(*map(_number, total))
+        total, indexes = tree.pop("sum", None), tree.pop("indexes", None)
+        numbers: dict[str, Any] = {name: _number(number) for name, number in tree.items()}
+        entry = Sealed(**numbers, indexes=None if indexes is None else tuple(map(_index, indexes)))
+        if total is None:
+            return entry, None
+        count, crc32, crc32c, *sizes = map(_number, total)
+        return entry, SealedSum(count, crc32, crc32c, sizes[0] if sizes else None)
     except (ValueError, TypeError, AttributeError):
         return None
+
+
+def _index(tree: list[Any]) -> SealedIndex:
+    role, size_bytes, crc32c = tree
+    return SealedIndex(str(role), _number(size_bytes), _number(crc32c))
 
 
 def _number(number: object) -> int:
@@ -145,7 +181,7 @@ class SealedList:
                     hint="move the list away: the records can be read and verified without it",
                 )  # fmt: skip
             self._size_bytes += len(line)
-            self._sum = self._sum.plus([entry.base], [entry.size_bytes])
+            self._sum = self._sum.plus_entry(entry)
             yield entry
 
     def add(self, entry: Sealed) -> None:
@@ -157,7 +193,7 @@ class SealedList:
                 f"the log has {MAX_SEALED} sealed segments, the maximum", path=self._root,
                 hint="remove the oldest with `duramen retain`, or convert it with a larger segment_max_bytes",
             )  # fmt: skip
-        total = self._sum.plus([entry.base], [entry.size_bytes])
+        total = self._sum.plus_entry(entry)
         line = _encode(entry, total)
         self._sum = total
         write_all(self._file, self._size_bytes, line)

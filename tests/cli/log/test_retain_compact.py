@@ -73,7 +73,6 @@ def test_retain_beside_a_writer(call: Run, tmp_path: Path) -> None:
         (["retain", "{log}", "--max-bytes", "lots"], ["must be a size"]),
         (["retain", "{log}", "--keep-free", "120%"], ["must be a percentage"]),
         (["retain", "{log}", "--before-offset", "-5"], ["must be at least 0 (got -5)"]),
-        (["retain", "{log}", "--max-age", "1d"], ["no time", "max_bytes"]),
         (["compact", "{log}"], ["no key"]),
         (["compact", "{log}", "--key", "regex:a"], ["does not say"]),
         (["compact", "{log}", "--min-dirty", "2", "--key", "prefix:1"], ["between 0 and 1"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +14,15 @@ import duramen
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, OffsetError, UsageError
 from duramen.formats.rustlog import Checkpoint
+from duramen.log.maintain import Compaction
 from duramen.log.maintain.retention import Retention
+from duramen.sidecar import SealedList
 from duramen.sidecar.holds import put_hold, read_holds, release_hold
 from duramen.testing import SimulatedDisk
 
 SEGMENTED = {"keratin": {}, "durable-log": {}, "rustlog": {}, "osiris": {}}
 DAY_US = 86_400_000_000
+HOUR_NS = 3600 * 10**9
 
 
 def fill(
@@ -97,14 +101,6 @@ def test_by_the_age_of_records_never_of_files(tmp_path: Path, format: str) -> No
         plan = log.retain(Retention(max_age_ms=int(2.5 * DAY_US / 1000)))
         assert len(plan.removed) == 2
         assert "s old" in plan.removed[0].reason
-
-
-def test_formats_without_times_say_so(tmp_path: Path) -> None:
-    with (
-        duramen.open(str(tmp_path / "log"), "a", format="durable-log") as log,
-        pytest.raises(UsageError, match="no time"),
-    ):
-        log.retain(Retention(max_age_ms=1))
 
 
 def test_under_disk_pressure(log) -> None:  # type: ignore[no-untyped-def]
@@ -205,7 +201,61 @@ def test_an_idle_log_shrinks(tmp_path: Path) -> None:
 
 def test_rules_that_a_format_cannot_follow_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no time"):
-        duramen.open(str(tmp_path / "log"), "a", format="durable-log", retention=Retention(max_age_ms=5))
+        duramen.open(str(tmp_path / "log"), "a", format="fixed-slot", record_size=8, retention=Retention(max_age_ms=5))
+
+
+def test_without_times_a_segment_is_as_old_as_its_seal(tmp_path: Path) -> None:
+    now_ns = [time.time_ns() - 3 * HOUR_NS]
+    with duramen.open(str(tmp_path / "log"), "a", format="durable-log", clock=lambda: now_ns[0]) as log:
+        for _ in range(3):
+            log.append_batch([b"a", b"b"])
+            log.seal()
+            now_ns[0] += HOUR_NS
+        log.append(b"c")
+        assert not log.retain(Retention(max_age_ms=4 * HOUR_NS // 10**6)).removed
+        plan = log.retain(Retention(max_age_ms=3 * HOUR_NS // 2 // 10**6))
+        assert [segment.reason for segment in plan.removed] == [f"it was sealed {s:,} s ago" for s in (10800, 7200)]
+        assert plan.kept_because == "no rule removes it"
+        assert log.first_offset == 4
+
+
+def test_a_segment_whose_seal_has_no_time_stays(tmp_path: Path) -> None:
+    """Earlier versions did not store when a segment was sealed."""
+    root = tmp_path / "log"
+    with duramen.open(str(root), "a", format="durable-log") as log:
+        for _ in range(3):
+            log.append_batch([b"a", b"b"])
+            log.seal()
+    disk = PosixDisk()
+    old = [replace(entry, sealed_ms=None, indexes=None) for entry in SealedList(disk, str(root)).entries().values()]
+    SealedList(disk, str(root)).replace(old[:1] + list(SealedList(disk, str(root)).entries().values())[1:])
+    with duramen.open(str(root), "a") as log:
+        plan = log.retain(Retention(max_age_ms=0))
+        assert not plan.removed
+        assert plan.kept_because == "its age is unknown: the sealed list does not say when it was sealed"
+
+
+def test_a_copy_is_as_old_as_its_source(tmp_path: Path) -> None:
+    long_ago = time.time_ns() - HOUR_NS
+    with duramen.open(str(tmp_path / "log"), "a", format="durable-log", clock=lambda: long_ago) as log:
+        log.append(b"a")
+        log.seal()
+        log.append(b"b")
+    duramen.copy(tmp_path / "log", tmp_path / "copy")
+    with duramen.open(str(tmp_path / "copy"), "a") as log:
+        assert len(log.retain(Retention(max_age_ms=HOUR_NS // 2 // 10**6)).removed) == 1
+
+
+def test_compaction_makes_no_segment_younger(tmp_path: Path) -> None:
+    long_ago = time.time_ns() - HOUR_NS
+    with duramen.open(str(tmp_path / "log"), "a", format="durable-log", clock=lambda: long_ago) as log:
+        log.append_batch([b"1=a", b"2=a", b"1=b"])
+        log.seal()
+        log.append(b"1=c")
+        log.seal()
+        before = [entry.sealed_ms for entry in log.tail.sidecar.sealed().values()]
+        assert log.compact(Compaction(key="delimiter:=")).rewritten == 1
+        assert [entry.sealed_ms for entry in log.tail.sidecar.sealed().values()] == before
 
 
 @pytest.mark.parametrize("wrong", [{"max_bytes": -1}, {"keep_free_percent": 101}, {"max_age_ms": -5}])

@@ -2,7 +2,7 @@
 
 Whole segments go, oldest first, up to the first one that must stay. A segment must stay if no rule removes it, if it is
 active or not durable, or if a group, a cursor or a running job still needs a record in it; the plan names the consumer.
-Ages are those of records, not of files.
+Ages are those of records, not of files. Where records have no time, a segment is as old as its seal.
 
 A plan is data. Executing it is one `FileSwap`, so that a crash leaves all of it done or none.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -99,7 +100,7 @@ class Surroundings(NamedTuple):
 
 def check_rules(fmt: Format, rules: Retention, path: str) -> None:
     """Raise `UsageError` if a rule does not apply to the format."""
-    if rules.max_age_ms is not None and fmt.capabilities.timestamps is None:
+    if rules.max_age_ms is not None and fmt.capabilities.timestamps is None and not fmt.capabilities.segments:
         raise UsageError(
             f"max_age_ms does not apply: {fmt.name} records have no time",
             path=path,
@@ -124,7 +125,6 @@ class _RetentionPlanner:
         self._left_bytes = sum(_size(files) for files in directory.segments)
         self._free_bytes = around.free_bytes
         self._needs: Sequence[Need] | None = None
-        self._seals: Seals | None = None
 
     def run(self) -> RetentionPlan:
         removed: list[RemovedSegment] = []
@@ -134,7 +134,7 @@ class _RetentionPlanner:
             next_base = following.base or 0
             reason = self._reason(files, next_base)
             if reason is None:
-                return self._plan(removed, first, "no rule removes it")
+                return self._plan(removed, first, self._kept_because(files))
             if next_base > self._around.durable_offset:
                 return self._plan(removed, first, "not all of it is durable")
             if self._needs is None:
@@ -169,19 +169,37 @@ class _RetentionPlanner:
             if free < rules.keep_free_percent:
                 return f"{free:.1f} % of the file system is free, less than {rules.keep_free_percent:g} %"
         if rules.max_age_ms is not None:
-            oldest_us = around.now_us - rules.max_age_ms * 1000
-            newest = newest_us(self._disk, self._fmt, self._directory, files, oldest_us)
-            if newest is not None and newest < oldest_us:
-                self._check_seal(files)
-                return f"its newest record is {(around.now_us - newest) / 1e6:,.0f} s old"
+            return self._age_reason(files, around.now_us - rules.max_age_ms * 1000)
         return None
 
-    def _check_seal(self, files: SegmentFiles) -> None:
-        """Raise if the segment differs from what was sealed: its times cannot be trusted."""
-        if self._seals is None:
-            self._seals = Seals(self._disk, self._directory.root, self._fmt)
+    def _age_reason(self, files: SegmentFiles, oldest_us: int) -> str | None:
+        now_us = self._around.now_us
+        if self._fmt.capabilities.timestamps is None:
+            sealed_us = self._sealed_us(files)
+            if sealed_us is None or sealed_us >= oldest_us:
+                return None
+            return f"it was sealed {(now_us - sealed_us) / 1e6:,.0f} s ago"
+        newest = newest_us(self._disk, self._fmt, self._directory, files, oldest_us)
+        if newest is None or newest >= oldest_us:
+            return None
+        # Raise if the segment differs from what was sealed: its times cannot be trusted.
         path = self._directory.full(files.segment.path)
         self._seals.check(files.base or 0, path, self._disk.map(path).data)
+        return f"its newest record is {(now_us - newest) / 1e6:,.0f} s old"
+
+    def _kept_because(self, files: SegmentFiles) -> str:
+        is_by_seal = self._rules.max_age_ms is not None and self._fmt.capabilities.timestamps is None
+        if is_by_seal and self._sealed_us(files) is None:
+            return "its age is unknown: the sealed list does not say when it was sealed"
+        return "no rule removes it"
+
+    def _sealed_us(self, files: SegmentFiles) -> int | None:
+        entry = self._seals.entry(files.base or 0)
+        return None if entry is None or entry.sealed_ms is None else entry.sealed_ms * 1000
+
+    @cached_property
+    def _seals(self) -> Seals:
+        return Seals(self._disk, self._directory.root, self._fmt)
 
 
 def _size(files: SegmentFiles) -> int:

@@ -54,7 +54,8 @@ def plan_retention(log: Log, rules: Retention, now_us: int | None = None) -> Ret
 
 def _seal_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> None:
     """Seal an active segment whose records are all too old, so that a log without new appends shrinks as well."""
-    if rules.max_age_ms is None or not log.codec.capabilities.segments or log.tail.active.is_empty:
+    limits = log.codec.capabilities
+    if rules.max_age_ms is None or not limits.segments or not limits.timestamps or log.tail.active.is_empty:
         return
     directory = list_log(log.disk, log.path, log.codec)
     active = [files for files in directory.segments if files.base == log.tail.active.base]

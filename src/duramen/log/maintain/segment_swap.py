@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from duramen.formats import Role, SupportsCheckpoint
@@ -50,7 +51,8 @@ def _swap(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, sta
     earlier = [summary for summary in log.tail.earlier if summary.base_offset != base]
     if built is not None:
         last_offset = old.last_offset if old is not None else built.last_offset
-        sealed[base] = built.sealed.__class__(base, last_offset, built.size_bytes, built.crc32, built.crc32c)
+        sealed_ms = old.sealed_ms if old is not None else None  # it is as old as it was
+        sealed[base] = replace(built.sealed, last_offset=last_offset, sealed_ms=sealed_ms)
         earlier.append(built.summary._replace(last_offset=last_offset))
         renames = [(posixpath.join(staging, path), path) for path in built.paths]
         kept_paths = set(built.paths)

@@ -106,8 +106,11 @@ class Evidence:
         present = self.segments[: total.count]
         if not present or present[-1].base != entry.base:
             return None
-        bases, sizes = [files.base or 0 for files in present], [files.segment.size_bytes for files in present]
-        return entry if SealedSum().plus(bases, sizes) == total else None
+        return entry if self._listed_sum(present)[:3] == total[:3] else None
+
+    def _listed_sum(self, segments: Sequence[SegmentFiles]) -> SealedSum:
+        bases, sizes = [files.base or 0 for files in segments], [files.segment.size_bytes for files in segments]
+        return SealedSum().plus(bases, sizes, [_index_sizes(files) for files in segments])
 
     @cached_property
     def sealed(self) -> dict[int, Sealed]:
@@ -397,6 +400,10 @@ class Evidence:
             if cursor is not None:
                 return cursor
         return segment.start
+
+
+def _index_sizes(files: SegmentFiles) -> list[int]:
+    return [files.derived[role].size_bytes for role in sorted(files.derived)]
 
 
 class IndexFile(NamedTuple):

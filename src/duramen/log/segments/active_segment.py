@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from duramen import kernel
 from duramen.disk import Disk, File, Kind, open_private, write_all
 from duramen.errors import CorruptionError, StorageError
 from duramen.formats import Encoded, Format, IndexBuilder, Role, ScanPosition, SegmentSummary
-from duramen.sidecar import Sealed
+from duramen.sidecar import Sealed, SealedIndex
 
 RESERVE_FROM_BYTES = 1 << 20
 RESERVE_BYTES = 8 << 20
@@ -34,6 +35,12 @@ class Filling(NamedTuple):
     step_bytes: int
     until: int
     after_commits: int = 0
+
+
+def sealed_indexes(disk: Disk, root: str, fmt: Format, base: int, roles: Iterable[Role]) -> tuple[SealedIndex, ...]:
+    """The indexes of a segment as they are, for the sealed list."""
+    held = ((role, disk.map(posixpath.join(root, fmt.path_of(role, base))).data) for role in sorted(roles))
+    return tuple(SealedIndex(role.value, len(data), kernel.crc32c(data)) for role, data in held)
 
 
 @dataclass
@@ -198,7 +205,7 @@ class ActiveSegment:
 
     # --- the end
 
-    def seal(self) -> Sealed:
+    def seal(self, now_ms: int) -> Sealed:
         """Sync the segment and its derived files, and return its entry for the sealed list. Raises `CorruptionError` if
         the file does not hold what was written."""
         self.flush_index()
@@ -214,7 +221,10 @@ class ActiveSegment:
                 f"the segment does not hold what was written to it: its digest is {crc32c:08x}, not {self.crc32c:08x}",
                 path=self.path, offset=self.base, hint="`duramen verify` shows the whole picture",
             )  # fmt: skip
-        return Sealed(self.base, self.cursor.previous_offset, self.cursor.position, kernel.crc32(data), crc32c)
+        return Sealed(
+            self.base, self.cursor.previous_offset, self.cursor.position, kernel.crc32(data), crc32c, now_ms,
+            sealed_indexes(self.disk, self.root, self.fmt, self.base, self._derived),
+        )  # fmt: skip
 
     def summary(self) -> SegmentSummary:
         index = self._derived.get(Role.INDEX)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -39,16 +40,24 @@ _LOCK = posixpath.join(DIRECTORY, LOCK_NAME)
 class BuiltSegment:
     """A finished segment, as the rest of the log needs to know it. Can be pickled.
 
-    ``last_offset`` is ``base - 1`` for an empty one. ``paths`` are its files, relative to its directory."""
+    ``sealed.last_offset`` is ``base - 1`` for an empty one. ``paths`` are its files, relative to its directory."""
 
-    base: int
-    last_offset: int
+    sealed: Sealed
     records: int
-    size_bytes: int
     index_bytes: int
-    crc32: int
-    crc32c: int
     paths: tuple[str, ...]
+
+    @property
+    def base(self) -> int:
+        return self.sealed.base
+
+    @property
+    def last_offset(self) -> int:
+        return self.sealed.last_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.sealed.size_bytes
 
     @property
     def next_offset(self) -> int:
@@ -57,10 +66,6 @@ class BuiltSegment:
     @property
     def summary(self) -> SegmentSummary:
         return SegmentSummary(self.base, self.last_offset, self.size_bytes, self.index_bytes)
-
-    @property
-    def sealed(self) -> Sealed:
-        return Sealed(self.base, self.last_offset, self.size_bytes, self.crc32, self.crc32c)
 
 
 class SegmentBuilder:
@@ -135,14 +140,11 @@ class SegmentBuilder:
         """Sync the segment and its derived files, and describe them."""
         self._flush()
         active = self._active
-        sealed, summary = active.seal(), active.summary()
+        sealed, summary = active.seal(time.time_ns() // 1_000_000), active.summary()
         active.close()
         paths = [self._fmt.segment_path(active.base)]
         paths += [self._fmt.path_of(role, active.base) for role in (Role.INDEX, Role.TIME_INDEX) if self._has(role)]
-        return BuiltSegment(
-            active.base, sealed.last_offset, active.records, sealed.size_bytes, summary.index_bytes,
-            sealed.crc32, sealed.crc32c, tuple(paths),
-        )  # fmt: skip
+        return BuiltSegment(sealed, active.records, summary.index_bytes, tuple(paths))
 
     def close(self) -> None:
         self._active.close()
@@ -320,7 +322,7 @@ class LogBuilder:
         for built in self.segments[:-1]:
             self._sidecar.add_sealed(built.sealed)
         end = (last.size_bytes, last.next_offset)
-        digests = (last.crc32c, last.crc32c)
+        digests = (last.sealed.crc32c, last.sealed.crc32c)
         self._sidecar.mark(Watermark(last.base, *end, *end, 0, *digests, is_open=False, has_digest=True), durable=True)
 
     def publish(self) -> None:

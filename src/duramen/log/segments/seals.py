@@ -72,6 +72,9 @@ class Seals:
         self._disk, self._root, self._fmt = disk, root, fmt
         self._entries = settled_digests(disk, root, fmt)
 
+    def entry(self, base: int) -> Sealed | None:
+        return self._entries.get(base)
+
     def scan(self, base: int, path: str, data: memoryview) -> SealedScan:
         return SealedScan(self, self._entries.get(base), path, data)
 

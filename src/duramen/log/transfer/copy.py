@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,7 +157,8 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
                 f"{counted(built.base - previous.next_offset, 'offset')} missing before this segment",
                 path=part.path, offset=previous.next_offset, hint="a segment is lost: `duramen repair` repairs the log",
             )  # fmt: skip
-        builder.add(built)
+        sealed_ms = source.sealed_ms(built.base)
+        builder.add(built if sealed_ms is None else replace(built, sealed=replace(built.sealed, sealed_ms=sealed_ms)))
         if is_cut:
             return True
         previous = built

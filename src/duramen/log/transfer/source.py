@@ -217,6 +217,11 @@ class Source:
                 return None
         return part.segment
 
+    def sealed_ms(self, base: int) -> int | None:
+        """When a segment was sealed, if that is known."""
+        entry = self._sealed.get(base)
+        return None if entry is None else entry.sealed_ms
+
     def check_digest(self, part: SourcePart) -> None:
         """Raise if a segment is not what was written: a sealed one must have the digest that it was sealed with, the
         active one must agree with the watermark."""

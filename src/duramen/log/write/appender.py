@@ -416,7 +416,7 @@ class Appender:
             self.sidecar.check(closely=True)
             self._mark_open()
             old = self.active
-            sealed = old.seal()
+            sealed = old.seal(self._now_us() // 1000)
             self.earlier.append(old.summary())
             self.sidecar.add_sealed(sealed)
             base = old.cursor.previous_offset + 1

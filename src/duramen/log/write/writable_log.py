@@ -70,10 +70,14 @@ class WriterOptions(TypedDict, total=False):
     max_batch_records: int
     linger_ms: float
     queue_bytes: int
+    sync_interval_ms: float
+    sync_interval_records: int | None
+    sync_interval_bytes: int | None
     preallocate_bytes: int | None
     on_damage: str
     create: bool
     clock: Callable[[], int] | None
+    timer: bool
     retention: Retention | None
     retention_interval_s: float
 
