@@ -38,15 +38,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _logger = logging.getLogger("duramen.consumers")
 
 D = TypeVar("D")
-D_co = TypeVar("D_co", covariant=True)
 
 
-class Deliverer(Protocol[D_co]):
+class Deliverer(Protocol[D]):
     """What the loop needs of a group, be it of a log or of a topic."""
 
     @property
     def lease_s(self) -> float: ...
-    def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[D_co]: ...
+    def fetch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> list[D]: ...
     def ack(self, handed: Any) -> bool: ...
     def nack(self, handed: Any, *, delay: Seconds = 0.0, reason: str = "") -> int: ...
     def extend(self, handed: Any, lease: Seconds | None = None) -> int: ...
@@ -211,7 +210,7 @@ class _LeaseKeeper(Generic[D]):
 
     def end(self) -> None:
         if self._thread is not None:
-            self._thread, thread = None, self._thread
+            thread, self._thread = self._thread, None
             self._orders.put(self._end)
             thread.join()
 
