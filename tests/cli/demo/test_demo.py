@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import duramen
-from duramen.cli.demo import demo, lake
+from duramen.cli.demo import demo
 from duramen.cli.demo.samples import write_samples
 from duramen.cli.demo.stage import FailedError, Stage
 from duramen.cli.main import app
@@ -23,7 +23,7 @@ from tests.cli.running import FORMATS, Run
 def test_the_whole_story_but_spark(cli: Run, tmp_path: Path) -> None:
     result = cli("demo", "--quick", "--keep", tmp_path / "demo", timeout_s=100)
     assert (result.code, result.err) == (0, ""), result.text
-    for number, act in enumerate(demo.ACTS[:-1], 1):
+    for number, act in enumerate(demo.read_acts()[:-1], 1):
         assert f"━━ {number}/6  {act.title} ━" in result.text
     assert result.text.count("✔") == 8
     assert "✘" not in result.text
@@ -85,7 +85,7 @@ def test_an_act_that_fails(play: object, words: str, tmp_path: Path, capsys: pyt
 
 def test_without_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    code, text = _play(demo.Act(lake.TITLE, lake.play), tmp_path / "demo", capsys)
+    code, text = _play(demo.read_acts()[-1], tmp_path / "demo", capsys)
     assert code == 0
     assert "Skipped: pyspark is not installed (`pip install 'duramen[spark]'` brings it)" in text
     assert "skipped" in text
@@ -103,9 +103,9 @@ def test_a_process_that_ends_by_itself(
     monkeypatch.chdir(tmp_path)
     stage = Stage(Output(), app)
     stage.script("short.py", "raise SystemExit(7)\n")
-    process = stage.start("short.py", into="out.txt")
+    process = stage.start("python short.py > out.txt")
     with pytest.raises(FailedError, match="ended early with exit code 7"):
-        stage.kill([process], lambda: False)
+        stage.kill(lambda: False)
     assert process.returncode == 7
     assert "$ python short.py > out.txt &\n" in capsys.readouterr().out
 

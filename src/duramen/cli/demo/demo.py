@@ -7,20 +7,22 @@ fails, the others continue and the exit code is 1. The act on Spark is skipped w
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from functools import partial
+from importlib.resources import files
 from time import perf_counter
 from typing import Annotated, NamedTuple
 
 import typer
 
 from duramen.cli.arguments import Job
-from duramen.cli.demo import consumers, conversion, crash, formats, lake, repair, retention
+from duramen.cli.demo import props
 from duramen.cli.demo.samples import write_samples
-from duramen.cli.demo.stage import Program, SkippedError, Stage
+from duramen.cli.demo.stage import Program, SkippedError, Stage, perform
 from duramen.cli.output import Cell, Column, Output, duration
 from duramen.errors import UsageError
 
@@ -39,8 +41,7 @@ class Played(NamedTuple):
     shown: list[str]
 
 
-ACTS = [Act(act.TITLE, act.play) for act in (formats, crash, repair, conversion, consumers, retention, lake)]
-ON_SPARK = lake.TITLE
+ON_SPARK = "On Spark"
 
 LEFT = {
     "logs": "the five logs, with the group `billing` in logs/keratin",
@@ -53,6 +54,12 @@ LEFT = {
     "lake": "the Parquet files",
     "profile.html": "the profile as a page: open it in a browser",
 }
+
+
+def read_acts() -> list[Act]:
+    """The acts of ``tour.txt``, each a title and its lines."""
+    _, *acts = re.split(r"^# (.*)\n", files(__package__).joinpath("tour.txt").read_text("utf-8"), flags=re.MULTILINE)
+    return [Act(title, partial(perform, script)) for title, script in zip(acts[::2], acts[1::2], strict=True)]
 
 
 def command(
@@ -82,7 +89,7 @@ def run_samples(directory: str) -> int:
             out.line(f"{sample.path}: {sample.format}")
         sound = os.path.join(directory, "durable-log")
         damaged = shutil.copytree(sound, f"{sound}-flipped")
-        out.line(f"{damaged}: the same with one byte changed: {repair.flip(damaged, 'durable-log')}")
+        out.line(f"{damaged}: the same with one byte changed: {props.flip(damaged, 'durable-log')}")
     return 0
 
 
@@ -90,7 +97,7 @@ def run(program: Program, keep: str | None = None, *, quick: bool = False, acts:
     out = Output()
     stage = Stage(out, program)
     start = perf_counter()
-    wanted = [act for act in acts or ACTS if not (quick and act.title == ON_SPARK)]
+    wanted = [act for act in acts or read_acts() if not (quick and act.title == ON_SPARK)]
     with _directory(keep) as directory, chdir(directory):
         out.paragraph(
             "Duramen is a durable log in five on-disk formats, and a pipeline that processes such logs with Spark. "
@@ -107,8 +114,10 @@ def _play(stage: Stage, act: Act, number: int, count: int) -> Played:
     start = perf_counter()
     stage.begin(number, count, act.title)
     outcome = Cell("ok", "good")
+    stage.names = props.names(stage)
     try:
-        act.play(stage)
+        with stage.resources:
+            act.play(stage)
     except BrokenPipeError:
         raise
     except SkippedError as reason:

@@ -39,7 +39,7 @@ SEGMENT_RECORDS = (120, 100, 80)
 RECORD_SIZE = 96
 START_MS = 1_700_000_000_000
 
-_WOOD = ("oak", "ash", "larch", "beech", "walnut")
+WOOD = ("oak", "ash", "larch", "beech", "walnut")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def orders(codec: Format, first: int, count: int) -> pa.RecordBatch:
 
 def _order(codec: Format, offset: int) -> dict[str, Any]:
     able = codec.capabilities
-    wood = _WOOD[offset * 7 % len(_WOOD)]
+    wood = WOOD[offset * 7 % len(WOOD)]
     order = {"order": offset, "wood": wood, "boards": offset % 9 + 1, "note": "für Sofia" if offset % 50 == 1 else ""}
     value = json.dumps(order, ensure_ascii=False, separators=(",", ":")).encode()
     if "record_size" in codec.option_names:

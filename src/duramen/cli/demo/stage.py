@@ -1,19 +1,33 @@
 """The stage of the demo: shows a command, runs it, and prints its output.
 
 A command line goes through the parser and the verbs of the real program; Python runs line by line, as in an interactive
-session. An act makes a claim with `show` and the condition that proves it; a false claim ends the act.
+session. An act makes a claim with `show` and the condition that proves it; a false claim ends the act. `perform` plays
+an act of ``tour.txt``, whose lines start with a mark:
+
+====  =============================================================
+$     a command line; ``(exit code 1)`` at its end is the expected exit code
+&     a Python program to start in the background
+>>>   a line of Python, ``...`` its continuation
+=     a program with this name follows, up to a line with ``=`` alone
+!     a line of Python that is not shown
+✔     a claim, and ``?`` on the next line the expression that proves it
+====  =============================================================
+
+Any other line is a paragraph; in paragraphs and claims, ``{name}`` stands for a value of the act.
 """
 
 from __future__ import annotations
 
 import ast
-import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from duramen.cli.output import Cell, Output
@@ -44,6 +58,9 @@ class Stage:
         self._program = program
         self.names: dict[str, Any] = {}
         self.shown: list[str] = []
+        self.resources = ExitStack()
+        """What is closed at the end of an act."""
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def begin(self, number: int, count: int, title: str) -> None:
         text = f"━━ {number}/{count}  {title} "
@@ -83,6 +100,15 @@ class Stage:
         self.out.flush()
 
     # --- the command line
+
+    def command(self, line: str) -> None:
+        """Run a command line of this program, or of another one."""
+        if not line.startswith("duramen "):
+            self.shell(line)
+            return
+        found = re.fullmatch(r"duramen (.*?)(?: \(exit code (\d)\))?", line)
+        assert found is not None
+        self.duramen(*shlex.split(found[1]), code=int(found[2] or 0))
 
     def duramen(self, *words: str, code: int = 0) -> None:
         """Run a verb of this program; ``code`` is the expected exit code."""
@@ -142,15 +168,19 @@ class Stage:
         for line in text.splitlines():
             self.out.line(line)
 
-    def start(self, script: str, *words: str, into: str) -> subprocess.Popen[bytes]:
-        """Start a script in the background, with its output in a file."""
-        self.out.line(Cell(f"$ python {shlex.join([script, *words])} > {into} &", "prompt"))
+    def start(self, line: str) -> subprocess.Popen[bytes]:
+        """Start ``python SCRIPT …`` in the background."""
+        if not self._processes:
+            self.out.blank()
+        self.out.line(Cell(f"$ {line} &", "prompt"))
         self.out.flush()
-        with open(into, "wb") as file:
-            return subprocess.Popen([sys.executable, script, *words], stdout=file)
+        process = subprocess.Popen(f"exec {shlex.quote(sys.executable)} {line.removeprefix('python ')}", shell=True)
+        self._processes.append(process)
+        return process
 
-    def kill(self, processes: Sequence[subprocess.Popen[bytes]], when: Callable[[], bool]) -> None:
+    def kill(self, when: Callable[[], bool]) -> None:
         """Kill the processes with SIGKILL as soon as ``when`` returns true."""
+        processes, self._processes = self._processes, []
         try:
             self._wait(processes, when)
             self.out.line(Cell(f"$ kill -9 {' '.join(str(process.pid) for process in processes)}", "prompt"))
@@ -171,6 +201,33 @@ class Stage:
             time.sleep(0.01)
 
 
+def perform(script: str, stage: Stage) -> None:
+    """Play the lines of an act; the module says what they mean."""
+    rest = deque(script.splitlines())
+    while rest:
+        line = rest.popleft()
+        mark, _, text = line.partition(" ")
+        if mark == "$":
+            stage.command(text)
+        elif mark == "&":
+            stage.start(text)
+        elif mark == "!":
+            exec(text, stage.names)
+        elif mark == "=":
+            end = rest.index("=")
+            stage.script(text, "".join(rest.popleft() + "\n" for _ in range(end)))
+            rest.popleft()
+        elif mark == ">>>":
+            code = [text]
+            while rest and rest[0].startswith((">>> ", "... ")):
+                code.append(rest.popleft()[4:])
+            stage.python("\n".join(code))
+        elif mark == "✔":
+            stage.show(text.format_map(stage.names), eval(rest.popleft().removeprefix("? "), stage.names))
+        elif line:
+            stage.say(line.format_map(stage.names))
+
+
 def _with_values(words: Sequence[str]) -> list[str]:
     """Join each option with its value.
 
@@ -184,15 +241,3 @@ def _with_values(words: Sequence[str]) -> list[str]:
         else:
             parts.append(word)
     return parts
-
-
-def files(directory: str) -> dict[str, bytes]:
-    """The bytes of every file below a directory, except the sidecar's."""
-    found = {}
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if name != ".duramen"]
-        for name in names:
-            path = os.path.join(folder, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, directory)] = file.read()
-    return found
