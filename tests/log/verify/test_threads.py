@@ -237,10 +237,8 @@ def test_one_segment_by_itself(write: Write, format_name: str) -> None:
     root = write(format_name, 30, 20)
     fmt, disk = codec(format_name), PosixDisk()
     listed = list_log(disk, str(root), fmt)
-    checked = [
-        verify.verify_segment(disk, str(root), fmt, files, is_last=files is listed.segments[-1])
-        for files in listed.segments
-    ]
+    verifier = verify.Verifier(disk, str(root), fmt, lambda _bytes: None)
+    checked = [verifier.check(files, is_last=files is listed.segments[-1]) for files in listed.segments]
     travelled = pickle.loads(pickle.dumps(checked))
     whole = verify.Verifier(disk, str(root), fmt, lambda _bytes: None).conclude(travelled)
     assert whole == duramen.verify(root, format=format_name, **options(format_name))

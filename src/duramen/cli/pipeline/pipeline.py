@@ -23,6 +23,7 @@ from duramen.log import list_log
 
 if TYPE_CHECKING:
     from duramen.spark import SparkSession
+    from duramen.spark.jobs import Exported
 
 app = typer.Typer(
     name="pipeline",
@@ -218,13 +219,15 @@ def export(
         )  # fmt: skip
         seconds = perf_counter() - start
     ranges = [(path, f"offsets {a} to {b - 1}" if b > a else "nothing new") for path, (a, b) in done.ranges.items()]
-    title = (
-        f"{into}: would export" if dry_run else f"{into}: {number(done.rows, 'row')} in {number(done.files, 'file')}"
-    )
-    if not dry_run and done.rows:
-        title += f", {size(done.bytes)} in {duration(seconds)}"
-    show_result({**asdict(done), "seconds": round(seconds, 3)}, ranges, title, json=json)
+    show_result({**asdict(done), "seconds": round(seconds, 3)}, ranges, _exported(done, seconds), json=json)
     return 0
+
+
+def _exported(done: Exported, seconds: float) -> str:
+    if done.dry_run:
+        return f"{done.target}: would export"
+    took = f", {size(done.bytes)} in {duration(seconds)}" if done.rows else ""
+    return f"{done.target}: {number(done.rows, 'row')} in {number(done.files, 'file')}{took}"
 
 
 def _text(text: str) -> str:

@@ -18,15 +18,7 @@ from duramen.log.verify.index_check import short_indexes
 from duramen.log.verify.open_check import damage, refuse_damage
 from duramen.log.verify.ranges import RangeReport, RangeVerifier, SegmentRange, cut_ranges
 from duramen.log.verify.report import Finding, Report, SegmentReport, counted
+from duramen.log.verify.segment_check import Checked, Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence
-from duramen.log.verify.verify import (
-    Checked,
-    Progress,
-    check_log,
-    format_for,
-    list_settled,
-    missing,
-    publish_check,
-    retry_if_overtaken,
-    verify_log,
-)
+from duramen.log.verify.verifier import list_settled, missing
+from duramen.log.verify.verify import check_log, format_for, publish_check, retry_if_overtaken, verify_log

@@ -21,7 +21,7 @@ from duramen.log.segments import Directory, EndKind, LogFile, SegmentFiles
 from duramen.log.verify.report import Finding, SegmentReport
 from duramen.log.verify.segment_check import Checked
 from duramen.log.verify.sidecar_check import SidecarEvidence
-from duramen.log.verify.verify import Verifier
+from duramen.log.verify.verifier import Verifier
 
 _NOT_OURS = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.LEFTOVER)
 

@@ -23,8 +23,9 @@ from duramen.kernel import Columns, Stop
 from duramen.log.segments import Digest, Directory, EndKind, RunningDigest, SegmentFiles, classify_rows
 from duramen.log.verify.index_check import IndexChecker, Walked
 from duramen.log.verify.report import Finding, SegmentReport
+from duramen.log.verify.segment_check import Checked, Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence
-from duramen.log.verify.verify import Checked, Progress, Verifier
+from duramen.log.verify.verifier import Verifier
 
 TO_THE_END = -1
 STEP_BYTES = 32 << 20

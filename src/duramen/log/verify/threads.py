@@ -17,8 +17,9 @@ from duramen.formats import Format
 from duramen.log.segments import Directory, SegmentFiles
 from duramen.log.verify.ranges import RangeReport, RangeVerifier, cut_ranges
 from duramen.log.verify.report import Finding, Report
+from duramen.log.verify.segment_check import Checked, Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence
-from duramen.log.verify.verify import Checked, Progress, missing
+from duramen.log.verify.verifier import missing
 
 PIECE_BYTES = 32 << 20
 """Small enough that all threads finish at about the same time."""

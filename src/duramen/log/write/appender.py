@@ -58,6 +58,19 @@ their offsets. Returns the bytes to write."""
 class Appender:
     """The end of a log, starting from what recovery found."""
 
+    poisoned_by: BaseException | None = None
+    """The failure after which the on-disk state is unknown."""
+    visible: Watermark
+    """What is acknowledged: readers may see it."""
+    _is_midway = False
+    """Whether a part of a batch is written, and none of it acknowledged."""
+    _is_open_durable = False
+    """Whether a crash leaves a watermark that says that the log is open. Only then may records be written."""
+    _proven: ScanPosition | None = None
+    """Up to where a durable watermark proves the bytes."""
+    _hidden: Watermark | None = None
+    """Between `begin_hidden` and `publish`: the watermark that `publish` will show to readers."""
+
     def __init__(
         self,
         opened: OpenedLog,
@@ -81,20 +94,8 @@ class Appender:
         self._counters = counters
         self._on_roll = on_roll
         self.sidecar = opened.sidecar
-        self.poisoned_by: BaseException | None = None
-        """The failure after which the on-disk state is unknown."""
         self.last_us = recovered.last_us
         """The latest time of a record. Where the format orders times, later records may not go back before it."""
-        self.visible: Watermark
-        """What is acknowledged: readers may see it."""
-        self._is_midway = False
-        """Whether a part of a batch is written, and none of it acknowledged."""
-        self._is_open_durable = False
-        """Whether a crash leaves a watermark that says that the log is open. Only then may records be written."""
-        self._proven: ScanPosition | None = None
-        """Up to where a durable watermark proves the bytes."""
-        self._hidden: Watermark | None = None
-        """Between `begin_hidden` and `publish`: the watermark that `publish` will show to readers."""
         first = recovered.next_offset if recovered.active is None else recovered.active.base
         self._unread: tuple[list[SegmentFiles], int] | None = (recovered.segments, first)
         self._segment_bytes = _segment_bytes(fmt)

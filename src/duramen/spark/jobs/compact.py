@@ -132,11 +132,7 @@ def compact(
         raise DuramenError("compact needs pandas, which Spark asks for", hint="`pip install pandas`")
     how = Compaction(key=key, keyless=keyless, tombstone_delay_ms=tombstone_delay_ms)
     src, dst = posixpath.abspath(src), posixpath.abspath(dst)  # executors run elsewhere
-    source = Source(src, format=format, options=options)
-    _check_format(source, how)
-    source.check_presence()
-    for part in source.parts[-1:]:
-        source.check_digest(part)  # the active one is taken over as it is, and gets a new digest
+    source = _checked_source(Source(src, format=format, options=options), how)
     report = CompactionReport(segments=max(len(source.parts) - 1, 0), bytes_before=source.size_bytes)
     builder = LogBuilder(dst, source.written_as, created_ms=source.created_ms)
     with builder:
@@ -159,13 +155,17 @@ def compact(
     return report
 
 
-def _check_format(source: Source, how: Compaction) -> None:
+def _checked_source(source: Source, how: Compaction) -> Source:
     if not source.fmt.capabilities.compaction:
         raise UsageError(
             f"this {source.fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
             path=source.path, hint="convert it to a format that can: keratin, durable-log or rustlog",
         )  # fmt: skip
     extractor(source.fmt, how.key)
+    source.check_presence()
+    for part in source.parts[-1:]:
+        source.check_digest(part)  # the active one is taken over as it is, and gets a new digest
+    return source
 
 
 def _random() -> int:

@@ -22,6 +22,7 @@ from duramen.spark.jobs.scanning import JobScan, has_times, plan_scan, read_opti
 from duramen.spark.jobs.task_runner import distribute
 from duramen.spark.jobs.value_decoder import Decoder
 from duramen.spark.progress import step
+from duramen.spark.source import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,21 +62,15 @@ def export(
     **options: Any,
 ) -> Exported:
     """Export the log at ``path`` to ``to``. ``options`` are the data source's (``starting``, ``subscribe``, …)."""
-    if partition_by is not None and partition_by not in UNITS_US:
-        raise UsageError(f"cannot partition by {partition_by!r}", hint=f"by {' or '.join(UNITS_US)}")
     reading = read_options(path, format, **options)
-    if incremental and reading.ending_us is not None:
-        raise UsageError(
-            "an incremental export cannot end at a time", hint="what came too late would never be exported"
-        )
+    _check_request(reading, partition_by, incremental=incremental)
     place = target(kind, to, **(target_options or {}))
     names = _columns(columns, partition_by, is_store=reading.is_store)
     task_bytes = reading.max_bytes_per_partition or TASK_BYTES
+    scan = plan_scan(reading, names, max_bytes=task_bytes)  # a wrong source shows before the target is created
     if dry_run:
-        scan = plan_scan(reading, names, max_bytes=task_bytes)
         _check_times(scan.formats, partition_by)
         return Exported(to, kind, 0, scan.size_bytes, 0, _ranges(scan), dry_run=True)
-    plan_scan(reading, names, max_bytes=task_bytes)  # what is wrong with the source comes before the target is made
     place.open()
     try:
         done = place.exported()
@@ -90,6 +85,15 @@ def export(
         place.close()
     written = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     return Exported(to, kind, *written, len(files), _ranges(scan))
+
+
+def _check_request(reading: ReadOptions, partition_by: str | None, *, incremental: bool) -> None:
+    if partition_by is not None and partition_by not in UNITS_US:
+        raise UsageError(f"cannot partition by {partition_by!r}", hint=f"by {' or '.join(UNITS_US)}")
+    if incremental and reading.ending_us is not None:
+        raise UsageError(
+            "an incremental export cannot end at a time", hint="what came too late would never be exported"
+        )
 
 
 def _run(

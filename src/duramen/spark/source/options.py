@@ -72,35 +72,17 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     known = {name.lower(): name for name in NAMES}
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}
     _refuse_unknown(texts, {**known, **of_format})
-    get = _Texts(texts)
-    if not texts:
-        raise UsageError(
-            "option path is missing, and so are all others: Spark forgets the options of a table for a Python source",
-            hint="use CREATE TEMPORARY VIEW … USING duramen OPTIONS (path '…')",
-        )
-    if "path" not in texts:
-        raise UsageError("option path is missing", hint='name the log: .load("/data/events")')
-    log_format = texts.get("logformat")
-    if log_format is not None and log_format not in FORMATS:
-        raise _wrong("logFormat", log_format, ", ".join(FORMATS))
-    pattern = texts.get("subscribepattern")
-    if pattern is not None and "subscribe" in texts:
-        raise UsageError("options subscribe and subscribePattern are both given", hint="give one of them")
-    on_damage = texts.get("ondamage", "fail").lower()
-    if on_damage not in ON_DAMAGE:
-        raise _wrong("onDamage", on_damage, ", ".join(ON_DAMAGE))
-    starting, ending = get.bounds("startingOffsets", EARLIEST), get.bounds("endingOffsets", LATEST)
-    if streaming:
-        _refuse_for_streams(texts)
+    _refuse_wrong(texts, streaming=streaming)
+    get, pattern = _Texts(texts), texts.get("subscribepattern")
     return ReadOptions(
         path=texts["path"],
-        log_format=log_format,
+        log_format=texts.get("logformat"),
         format_options={of_format[name]: texts[name] for name in of_format.keys() & texts.keys()},
         subscribe=get.names("subscribe"),
         subscribe_pattern=None if pattern is None else _regex("subscribePattern", pattern),
         partitions=get.ranges("partitions"),
-        starting=starting,
-        ending=ending,
+        starting=get.bounds("startingOffsets", EARLIEST),
+        ending=get.bounds("endingOffsets", LATEST),
         starting_us=get.time("startingTimestamp"),
         ending_us=get.time("endingTimestamp"),
         max_offsets_per_trigger=get.count("maxOffsetsPerTrigger"),
@@ -109,7 +91,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_bytes_per_partition=get.size("maxBytesPerPartition"),
         columns=get.names("columns"),
         fail_on_data_loss=get.flag("failOnDataLoss", True),
-        on_damage=on_damage,
+        on_damage=texts.get("ondamage", "fail").lower(),
         verify=get.flag("verify", None),
         cursor=texts.get("cursor"),
     )
@@ -140,9 +122,23 @@ def _refuse_unknown(texts: Mapping[str, str], known: Mapping[str, str]) -> None:
     raise UsageError(f"option {unknown[0]} is not known", hint=hint)
 
 
-def _refuse_for_streams(texts: Mapping[str, str]) -> None:
+def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
+    if not texts:
+        raise UsageError(
+            "option path is missing, and so are all others: Spark forgets the options of a table for a Python source",
+            hint="use CREATE TEMPORARY VIEW … USING duramen OPTIONS (path '…')",
+        )
+    if "path" not in texts:
+        raise UsageError("option path is missing", hint='name the log: .load("/data/events")')
+    log_format, on_damage = texts.get("logformat"), texts.get("ondamage", "fail").lower()
+    if log_format is not None and log_format not in FORMATS:
+        raise _wrong("logFormat", log_format, ", ".join(FORMATS))
+    if "subscribepattern" in texts and "subscribe" in texts:
+        raise UsageError("options subscribe and subscribePattern are both given", hint="give one of them")
+    if on_damage not in ON_DAMAGE:
+        raise _wrong("onDamage", on_damage, ", ".join(ON_DAMAGE))
     for name in ("endingOffsets", "endingTimestamp"):
-        if name.lower() in texts:
+        if streaming and name.lower() in texts:
             raise UsageError(f"option {name} makes no sense for a stream", hint="use it with spark.read")
 
 
