@@ -207,7 +207,6 @@ class Output:
         return str(Style.parse(STYLES.get(style, style)).render(text))
 
     def write(self, text: str) -> None:
-        """Write text as it is."""
         self._stream.write(text)
 
     def line(self, *parts: str | Cell) -> None:

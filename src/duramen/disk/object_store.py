@@ -61,8 +61,6 @@ def _resolve(scheme: str, address: str) -> tuple[fs.FileSystem, str]:
 
 
 class Fetched:
-    """A complete file."""
-
     def __init__(self, buffer: pa.Buffer) -> None:
         self.data = memoryview(buffer).cast("B") if buffer.size else memoryview(b"")
 

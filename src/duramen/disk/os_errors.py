@@ -37,7 +37,6 @@ def refused(error: OSError, path: str) -> StorageError:
 
 
 def refusal(number: int, path: str) -> StorageError:
-    """The `StorageError` for an error number."""
     return refused(OSError(number, os.strerror(number)), path)
 
 

@@ -264,7 +264,6 @@ class PosixDisk(Disk):
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:
-        """A descriptor of a directory."""
         with self._paths.reach(path) as place:
             try:
                 descriptor = place.open(os.O_RDONLY | os.O_DIRECTORY)

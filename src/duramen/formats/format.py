@@ -223,7 +223,6 @@ class Format(ABC):
     # --- writing
 
     def segment_header(self, base: int, created_ms: int) -> bytes:
-        """The bytes that a new segment starts with."""
         return b""
 
     @abstractmethod
@@ -301,13 +300,11 @@ class Format(ABC):
         return Encoded(memoryview(header), Rows(self.no_columns(), 0, end))
 
     def no_columns(self) -> Columns:
-        """The columns of an empty scan."""
         return FrameColumns.empty(0)
 
     # --- for the subclasses
 
     def refuse_long(self, value_bytes: int) -> None:
-        """Raise for a value that is too long."""
         most = self.capabilities.max_value_bytes
         raise UsageError(f"a value has {value_bytes} bytes, more than {self.name}'s {most}")
 
@@ -346,6 +343,5 @@ def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def schema_for(fmt: Format | type[Format], columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns."""
     extras = {f.name: f for f in fmt.capabilities.extras}
     return pa.schema([extras[name] if name in extras else schema_of([name]).field(0) for name in columns])

@@ -70,8 +70,6 @@ class FrameFormat(Format):
 
 
 class FrameSegment(Segment):
-    """One segment of a frame format."""
-
     def __init__(self, buf: Buffer, base_offset: int, start: int, dialect: Dialect) -> None:
         self.buf = memoryview(buf)
         self.base_offset = base_offset
@@ -246,7 +244,6 @@ def encode_frames(
     headers: pa.BinaryArray | None = None,
     flags: UInt32s | None = None,
 ) -> Encoded:
-    """The batch as frames that start at ``cursor``."""
     layout = dialect.layout
     values, value_offsets = binary_buffers(batch.column("value"))
     offsets = offsets_to(batch, cursor.previous_offset + 1)

@@ -71,7 +71,6 @@ class Index:
         return times is None or bool((times[1:] >= times[:-1]).all())
 
     def entry(self, row: int) -> tuple[int, int | None]:
-        """The offset and the position of entry ``row``."""
         return int(self.offsets[row]), None if self.positions is None else int(self.positions[row])
 
     def floor(self, offset: int) -> tuple[int, int] | None:
@@ -138,7 +137,6 @@ class IndexBuilder(ABC):
         self._new = dict.fromkeys(self._new, b"")
 
     def add(self, rows: Rows) -> None:
-        """Add the next rows."""
         self._steps.append(rows)
         self._step_rows += rows.count
         if len(self._steps) >= LATE_STEPS or self._step_rows >= LATE_ROWS:

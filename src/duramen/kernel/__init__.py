@@ -10,6 +10,8 @@ The kernel does no I/O and has no policy. If the compiled kernel cannot be loade
 Python silently would make a program a hundred times slower without explanation.
 """
 
+# mypy: implicit-reexport
+
 from __future__ import annotations
 
 import os
@@ -96,50 +98,3 @@ else:
             f"the compiled kernel of duramen cannot be loaded: {error}. Reinstall duramen on this machine "
             "(`pip install --force-reinstall duramen`), or set DURAMEN_PUREPYTHON=1 to run the slow Python twin"
         ) from error
-
-__all__ = [
-    "BAD_TRACKING",
-    "GAVE_UP",
-    "NOT_FOUND",
-    "PURE_PYTHON",
-    "Checksum",
-    "ChunkColumns",
-    "Columns",
-    "Const",
-    "EntryColumns",
-    "EntryHit",
-    "FrameColumns",
-    "FrameLayout",
-    "Int64s",
-    "ScanEnd",
-    "Stop",
-    "UInt32s",
-    "column",
-    "crc32",
-    "crc32c",
-    "digest",
-    "encode_chunks",
-    "encode_entries",
-    "encode_frames",
-    "encode_run",
-    "encode_slots",
-    "find_chunk",
-    "find_frame",
-    "find_slot",
-    "gather",
-    "infer_slot",
-    "is_zero",
-    "keep_newest",
-    "measure_values",
-    "murmur2",
-    "pick_strides",
-    "scan_chunks",
-    "scan_entries",
-    "scan_frames",
-    "scan_prefixed",
-    "scan_slots",
-    "seek_chunk",
-    "seek_frame",
-    "siphash",
-    "split_chunks",
-]

@@ -35,8 +35,6 @@ def plainly() -> Iterator[None]:
 
 
 def plain(function: Callable[P, T]) -> Callable[P, T]:
-    """`plainly`, for a function."""
-
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         with plainly():

@@ -124,8 +124,6 @@ def patterns(seed: int = 0, random_count: int = 8) -> list[CrashPattern]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Bytes written to a file."""
-
     moment: int
     position: int
     data: bytes

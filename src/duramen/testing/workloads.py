@@ -93,7 +93,6 @@ class Workload:
     """Zeros are written ahead of the records."""
 
     def run(self, chance: random.Random, setup: Setup, position: Position) -> Iterator[Step]:
-        """Generate the steps."""
         kinds = [kind for kind in self.weights if setup.segments or kind != "seal"]
         for _ in range(self.steps):
             kind = chance.choices(kinds, [self.weights[kind] for kind in kinds])[0]

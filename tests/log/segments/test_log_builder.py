@@ -6,7 +6,7 @@ import contextlib
 import errno
 import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import duramen
 from duramen.disk import Disk, PosixDisk
 from duramen.errors import LockedError, StorageError, UsageError
-from duramen.formats import make
+from duramen.formats import Format, make
 from duramen.log.read.log import Log
-from duramen.log.segments.log_builder import BUILDING, BuiltSegment, LogBuilder, SegmentBuilder, build_segment
+from duramen.log.segments.log_builder import BUILDING, BuiltSegment, LogBuilder, SegmentBuilder
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.testing.crash import CrashPattern
@@ -32,6 +32,18 @@ def cuts(rows: pa.RecordBatch, *at: int) -> Iterator[pa.RecordBatch]:
     bounds = [0, *sorted(at), rows.num_rows]
     for first, last in itertools.pairwise(bounds):
         yield rows.slice(first, last - first)
+
+
+def build_segment(
+    root: str, fmt: Format, base: int, batches: Iterable[pa.RecordBatch], *, disk: Disk | None = None
+) -> BuiltSegment:
+    builder = SegmentBuilder(disk or PosixDisk(), root, fmt, base)
+    try:
+        for one in batches:
+            assert not builder.add(one).num_rows
+        return builder.finish()
+    finally:
+        builder.close()
 
 
 def build(path: str, name: str, counts: tuple[int, ...] = (7, 5), disk: Disk | None = None) -> LogBuilder:
@@ -142,8 +154,9 @@ def test_a_record_over_the_limit_gets_a_segment_of_its_own(tmp_path: Path) -> No
     builder = SegmentBuilder(PosixDisk(), str(tmp_path), fmt, 1, max_bytes=100)
     assert builder.add(rest).column("offset").to_pylist() == [2]
     assert builder.finish().records == 1
-    with pytest.raises(UsageError, match="do not fit"):
-        build_segment(str(tmp_path), make("keratin"), 0, [_far_apart()])
+    builder = SegmentBuilder(PosixDisk(), str(tmp_path), make("keratin"), 0)
+    assert builder.add(_far_apart()).column("offset").to_pylist() == [2**33]
+    builder.close()
 
 
 def _far_apart() -> pa.RecordBatch:

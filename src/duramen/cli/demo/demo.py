@@ -33,8 +33,6 @@ class Act(NamedTuple):
 
 
 class Played(NamedTuple):
-    """A row of the summary."""
-
     title: str
     outcome: Cell
     seconds: float

@@ -71,7 +71,6 @@ class Stage:
         self.names = {"__name__": "demo"}
 
     def say(self, text: str) -> None:
-        """Print a paragraph."""
         self.out.blank()
         self.out.paragraph(text)
         self.out.flush()

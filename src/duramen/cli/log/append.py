@@ -178,8 +178,6 @@ def _count(target: Target, source: InputSource, how: Lines) -> AppendedRows:
 
 
 class InputSource(NamedTuple):
-    """An open input, and its name in messages."""
-
     descriptor: int
     name: str
 

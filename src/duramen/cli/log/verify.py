@@ -132,5 +132,4 @@ def _finding(out: Output, report: Report, finding: Finding) -> None:
 
 
 def relative(path: str, root: str) -> str:
-    """A path relative to its log."""
     return path if path == root else path.removeprefix(posixpath.join(root, ""))

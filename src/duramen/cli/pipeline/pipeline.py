@@ -171,7 +171,6 @@ class TableOptions:
     ] = None
 
     def options(self) -> dict[str, Any]:
-        """The options of the table."""
         from duramen.spark import pairs
 
         options: dict[str, Any] = {"table": self.table} if self.table is not None else {}

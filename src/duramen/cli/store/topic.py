@@ -104,7 +104,6 @@ def _describe(store: Store, name: str, json: bool) -> int:
 
 
 def show(info: TopicInfo, out: Output, title: str) -> None:
-    """Print a topic."""
     out.heading(title)
     options = ", ".join(f"{key}={value}" for key, value in sorted(info.options.items()))
     pairs = [("format", f"{info.format}{f' ({options})' if options else ''}")]

@@ -25,8 +25,6 @@ _POSITIONS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "
 
 
 class FetchRequest(NamedTuple):
-    """The arguments of one fetch."""
-
     most: int
     lease_ms: int
 

@@ -360,7 +360,6 @@ class StateMachine:
     # --- many events at once
 
     def load(self, snapshot: SnapshotColumns) -> None:
-        """Start from a snapshot."""
         self._forget()
         self.acked_until = self._fresh_hint = snapshot.acked_until
         self.apply(_marks(snapshot.offset, snapshot.deadline_ms, snapshot.epoch))

@@ -254,7 +254,6 @@ def _layout_of(view: memoryview, start: int) -> str:
 
 
 def dump_manifest(buf: Buffer) -> Iterator[Block]:
-    """Every structure of a manifest."""
     view = memoryview(buf)
     fields = list(MANIFEST_HEADER.fields(view, 0))
     try:
@@ -292,7 +291,6 @@ def lost_since(manifest: Manifest, segments: Sequence[SegmentSummary]) -> Iterat
 
 
 def manifest_facts(buf: Buffer) -> dict[str, Any]:
-    """The contents of a manifest, for `info`."""
     manifest = Manifest.decode(buf)
     facts: dict[str, Any] = {
         "layout": manifest.layout,

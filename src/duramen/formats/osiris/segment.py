@@ -43,8 +43,6 @@ RECORD_COST_BYTES = 40
 
 
 class OsirisSegment(Segment):
-    """One segment of chunks."""
-
     def __init__(self, buf: memoryview, base_offset: int, start: int, max_uncompressed_bytes: int) -> None:
         self.buf = buf
         self.base_offset = base_offset
@@ -263,7 +261,6 @@ def _schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def chunks_of(rows: Rows) -> ChunkColumns:
-    """The columns of an Osiris scan."""
     assert isinstance(rows.columns, ChunkColumns)
     return rows.columns
 

@@ -226,8 +226,6 @@ class Events(NamedTuple):
 
 
 class DeltaStart(NamedTuple):
-    """The header of a delta."""
-
     created_ts_ms: int
     flags: int
     length: int
@@ -243,7 +241,6 @@ def delta_start(view: memoryview) -> DeltaStart | None:
 
 
 def delta_header(created_ts_ms: int, flags: int = 0) -> bytes:
-    """The bytes that a new delta starts with."""
     return DELTA_HEADER.pack(created_ts_ms=created_ts_ms, flags=flags)
 
 

@@ -110,7 +110,6 @@ def _event_fields(view: memoryview, position: int, number: int, following: int) 
 
 
 def check_snapshot(buf: Buffer) -> Iterator[Problem]:
-    """Problems of a ``.snap`` file."""
     if is_program_snapshot(buf):
         yield Problem("foreign-snapshot", Severity.NOTE, "a snapshot of the Stroma program (SSNAP): shown, not read", 0)
         return
@@ -121,7 +120,6 @@ def check_snapshot(buf: Buffer) -> Iterator[Problem]:
 
 
 def check_delta(buf: Buffer) -> Iterator[Problem]:
-    """Problems of a ``.delta`` file."""
     view = memoryview(buf)
     try:
         check_size(view)

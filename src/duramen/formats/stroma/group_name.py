@@ -48,7 +48,6 @@ class GroupName(NamedTuple):
 
     @property
     def group_hash(self) -> int:
-        """Hash of the group's name."""
         return fnv1a(self.group.encode())
 
 

@@ -95,7 +95,6 @@ class FileHeader:
 
 
 def crc_stored(view: memoryview, position: int) -> int:
-    """The checksum at ``position``."""
     return int.from_bytes(view[position : position + CRC.size], "big")
 
 

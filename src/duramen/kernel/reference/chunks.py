@@ -28,7 +28,6 @@ _SEQUENCE, _OFFSET, _TIMESTAMP = 0, 1, 2
 
 
 def _signed(number: int) -> int:
-    """64 bits as a signed number."""
     number %= 2**64
     return number - 2**64 if number >= 2**63 else number
 

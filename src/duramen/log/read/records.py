@@ -22,7 +22,6 @@ _record: Callable[[Iterable[Any]], Record] = partial(tuple.__new__, Record)
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The rows of a neutral batch as records."""
     offsets, keys, values, headers = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
     if any(headers):
         headers = [_pairs(each) for each in headers]

@@ -233,7 +233,6 @@ class Evidence:
 
     @cached_property
     def previous(self) -> Segment | None:
-        """The segment before the last one."""
         return None if self.before is None else self._open_in(self._given, self.before)
 
     @cached_property

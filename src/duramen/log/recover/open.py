@@ -33,8 +33,6 @@ class OpenedLog(NamedTuple):
 
 
 class _OpenRequest(NamedTuple):
-    """The arguments of the caller."""
-
     path: str
     format: str | None
     options: Mapping[str, Any]

@@ -61,7 +61,6 @@ def make_plan(
 
 
 def _first_of(part: SegmentPlan) -> int:
-    """Return the first offset that a segment will have."""
     return part.found.runs[0].first if part.found is not None and part.found.runs else part.base
 
 

@@ -82,8 +82,6 @@ def repair_log(
 
 @dataclass(frozen=True)
 class _RepairRequest:
-    """The arguments of `repair_log`."""
-
     path: str
     format: str | None
     options: dict[str, Any]

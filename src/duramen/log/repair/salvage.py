@@ -61,8 +61,6 @@ class Bad(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Offsets that are lost."""
-
     first: int
     last: int
 

@@ -34,8 +34,6 @@ class Trust(IntEnum):
 
 @dataclass
 class SegmentPlan:
-    """A segment in the plan of a repair."""
-
     files: SegmentFiles
     report: SegmentReport
     base: int
@@ -93,7 +91,6 @@ class SegmentPlan:
 
     @property
     def kept(self) -> Ranges:
-        """The offsets that it keeps."""
         if self.dropped is not None:
             return []
         return self.seen if self.found is None else merged((run.first, run.last) for run in self.found.runs)

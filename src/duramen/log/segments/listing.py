@@ -71,7 +71,6 @@ class Directory:
         return replace(self, segments=kept)
 
     def without(self, paths: Collection[str]) -> Directory:
-        """The directory without these files."""
         if not paths:
             return self
         segments = [files for files in self.segments if files.segment.path not in paths]

@@ -1,7 +1,6 @@
 """Builds a new log from Arrow batches with offsets: for conversion, copies and compaction.
 
-1. A `SegmentBuilder` (or `build_segment`, which any process can call for one segment) writes a segment and its derived
-   files.
+1. A `SegmentBuilder`, in any process, writes a segment and its derived files.
 2. `LogBuilder.finish` adds the manifest and the sidecar, with digests and a closed watermark.
 3. `LogBuilder.publish` syncs everything and renames the directory.
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -182,33 +181,6 @@ class SegmentBuilder:
         return int(over.argmax()) if over.any() else len(columns)
 
 
-def build_segment(
-    root: str,
-    fmt: Format,
-    base: int,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    disk: Disk | None = None,
-    created_ms: int = 0,
-    default_us: int = 0,
-) -> BuiltSegment:
-    """Write one complete segment with its derived files into the directory ``root``.
-
-    For a process that builds a part of a log: all arguments except the batches can be pickled, and so can the result,
-    for `LogBuilder.add` or `LogBuilder.adopt`. Raises `UsageError` if the records do not fit into one segment."""
-    disk = disk if disk is not None else PosixDisk()
-    builder = SegmentBuilder(disk, root, fmt, base, created_ms=created_ms, default_us=default_us)
-    try:
-        for batch in batches:
-            rest = builder.add(batch)
-            if rest.num_rows:
-                offset = rest.column("offset")[0].as_py()
-                raise UsageError(f"the records do not fit into one segment of {fmt.name}", path=root, offset=offset)
-        return builder.finish()
-    finally:
-        builder.close()
-
-
 class LogBuilder:
     """A log that is being built. A context manager: it removes a log that was not published.
 
@@ -217,7 +189,9 @@ class LogBuilder:
     >>> path = tempfile.mkdtemp() + "/new"
     >>> with LogBuilder(path, make("durable-log")) as log:
     ...     batch = pa.RecordBatch.from_pydict({"offset": [5, 7], "value": [b"a", b"b"]})
-    ...     log.add(build_segment(log.root, log.fmt, 5, [batch]))
+    ...     segment = SegmentBuilder(log.disk, log.root, log.fmt, 5)
+    ...     rest = segment.add(batch)  # what does not fit into the segment
+    ...     log.add(segment.finish())
     ...     log.finish()
     ...     log.publish()
     >>> import duramen

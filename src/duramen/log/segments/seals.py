@@ -96,7 +96,6 @@ class SealedScan:
         self._running = RunningDigest(data) if known else None
 
     def scan(self, segment: Segment, cursor: ScanPosition) -> Rows:
-        """`Segment.scan`, one step."""
         if self._running is None:
             return segment.scan(cursor)
         digests = self._running.along(cursor.position, len(self._data))

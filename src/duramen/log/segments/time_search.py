@@ -10,7 +10,6 @@ from duramen.kernel import Stop
 
 
 def us_of(batch: pa.RecordBatch) -> pa.Array:
-    """The times of a batch as microseconds."""
     return batch.column("timestamp").view(pa.int64())
 
 

@@ -83,8 +83,6 @@ class ChunkList:
 
 
 class KnownChunks:
-    """The chunks of the original log."""
-
     def __init__(self, starts: Int64s, next_offset: int) -> None:
         self._starts = starts
         self._next_offset = next_offset

@@ -246,7 +246,6 @@ def copy_state(builder: LogBuilder, source: Source) -> None:
 
 
 def copy_losses(builder: LogBuilder, source: Source) -> None:
-    """Copy the list of known losses."""
     if source.losses:
         builder.put_file(LOSSES_PATH, encode_known_losses(source.losses))
 

@@ -37,7 +37,6 @@ rect.bar { fill: var(--bar) } line { stroke: var(--line) }
 
 
 def page(profile: Profile) -> str:
-    """The whole page."""
     parts = [
         f"<h1>{escape(profile.path)}</h1>",
         f"<p class=sub>{escape(', '.join(profile.formats))}, {count(len(profile.segments))} segments</p>",

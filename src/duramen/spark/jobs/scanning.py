@@ -89,8 +89,6 @@ class Portion:
 
 @dataclass
 class JobScan:
-    """A planned read."""
-
     path: str
     pieces: list[ScanPiece]
     portions: list[Portion]

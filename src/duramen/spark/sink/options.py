@@ -61,7 +61,6 @@ class WriteOptions:
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of one write."""
     texts = {name.lower(): text for name, text in given.items() if name.lower() not in _SPARKS}
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}
     known = {**of_format, **{name.lower(): name for name in NAMES}}

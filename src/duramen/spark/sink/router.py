@@ -167,7 +167,6 @@ def check_new(disk: Disk, target: SinkTarget, place: Place, rows: Iterable[pa.Re
 def part_of(
     disk: Disk, target: SinkTarget, place: Place, rows: Callable[[], Iterable[pa.RecordBatch]]
 ) -> TransactionPart:
-    """The part of the transaction that goes to one place."""
     path = log_path(place)
     full = posixpath.join(target.path, path) if path else target.path
     fmt = _format_for(disk, full, target.options, replaces=target.replaces)

@@ -35,8 +35,6 @@ from duramen.spark.sink.staging import StagedFile, Staging
 
 @dataclass(frozen=True)
 class StoredBatch(WriterCommitMessage):
-    """What one task staged."""
-
     writer: str
     task: int
     files: tuple[StagedFile, ...]
@@ -122,8 +120,6 @@ def _sync_names(disk: Disk, path: str) -> None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One job."""
-
     def __init__(self, options: WriteOptions, target: SinkTarget, job: str) -> None:
         self._options = options
         self._target = target

@@ -19,8 +19,6 @@ _PARTITION = re.compile(r"(?:^|/)topics/([^/]+)/partitions/(\d+)$")
 
 
 class LogSource(NamedTuple):
-    """One log, and what it is called."""
-
     topic: str
     partition: int
     path: str

@@ -62,7 +62,6 @@ def parse_identity(text: str) -> Identity:
 
 
 def identity_of(log: Log, disk: Disk) -> Identity:
-    """The identity of a log as it is now."""
     segments = log.segments
     begin = None
     if segments and segments[0].size_bytes:

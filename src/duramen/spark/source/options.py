@@ -67,7 +67,6 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of one read."""
     texts = _without_table({name.lower(): text for name, text in given.items()})
     known = {name.lower(): name for name in NAMES}
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}

@@ -34,8 +34,6 @@ from duramen.spark.source.task import Wanted, read_split
 
 
 class SplitPartition(InputPartition):
-    """A split on its way to an executor."""
-
     def __init__(self, split: Split) -> None:
         super().__init__(split)
 

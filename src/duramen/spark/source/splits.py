@@ -88,8 +88,6 @@ class Piece:
 
 @dataclass(frozen=True)
 class Split:
-    """The work of one task."""
-
     logs: tuple[LogSpec, ...]
     pieces: tuple[Piece, ...]
 
@@ -185,7 +183,6 @@ def _wanted_segments(log: Log, bounds: Range) -> list[SegmentInfo]:
 
 
 def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, target: int) -> Iterator[Piece]:
-    """The pieces of one segment."""
     whole = Piece(number, info.path, _base(log, info), info.size_bytes, not info.sealed, None, info.size_bytes,
                   bounds.from_offset, bounds.to_offset)  # fmt: skip
     inside = info.base_offset < bounds.from_offset or bounds.to_offset < MAX_OFFSET

@@ -227,7 +227,6 @@ class Tail:
     # --- which logs
 
     def identities(self) -> dict[Key, str]:
-        """Which logs these are."""
         return {key: str(identity_of(log, self._disk)) for key, (_, log) in self._logs.items()}
 
     def is_other(self, key: Key, identities: Mapping[Key, str]) -> bool:

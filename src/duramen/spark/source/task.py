@@ -80,7 +80,6 @@ class Wanted:
 
 
 def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, in order."""
     settle()
     codecs = [make(spec.format, **spec.options) for spec in split.logs]
     for piece in split.pieces:
@@ -89,8 +88,6 @@ def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBa
 
 
 class _Reading:
-    """One piece."""
-
     def __init__(self, piece: Piece, spec: LogSpec, codec: Format, wanted: Wanted) -> None:
         self._piece = piece
         self._spec = spec
@@ -266,7 +263,6 @@ class _Reading:
         yield from self._cut(batch, rows)
 
     def _cut(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """The part of a batch that is wanted."""
         piece = self._piece
         end = min(piece.to_offset, self._end_offset)
         if int(rows.columns.first_offsets[0]) < piece.from_offset or rows.end.last_offset >= end:
