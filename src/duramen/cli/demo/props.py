@@ -150,7 +150,7 @@ def show_lost(out: Output) -> int:
         whole, _, _ = read(f"killed/{name}.acknowledged").rpartition("\n")
         acknowledged = dict(line.split(" ", 1) for line in whole.split("\n"))
         with duramen.open(f"killed/{name}") as log:
-            found = {str(record.offset): record.value.decode() for record in log}
+            found = {str(record.offset): (record.value or b"").decode() for record in log}
         lost = sum(found.get(offset) != value for offset, value in acknowledged.items())
         more = len(found) - len(acknowledged) + lost - 1  # without the record appended after the crash
         count = f"{len(acknowledged):,}"
