@@ -51,7 +51,7 @@ from duramen.errors import (
     UnsupportedFieldError,
     UsageError,
 )
-from duramen.formats import Detected, FormatOptions
+from duramen.formats import Detected, FormatOptions, StoredChunk
 from duramen.formats import names as formats
 from duramen.log import (
     Appended,
@@ -264,6 +264,7 @@ __all__ = [
     "SegmentInfo",
     "StorageError",
     "Store",
+    "StoredChunk",
     "Topic",
     "TopicDelivery",
     "TopicGroup",

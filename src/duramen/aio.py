@@ -40,7 +40,7 @@ from duramen.consumers import (
     Seconds,
 )
 from duramen.errors import UsageError
-from duramen.formats import columns_for
+from duramen.formats import StoredChunk, columns_for
 from duramen.log import (
     FOLLOW_WAIT_S,
     AppendOptions,
@@ -174,6 +174,14 @@ class AsyncLog:
                 seen = await self._more(seen)
             else:
                 return
+
+    async def chunks(
+        self, from_offset: int | None = None, to_offset: int | None = None, *, verify: bool = True
+    ) -> AsyncIterator[StoredChunk]:
+        """Chunks as they are stored; see `Log.chunks`."""
+        found = await self._run(partial(self.log.chunks, from_offset, to_offset, verify=verify))
+        while (chunk := await self._run(next, found, _END)) is not _END:
+            yield chunk
 
     async def _more(self, seen: object, timeout_s: float | None = None) -> object:
         """Wait until there may be more to read than at ``seen``, or until the timeout. One thread waits for all."""

@@ -1,6 +1,7 @@
 """What only some formats have. A format declares it by inheriting the class; callers ask with ``isinstance``.
 
 - `SupportsTracking`: sequences of producers and positions of consumers, stored in the log itself (Osiris).
+- `SupportsChunks`: records stored in chunks, the unit of replication and of reading (Osiris).
 - `SupportsGapFill`: filler records for offsets that are missing (Osiris).
 - `SupportsManifest`: a file that describes the whole log (Keratin).
 - `SupportsCheckpoint`: a file that records how far the cleaner came (RustLog).
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from duramen.formats.segment import Encoded, Problem, Rows, ScanPosition, Segment, SegmentSummary
-from duramen.formats.struct import Buffer
+from duramen.formats.struct import Buffer, Field
 
 
 class SequenceRun(NamedTuple):
@@ -67,6 +69,40 @@ class SupportsTracking(ABC):
     @abstractmethod
     def recode(self, segment: Segment, rows: Rows, cursor: ScanPosition) -> Encoded:
         """One row with tracking state, as this format object writes it at ``cursor``."""
+
+
+class StoredChunk(NamedTuple):
+    """A chunk as it is stored: what a replica copies, and what a reader of one record reads."""
+
+    path: str
+    """The segment."""
+    position: int
+    """Where it starts in the segment."""
+    first_offset: int
+    last_offset: int
+    """``first_offset - 1`` for a chunk without a record."""
+    records: int
+    """Number of records; 0 if it holds only state, whose offsets readers skip."""
+    kind: str
+    """What it holds: ``user`` records, or a kind of state that the format names."""
+    timestamp: datetime | None
+    fields: tuple[Field, ...]
+    """The fields of its header, with their positions in the segment."""
+    data: bytes
+    """All of its bytes, header included."""
+
+    @property
+    def header(self) -> dict[str, int | bytes | str]:
+        """The fields of its header by name."""
+        return {field.name: field.value for field in self.fields}
+
+
+class SupportsChunks(ABC):
+    """Records are stored in chunks, each with a header and a checksum of its own."""
+
+    @abstractmethod
+    def chunks(self, segment: Segment, rows: Rows, path: str = "") -> Iterator[StoredChunk]:
+        """The chunks that a scan found, one by one. ``path`` is the segment's."""
 
 
 class SupportsGapFill(ABC):

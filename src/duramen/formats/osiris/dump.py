@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from duramen import kernel
 from duramen.errors import CorruptionError
 from duramen.formats.dump import first_shown, title, unreadable, zeros
+from duramen.formats.extensions import StoredChunk
 from duramen.formats.index import Index, position_near
 from duramen.formats.osiris.chunk import HEADER, SIMPLE, SUB_BATCH, ChunkType, Compression
 from duramen.formats.osiris.segment import OsirisSegment, chunks_of, tracking_range
 from duramen.formats.osiris.tracking import TrackingBlock, iter_blocks
-from duramen.formats.segment import ScanPosition
+from duramen.formats.segment import Rows, ScanPosition
 from duramen.formats.struct import Block, Field
 from duramen.kernel import ChunkColumns, EntryColumns, Stop
+from duramen.record import from_us
 
 _TYPES = {kind.value: kind.name.lower().replace("_", " ") for kind in ChunkType}
 _COMPRESSIONS = {kind.value: kind.name.lower().replace("_", "-") for kind in Compression}
@@ -27,9 +29,10 @@ def dump_chunks(segment: OsirisSegment, begin: int = 0, index: Index | None = No
     while True:
         rows = segment.scan(cursor)
         chunks = chunks_of(rows)
-        for row in range(first_shown(rows, begin), len(chunks)):
-            name = title("chunk", number, row, int(chunks.position[row]))
-            yield from _dump_chunk(segment.buf, chunks.slice(row, row + 1), name)
+        first = first_shown(rows, begin)
+        for row, chunk in enumerate(stored_chunks(segment, rows, first=first), first):
+            name = title("chunk", number, row, chunk.position)
+            yield from _dump_chunk(segment.buf, chunk, chunks.slice(row, row + 1), name)
         number = None if number is None else number + len(chunks)
         cursor = rows.cursor
         if rows.stop == Stop.LIMIT:
@@ -44,7 +47,8 @@ def dump_chunks(segment: OsirisSegment, begin: int = 0, index: Index | None = No
         if rows.stop == Stop.BAD_ORDER and len(
             (one := segment.scan(ScanPosition(cursor.position, -1), max_records=1)).columns
         ):
-            head, *rest = _dump_chunk(segment.buf, chunks_of(one).head(1), shown)
+            chunk = next(stored_chunks(segment, one))
+            head, *rest = _dump_chunk(segment.buf, chunk, chunks_of(one).head(1), shown)
             yield head._replace(problem=rows.stop.meaning)
             yield from rest
             cursor = one.cursor
@@ -70,22 +74,36 @@ def _header_fields(buf: memoryview, position: int) -> Iterator[Field]:
             yield found
 
 
-def _dump_chunk(buf: memoryview, chunk: ChunkColumns, title: str) -> Iterator[Block]:
+def stored_chunks(segment: OsirisSegment, rows: Rows, path: str = "", first: int = 0) -> Iterator[StoredChunk]:
+    """The chunks of a scan from the row ``first`` on, with the fields of their headers."""
+    buf, chunks = segment.buf, chunks_of(rows)
+    users = chunks.user_records
+    for row in range(first, len(chunks)):
+        position, data_position = int(chunks.position[row]), int(chunks.data_position[row])
+        end = data_position + int(chunks.data_length[row]) + int(chunks.trailer_length[row])
+        fields = list(_header_fields(buf, position))
+        if data_position > position + HEADER.size:
+            start = position + HEADER.size
+            fields.append(Field("filter", start, data_position - start, bytes(buf[start:data_position])))
+        yield StoredChunk(
+            path, position, int(chunks.chunk_id[row]), int(chunks.last_offsets[row]), int(users[row]),
+            _TYPES[int(chunks.chunk_type[row])], from_us(int(chunks.timestamp[row]) * 1000), tuple(fields),
+            bytes(buf[position:end]),
+        )  # fmt: skip
+
+
+def _dump_chunk(buf: memoryview, chunk: StoredChunk, columns: ChunkColumns, title: str) -> Iterator[Block]:
     """The header, every entry and every tracking block of one chunk, each a block of its own."""
-    position, data_position = int(chunk.position[0]), int(chunk.data_position[0])
-    header = list(_header_fields(buf, position))
-    if data_position > position + HEADER.size:
-        start = position + HEADER.size
-        header.append(Field("filter", start, data_position - start, bytes(buf[start:data_position])))
-    yield Block(title, position, header)
-    if chunk.chunk_type[0] == ChunkType.USER:
-        entries = EntryColumns.empty(int(chunk.entries[0]))
-        kernel.scan_entries(buf, chunk, entries)
+    yield Block(title, chunk.position, list(chunk.fields))
+    if columns.chunk_type[0] == ChunkType.USER:
+        entries = EntryColumns.empty(int(columns.entries[0]))
+        kernel.scan_entries(buf, columns, entries)
         for row in range(len(entries)):
             yield _dump_entry(buf, entries, row, f"{title}.entry{row}")
     else:
+        data_position = int(columns.data_position[0])
         yield Block(f"{title}.entry0", data_position, list(SIMPLE.fields(buf, data_position)))
-    start, end, is_snapshot = tracking_range(chunk, 0)
+    start, end, is_snapshot = tracking_range(columns, 0)
     try:
         for row, (at, block) in enumerate(iter_blocks(buf[start:end], snapshot=is_snapshot, position=start)):
             yield Block(f"{title}.tracking{row}", at, list(_tracking_fields(at, block)))

@@ -39,7 +39,14 @@ from duramen.errors import (
     UsageError,
 )
 from duramen.formats.arrow import MAX_BATCH_BYTES, Values, allocate, binary_buffers, offsets_to, timestamps_to
-from duramen.formats.extensions import ConsumerPositions, SequenceRun, SupportsGapFill, SupportsTracking
+from duramen.formats.extensions import (
+    ConsumerPositions,
+    SequenceRun,
+    StoredChunk,
+    SupportsChunks,
+    SupportsGapFill,
+    SupportsTracking,
+)
 from duramen.formats.format import DOCUMENT, PROGRAM, SEGMENT_OPTIONS, Capabilities, FileName, Format
 from duramen.formats.index import (
     COPIED_INDEX_BYTES,
@@ -68,7 +75,7 @@ from duramen.formats.osiris.chunk import (
     encode_chunk,
     snapshot_chunk,
 )
-from duramen.formats.osiris.dump import dump_chunks
+from duramen.formats.osiris.dump import dump_chunks, stored_chunks
 from duramen.formats.osiris.fillers import filler_chunks, with_fillers
 from duramen.formats.osiris.recode import recode_chunk, scanned_at
 from duramen.formats.osiris.segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
@@ -127,7 +134,7 @@ class ChunkIndex(IndexBuilder):
         return {Role.INDEX: picked[0].tobytes()}
 
 
-class Osiris(Format, SupportsTracking, SupportsGapFill):
+class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill):
     """The Osiris format; see the top of this module."""
 
     name = "osiris"
@@ -334,6 +341,10 @@ class Osiris(Format, SupportsTracking, SupportsGapFill):
         if "dialect" in self.options:
             found["dialect"] = DOCUMENT if segment.chunk_version else PROGRAM
         return Osiris(**{**self.options, **found})
+
+    def chunks(self, segment: Segment, rows: Rows, path: str = "") -> Iterator[StoredChunk]:
+        assert isinstance(segment, OsirisSegment)
+        return stored_chunks(segment, rows, path)
 
     def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
         assert isinstance(segment, OsirisSegment)

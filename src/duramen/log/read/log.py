@@ -36,6 +36,8 @@ from duramen.formats import (
     Role,
     Rows,
     ScanPosition,
+    StoredChunk,
+    SupportsChunks,
     columns_for,
     schema_for,
 )
@@ -407,6 +409,18 @@ class Log:
         for more records at the end of the log. ``verify=False`` skips the checksums."""
         window = self._window(from_offset, to_offset, from_time, to_time, max_records, max_bytes)
         return window.run(columns_for(self.codec, columns), follow, verify)
+
+    def chunks(
+        self, from_offset: int | None = None, to_offset: int | None = None, *, follow: bool = False, verify: bool = True
+    ) -> Iterator[StoredChunk]:
+        """Iterate over the chunks that hold these offsets, as they are stored: the unit of replication and of reading.
+        The first may begin before ``from_offset``. Only for formats that store records in chunks."""
+        if not isinstance(self.codec, SupportsChunks):
+            raise UsageError(
+                f"{self.format} does not store records in chunks", path=self.path,
+                hint="`scan` and `batches` read the records",
+            )  # fmt: skip
+        return self._window(from_offset, to_offset, None, None, None, None).chunks(follow, verify)
 
     def _window(self, *bounds: Any) -> Scan:
         self._check_open()

@@ -7,16 +7,17 @@ it raises an error that says where to continue.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.errors import OffsetError, StorageError, UsageError
-from duramen.formats import ScanPosition
+from duramen.formats import Rows, ScanPosition, StoredChunk, SupportsChunks
 from duramen.log.read.mapped_segment import MappedSegment
 from duramen.log.segments import EndKind, us_of
 from duramen.record import MAX_OFFSET, checked_us
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from duramen.log.read.log import Log
 
 Time = datetime | str | int
+T = TypeVar("T")
+Take: TypeAlias = Callable[[MappedSegment, Rows], Iterator[T]]
+"""Turns the rows of a scan step into what the scan yields."""
 
 
 class Scan:
@@ -62,10 +66,17 @@ class Scan:
 
     def run(self, names: Sequence[str], follow: bool, verify: bool) -> Iterator[pa.RecordBatch]:
         """Yield batches up to the end of the log, or without end if ``follow``."""
+        return self._until_end(self.passes(names, verify), follow)
+
+    def chunks(self, follow: bool, verify: bool) -> Iterator[StoredChunk]:
+        """Yield the chunks that hold the requested offsets, those without records included."""
+        return self._until_end(self._passes(self._chunks_of, verify), follow)
+
+    def _until_end(self, passes: Iterator[T | None], follow: bool) -> Iterator[T]:
         seen: object = None
-        for batch in self.passes(names, verify):
-            if batch is not None:
-                yield batch
+        for item in passes:
+            if item is not None:
+                yield item
             elif follow:
                 seen = self._log.wait(seen=seen)
             else:
@@ -78,15 +89,33 @@ class Scan:
         for extra in ("offset", "timestamp", "value"):
             if extra not in needed and self._needs(extra):
                 needed.append(extra)
+        return self._passes(partial(self._batches_of, needed, wanted), verify)
+
+    def _passes(self, take: Take[T], verify: bool) -> Iterator[T | None]:
+        """Yield what ``take`` makes of each scan step, and None whenever the end of the log is reached."""
         while not self._done():
-            for batch in self._pass(needed, verify):
+            for item in self._pass(take, verify):
                 self._from_the_beginning = False
-                yield batch if needed == wanted else batch.select(wanted)
+                yield item
                 if self._done():
                     return
             self._has_passed = True
             if not self._done():
                 yield None
+
+    def _batches_of(
+        self, needed: list[str], wanted: list[str], opened: MappedSegment, rows: Rows
+    ) -> Iterator[pa.RecordBatch]:
+        if rows.count and rows.end.last_offset >= self._next:
+            batch = self._cut(opened.segment.decode(rows, needed))
+            if batch.num_rows:
+                yield batch if needed == wanted else batch.select(wanted)
+
+    def _chunks_of(self, opened: MappedSegment, rows: Rows) -> Iterator[StoredChunk]:
+        assert isinstance(self._log.codec, SupportsChunks)
+        for chunk in self._log.codec.chunks(opened.segment, rows, opened.path):
+            if self._next <= max(chunk.first_offset, chunk.last_offset) and chunk.first_offset < self._to_offset:
+                yield chunk
 
     def _needs(self, column: str) -> bool:
         if column == "timestamp":
@@ -96,7 +125,7 @@ class Scan:
     def _done(self) -> bool:
         return self._next >= self._to_offset or self._records_left <= 0 or self._bytes_left <= 0
 
-    def _pass(self, needed: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch]:
+    def _pass(self, take: Take[T], verify: bool) -> Iterator[T]:
         """Yield everything from the next offset to the current end of the log."""
         log = self._log
         bases = log.snapshot.bases
@@ -116,18 +145,15 @@ class Scan:
                 opened = log._segment_of(bases[number])
             except StorageError as error:
                 self._check_not_removed(error)
-                yield from self._pass(needed, verify)
+                yield from self._pass(take, verify)
                 return
             if verify:
                 log.check_witness(opened)
             cursor = self._start(opened, number == first)
             rows = None
             for rows in log._steps(opened, cursor, verify=verify):
-                if rows.count and rows.end.last_offset >= self._next:
-                    batch = self._cut(opened.segment.decode(rows, needed))
-                    if batch.num_rows:
-                        yield batch
-                if rows.count:
+                yield from take(opened, rows)
+                if len(rows.columns):
                     self._next = max(self._next, rows.end.last_offset + 1)
                 if self._done():
                     return
