@@ -793,3 +793,34 @@ def test_a_closed_group_has_no_file_open(tmp_path: Path) -> None:
 def test_the_repr_names_group_and_log(tmp_path: Path) -> None:
     with duramen.open(make_log(tmp_path / "log", "keratin", 0)) as log:
         assert repr(Group(log, "g")).startswith("<duramen.Group 'g' of ")
+
+
+@pytest.mark.parametrize(
+    ("limits", "rewritten"),
+    [
+        ({}, False),
+        ({"compact_bytes": 3_000}, True),
+        ({"compact_in_flight": 10}, True),
+        ({"compact_bytes": 8_000}, False),
+    ],
+)
+def test_the_limits_of_a_delta_are_options(tmp_path: Path, limits: dict[str, int], rewritten: bool) -> None:
+    """Each record in flight is an event of 36 bytes, and every lease that is extended is another one."""
+    with duramen.Store(tmp_path / "store") as store:
+        topic = store.create("t", partitions=1, format="keratin")
+        topic.append_batch([b"value"] * 20)
+        group = topic.group("g", **limits)
+        taken = list(group.fetch(20))
+        for _ in range(6):
+            group.extend(taken, lease=60)
+    (delta,) = (tmp_path / "store").rglob("groups/*.delta")
+    assert (delta.stat().st_size < 36 * 20 * 4) == rewritten
+
+
+@pytest.mark.parametrize("limit", [{"compact_bytes": 0}, {"compact_bytes": 2**30}, {"compact_in_flight": "many"}])
+def test_limits_of_a_delta_that_are_refused(tmp_path: Path, limit: dict[str, object]) -> None:
+    with (
+        duramen.open(tmp_path / "log", "a") as log,
+        pytest.raises(UsageError, match=f"{next(iter(limit))} must be 1 to"),
+    ):
+        log.group("g", **limit)

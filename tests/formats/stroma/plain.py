@@ -88,7 +88,7 @@ class StromaSnapshot:
         check_size(view)
         if is_program_snapshot(view):
             raise UnknownVersionError(
-                "a snapshot of the Stroma program (SSNAP), which is shown but not read", position=0
+                "a snapshot of the Stroma program (SSNAP), which cannot be the state of a group", position=0
             )
         header = SNAP_HEADER.parse(view)
         count, end = _snapshot_end(view, header.length)

@@ -1,5 +1,6 @@
 """The state of consumer groups: the golden files, torn and damaged ones, names and hashes."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duramen import kernel
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, UnknownVersionError, UsageError
-from duramen.formats import GroupName, Problem, Severity, stroma
+from duramen.formats import GroupName, Severity, stroma
+from duramen.formats.keratin import Keratin
 from duramen.formats.struct import Block
 from duramen.kernel.layout import NOT_FOUND, Stop
 from tests.formats.stroma.plain import (
@@ -388,14 +391,45 @@ def test_files_of_the_program_are_recognised(golden: Path) -> None:
     data = (golden / "keratin/stroma-impl/snapshots/orders/0000000000/orders.snap").read_bytes()
     assert stroma.is_program_snapshot(data)
     assert not stroma.is_program_snapshot(STATE.encode())
-    assert list(stroma.check_snapshot(data)) == [
-        Problem("foreign-snapshot", Severity.NOTE, "a snapshot of the Stroma program (SSNAP): shown, not read", 0)
-    ]
+    (note,) = stroma.check_snapshot(data)
+    assert (note.code, note.severity) == ("foreign-snapshot", Severity.NOTE)
     with pytest.raises(UnknownVersionError, match="SSNAP"):
         decode_snapshot(data)
     damaged = bytearray(data)
     damaged[30] ^= 1
     assert list(stroma.dump_snapshot(damaged))[-1].problem == "checksum mismatch"
+    assert [problem.code for problem in stroma.check_snapshot(damaged)] == ["bad-snapshot"]
+
+
+def test_a_snapshot_of_the_program_is_decoded(golden: Path) -> None:
+    data = (golden / "keratin/stroma-impl/snapshots/orders/0000000000/orders.snap").read_bytes()
+    state = stroma.decode_program_snapshot(data)
+    assert (state.last_applied_event_offset, state.settled_until) == (4, 1)
+    assert state.acked.tolist() == [3]
+    assert state.inflight.tolist() == [(1, 1_700_000_030_000)]
+    assert state.enqueued.tolist() == [(2, 0)]
+    window = next(field for block in stroma.dump_snapshot(data) for field in block.fields if field.name == "ack_window")
+    assert window.note == "acknowledged: 3"
+    facts = Keratin().describe({"groups/orders-0_billing.snap": data})
+    assert facts["groups/orders-0_billing.snap"] == state.facts
+
+
+def test_damage_to_a_snapshot_of_the_program_is_an_error(golden: Path) -> None:
+    data = (golden / "keratin/stroma-impl/snapshots/orders/0000000000/orders.snap").read_bytes()
+    for length in range(0, len(data), 13):
+        with pytest.raises(CorruptionError):
+            stroma.decode_program_snapshot(data[:length])
+    for position in [*range(8, 60), *range(1060, len(data))]:
+        damaged = bytearray(data)
+        damaged[position] ^= 0x80
+        with pytest.raises(CorruptionError):
+            stroma.decode_program_snapshot(damaged)
+        sound = damaged[:-4] + kernel.crc32c(damaged[8:-4]).to_bytes(4, "big")
+        with contextlib.suppress(CorruptionError):  # a length that lies, with a right checksum
+            stroma.decode_program_snapshot(sound)
+    with pytest.raises(CorruptionError, match="unknown bytes follow"):
+        stroma.decode_program_snapshot(data + b"x")
+    assert stroma.decode_program_snapshot(data + bytes(9)).settled_until == 1
 
 
 @pytest.mark.parametrize("kind", ["snap", "delta", "ssnap"])

@@ -106,7 +106,7 @@ class Group:
             raise UsageError(
                 f"the log has no group {name!r}", path=log.path, hint="`duramen group PATH list` lists the groups"
             )
-        _check_options(on_damage, max_attempts, dead_letter, window, compact_bytes)
+        _check_options(on_damage, max_attempts, dead_letter, window)
         self.name = name
         self._log = log
         self._lease_ms = to_ms(lease, "lease")
@@ -447,14 +447,12 @@ class Group:
             ) from self._poison
 
 
-def _check_options(
-    on_damage: str, max_attempts: int | None, dead_letter: Target | None, window: int, compact_bytes: int
-) -> None:
+def _check_options(on_damage: str, max_attempts: int | None, dead_letter: Target | None, window: int) -> None:
     if on_damage not in ("raise", "redeliver"):
         raise UsageError(f"on_damage must be 'raise' or 'redeliver' (got {on_damage!r})")
     if (max_attempts is None) != (dead_letter is None):
         raise UsageError("max_attempts and dead_letter must be given together")
-    for option, number in {"max_attempts": max_attempts, "window": window, "compact_bytes": compact_bytes}.items():
+    for option, number in {"max_attempts": max_attempts, "window": window}.items():
         if number is not None and number < 1:
             raise UsageError(f"{option} must be at least 1 (got {number})")
 

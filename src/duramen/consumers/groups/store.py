@@ -29,13 +29,20 @@ import errno
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from duramen.consumers.files import GroupFiles, ensure_directory
 from duramen.consumers.groups.state_machine import StateMachine
 from duramen.consumers.shared_lock import SharedLock
 from duramen.disk import Disk, File, Kind, write_all
-from duramen.errors import CorruptionError, IncompleteHeaderError, LimitError, StorageError, UnknownVersionError
+from duramen.errors import (
+    CorruptionError,
+    IncompleteHeaderError,
+    LimitError,
+    StorageError,
+    UnknownVersionError,
+    UsageError,
+)
 from duramen.formats import (
     GROUP_BYTES,
     INFLIGHT,
@@ -50,10 +57,14 @@ from duramen.formats import (
     encode_snapshot,
 )
 from duramen.log import Log
+from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sidecar
 
 COMPACT_BYTES = 2 << 20
+"""Default of ``compact_bytes``: a delta that has grown by this much is replaced by a new snapshot."""
 COMPACT_IN_FLIGHT = 50_000
+"""Default of ``compact_in_flight``: with this many records in flight, a delta four times the size of their snapshot
+is replaced, too."""
 
 _HINT = "`duramen group PATH NAME repair` keeps what can be read and delivers the rest again"
 
@@ -182,6 +193,13 @@ class GroupStore:
         compact_bytes: int = COMPACT_BYTES,
         compact_in_flight: int = COMPACT_IN_FLIGHT,
     ) -> None:
+        limits: dict[str, tuple[Any, int]] = {
+            "compact_bytes": (compact_bytes, GROUP_BYTES // 2),  # a longer delta could not be read
+            "compact_in_flight": (compact_in_flight, MAX_OFFSET),
+        }
+        for option, (value, most) in limits.items():
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise UsageError(f"{option} must be 1 to {most} (got {value!r})")
         self.place = place
         self.machine = StateMachine()
         self.exists = False

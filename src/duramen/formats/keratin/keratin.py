@@ -96,9 +96,11 @@ from duramen.formats.stroma import (
     check_delta,
     check_size,
     check_snapshot,
+    decode_program_snapshot,
     dump_delta,
     dump_snapshot,
     events_end,
+    is_program_snapshot,
     open_snapshot,
 )
 from duramen.formats.struct import Block, Buffer, Struct
@@ -559,6 +561,8 @@ def _flags_of(columns: Mapping[str, pa.Array]) -> UInt32s | None:
 
 
 def _snapshot_facts(buf: Buffer) -> dict[str, Any]:
+    if is_program_snapshot(buf):
+        return decode_program_snapshot(buf).facts
     snapshot = open_snapshot(buf)
     return {"acked_until": snapshot.acked_until, "inflight": len(snapshot.rows)}
 

@@ -53,3 +53,4 @@ from duramen.formats.stroma.columns import (
 from duramen.formats.stroma.dump import check_delta, check_snapshot, dump_delta, dump_snapshot, is_program_event
 from duramen.formats.stroma.group_name import GroupName, fnv1a
 from duramen.formats.stroma.header import CRC, START, VERSION, FileHeader, all_zero, with_crc
+from duramen.formats.stroma.program_snapshot import ProgramSnapshot, decode_program_snapshot

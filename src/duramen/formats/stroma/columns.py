@@ -449,7 +449,9 @@ def open_snapshot(buf: Buffer) -> SnapshotBytes:
     view = memoryview(buf)
     check_size(view)
     if is_program_snapshot(view):
-        raise UnknownVersionError("a snapshot of the Stroma program (SSNAP), which is shown but not read", position=0)
+        raise UnknownVersionError(
+            "a snapshot of the Stroma program (SSNAP), which cannot be the state of a group", position=0
+        )
     header = SNAP_HEADER.parse(view)
     count, end = snapshot_end(view, header.length)
     crc_at = end - CRC.size

@@ -1,7 +1,7 @@
 """What `dump` shows of a group's files, and what `verify` reports about them.
 
-The program that these files come from writes other ones (SSNAP snapshots, and STROMA events in an ordinary Keratin
-log): they are recognized and shown, but not read."""
+The program that these files come from writes other ones: SSNAP snapshots (`program_snapshot`), and STROMA events in an
+ordinary Keratin log, which are recognized only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from duramen.formats.stroma.columns import (
     open_snapshot,
     snapshot_end,
 )
-from duramen.formats.stroma.header import CRC, all_zero, crc_stored
-from duramen.formats.struct import Block, Buffer, Field, Struct
+from duramen.formats.stroma.header import CRC, all_zero
+from duramen.formats.stroma.program_snapshot import decode_program_snapshot, dump_program_snapshot
+from duramen.formats.struct import Block, Buffer, Field
 from duramen.kernel import NOT_FOUND, Stop
 
 
@@ -35,7 +36,7 @@ def dump_snapshot(buf: Buffer) -> Iterator[Block]:
     """Every structure of a ``.snap`` file."""
     view = memoryview(buf)
     if is_program_snapshot(view):
-        yield from _dump_program_snapshot(view)
+        yield from dump_program_snapshot(view)
         return
     try:
         start = SNAP_HEADER.parse(view).length
@@ -110,11 +111,13 @@ def _event_fields(view: memoryview, position: int, number: int, following: int) 
 
 
 def check_snapshot(buf: Buffer) -> Iterator[Problem]:
-    if is_program_snapshot(buf):
-        yield Problem("foreign-snapshot", Severity.NOTE, "a snapshot of the Stroma program (SSNAP): shown, not read", 0)
-        return
     try:
-        open_snapshot(buf)
+        if is_program_snapshot(buf):
+            decode_program_snapshot(buf)
+            note = "a snapshot of the Stroma program (SSNAP): decoded, but not used as the state of a group"
+            yield Problem("foreign-snapshot", Severity.NOTE, note, 0)
+        else:
+            open_snapshot(buf)
     except CorruptionError as error:
         yield Problem("bad-snapshot", Severity.DAMAGE, error.message, error.position)
 
@@ -171,55 +174,7 @@ def _did_not_arrive(view: memoryview, position: int, resumes_at: int) -> bool:
 
 PROGRAM_EVENT_MAGIC = b"STROMA\0\0"
 
-_PROGRAM_HEADER = Struct(">", magic="8s", version="H", reserved="H", last_applied_event_offset="Q", blob_len="I")
-_PROGRAM_WINDOW = Struct(">", settled_until="Q", ack_window_base="Q", window_len="I")
-_PROGRAM_LISTS = (
-    ("inflight", Struct(">", offset="Q", deadline="Q")),
-    ("enqueued", Struct(">", offset="Q", retries="I")),
-)
-
 
 def is_program_event(payload: Buffer) -> bool:
     """Whether a record of a Keratin log is a state event of the Stroma program."""
     return bytes(memoryview(payload)[:8]) == PROGRAM_EVENT_MAGIC
-
-
-def _dump_program_snapshot(view: memoryview) -> Iterator[Block]:
-    """The fields of an SSNAP file, as far as they lie within the blob."""
-    yield Block("hdr", 0, list(_PROGRAM_HEADER.fields(view, 0)))
-    if len(view) < _PROGRAM_HEADER.size:
-        return
-    start = _PROGRAM_HEADER.size
-    end = start + int(_PROGRAM_HEADER.unpack(view)["blob_len"])
-    if end + CRC.size > len(view):
-        yield Block("blob", start, list(_rest(view, start).fields), "the snapshot is cut short")
-        return
-    yield from _dump_program_blob(view[:end], start)
-    covered = view[_PROGRAM_HEADER.at("version") : end]
-    sound = crc_stored(view, end) == kernel.crc32c(covered)
-    yield Block("end", end, list(CRC.fields(view, end)), None if sound else Stop.BAD_CHECKSUM.meaning)
-
-
-def _dump_program_blob(view: memoryview, position: int) -> Iterator[Block]:
-    window = list(_PROGRAM_WINDOW.fields(view, position))
-    if len(window) < len(_PROGRAM_WINDOW.names):
-        yield Block("blob", position, window, "the blob is cut short")
-        return
-    position += _PROGRAM_WINDOW.size
-    bits = view[position : position + int(window[-1].value)]
-    yield Block("blob", window[0].position, [*window, Field("ack_window", position, len(bits), bytes(bits))])
-    position += len(bits)
-    for name, row in _PROGRAM_LISTS:
-        size = Struct(">", **{f"{name}_len": "I"})
-        listed = list(size.fields(view, position))
-        if not listed:
-            yield Block("blob", min(position, len(view)), [], "the blob is cut short")
-            return
-        yield Block("blob", position, listed)
-        position += size.size
-        for number in range(int(listed[0].value)):
-            if position + row.size > len(view):
-                yield Block(f"blob.{name}{number}", position, [], "the list is longer than the blob")
-                return
-            yield Block(f"blob.{name}{number}", position, list(row.fields(view, position)))
-            position += row.size
