@@ -54,6 +54,12 @@ def test_topics_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     store.close()
 
 
+def test_one_missing_path_is_listed(tmp_path: Path) -> None:
+    duramen.open(tmp_path / "log", "a").close()
+    found = WatchedPaths(PosixDisk(), [str(tmp_path / "log"), str(tmp_path / "nothing")])
+    assert [place.path for place in found.all()] == [str(tmp_path / "log"), str(tmp_path / "nothing")]
+
+
 def test_paths_that_are_wrong(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         WatchedPaths(PosixDisk(), [])

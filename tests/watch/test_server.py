@@ -18,7 +18,8 @@ import pytest
 import duramen
 from duramen.errors import StorageError, UsageError
 from duramen.metrics import METRICS
-from duramen.watch.server import Server
+from duramen.watch import api
+from duramen.watch.server import FILES, Server
 from tests.watch.building import many_segments, many_topics
 
 Get = Callable[..., tuple[int, dict[str, str], bytes]]
@@ -84,9 +85,11 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_page_and_its_parts(serving: Callable[..., Client], path: Path) -> None:
     client = serving(path)
-    for name, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")):
+    page = Path(api.__file__).parent / "page"
+    assert {file.name for file in page.iterdir()} == {name for name, _ in FILES.values()}
+    for name, (_, kind) in FILES.items():
         status, headers, body = client.ask(name)
-        assert (status, headers["content-type"].split(";")[0]) == (200, kind)
+        assert (status, headers["content-type"]) == (200, kind)
         assert body
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -101,7 +104,7 @@ def test_the_page_and_its_parts(serving: Callable[..., Client], path: Path) -> N
 
 def test_a_log_its_segments_and_records(serving: Callable[..., Client], path: Path) -> None:
     client = serving(path)
-    assert client.json("/api/logs") == {"total": 1, "per_page": 50, "logs": [str(path)]}
+    assert [row["name"] for row in client.json("/api/logs")["rows"]] == [str(path)]
     seen = client.json("/api/log", log=path)
     assert seen["now"]["next_offset"] == 120
     assert seen["now"]["standings"][0]["lag"] == 90
@@ -116,6 +119,144 @@ def test_a_log_its_segments_and_records(serving: Callable[..., Client], path: Pa
     found = client.json("/api/records", log=path, at="0", q="value 39")
     assert [record["offset"] for record in found["records"]] == [39, 79, 119]
     assert client.json("/api/record", log=path, offset=7)["fields"]
+
+
+def overview(client: Client, **query: Any) -> dict[str, Any]:
+    """The overview, after every log was observed."""
+    deadline = time.monotonic() + 20
+    while True:
+        found: dict[str, Any] = client.json("/api/logs", **query)
+        if not any(row["is_loading"] for row in found["rows"]):
+            return found
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_overview(serving: Callable[..., Client], path: Path, tmp_path: Path) -> None:
+    """One row per log or topic, with a row for a path that is missing and one for a log that cannot be read."""
+    store = duramen.Store(str(tmp_path / "shop"))
+    store.create("clicks", partitions=3, format="keratin")
+    for number in range(12):
+        store.topic("clicks").append(b"x", key=b"%d" % number)
+    store.close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("not a log")
+    client = serving(path, tmp_path / "shop", tmp_path / "missing", tmp_path / "other")
+    first = overview(client)
+    rows = {row["name"]: row for row in first["rows"]}
+    assert first["total"] == 4
+    one, topic = rows[str(path)], rows[f"{tmp_path}/shop#clicks"]
+    assert (one["health"], one["records"], one["lag"], one["formats"]) == ("good", 120, 90, ["keratin"])
+    assert (one["partitions"], one["is_topic"], one["verified_at"]) == (1, False, None)
+    assert (topic["partitions"], topic["records"], topic["is_topic"]) == (3, 12, True)
+    assert topic["logs"] == [f"{tmp_path}/shop#clicks/{number}" for number in range(3)]
+    missing = rows[str(tmp_path / "missing")]
+    assert (missing["health"], missing["records"]) == ("unreadable", None)
+    assert "no such file" in missing["reasons"][0]
+    assert rows[str(tmp_path / "other")]["health"] == "unreadable"
+    again = overview(client)  # problems come first as soon as they are known
+    assert again["troubled"] == 2
+    assert {row["health"] for row in again["rows"][:2]} == {"unreadable"}
+    assert client.json("/api/log", log=tmp_path / "missing")["health"] == "unreadable"
+    assert client.json("/api/records", 409, log=tmp_path / "missing")["error"]
+    seen = client.json("/api/log", log=f"{tmp_path}/shop#clicks/1")
+    assert (seen["title"], len(seen["partitions"])) == (f"{tmp_path}/shop#clicks", 3)
+
+
+def test_damage_that_a_reader_meets_is_in_the_overview(serving: Callable[..., Client], path: Path) -> None:
+    segment = min((path / "segments").glob("*.log"))
+    raw = bytearray(segment.read_bytes())
+    raw[200] ^= 1
+    segment.write_bytes(raw)
+    client = serving(path)
+    assert overview(client)["rows"][0]["health"] == "good"  # not checked yet
+    worst = [offset for offset in range(40) if client.ask("/api/record", {"log": path, "offset": offset})[0] == 409]
+    assert worst
+    row = overview(client)["rows"][0]
+    assert row["health"] == "damaged"
+    assert str(segment) in row["reasons"][0]
+
+
+def test_a_live_view_waits_for_records(serving: Callable[..., Client], path: Path) -> None:
+    client = serving(path)
+    first = client.json("/api/tail", log=path, count=5)
+    assert [record["offset"] for record in first["records"]] == [119, 118, 117, 116, 115]
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(client.json("/api/tail", log=path, after=first["next"])))
+    waiting.start()
+    with duramen.open(path, "a") as log:
+        log.append(b"live")
+        waiting.join(timeout=30)
+    assert [record["preview"] for record in got[0]["records"]] == ["live"]
+    assert got[0]["next"] == 121
+
+
+def test_live_views_are_few(serving: Callable[..., Client], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_TAILS", threading.BoundedSemaphore(1))
+    client = serving(path)
+    with api._TAILS:
+        assert "live views are open" in client.json("/api/tail", 409, log=path)["error"]
+    assert client.json("/api/tail", log=path)["records"]
+
+
+def test_a_value_is_downloaded_as_it_is(serving: Callable[..., Client], path: Path) -> None:
+    with duramen.open(path, "a") as log:
+        log.append(b"<script>alert(1)</script>\x00\xff")
+    client = serving(path)
+    status, headers, body = client.ask("/api/value", {"log": path, "offset": 120})
+    assert (status, body) == (200, b"<script>alert(1)</script>\x00\xff")
+    assert headers["content-type"] == "application/octet-stream"
+    assert headers["content-disposition"] == 'attachment; filename="offset-120.bin"'
+    assert headers["x-content-type-options"] == "nosniff"
+    assert client.json("/api/value", 400, log=path, offset="1\r\nX: y")["error"]
+    assert client.json("/api/value", 409, log=path, offset=5000)["error"]
+
+
+def test_consumers_of_a_topic(serving: Callable[..., Client], tmp_path: Path) -> None:
+    store = duramen.Store(str(tmp_path / "shop"))
+    store.create("clicks", partitions=2, format="keratin")
+    topic = store.topic("clicks")
+    for number in range(20):
+        topic.append(b"x", key=b"%d" % number)
+    store.close()
+    ends = []
+    for number in range(2):
+        with duramen.open(tmp_path / "shop" / "topics" / "clicks" / "partitions" / str(number), "a") as log:
+            log.group("billing").fetch(2)
+            log.cursor("report").store(1)
+            ends.append(log.next_offset)
+    client = serving(tmp_path / "shop")
+    found = client.json("/api/consumers", log=f"{tmp_path}/shop#clicks/1")
+    assert [(one["kind"], one["name"]) for one in found["consumers"]] == [("group", "billing"), ("cursor", "report")]
+    assert [part["lag"] for part in found["consumers"][0]["parts"]] == ends
+    assert [part["in_flight"] for part in found["consumers"][0]["parts"]] == [2, 2]
+    assert [part["lag"] for part in found["consumers"][1]["parts"]] == [end - 1 for end in ends]
+    assert found["consumers"][0]["recent"][-1][1] == 20
+    assert not found["has_history"]
+
+
+def test_the_history_of_a_day_outlives_the_server(serving: Callable[..., Client], path: Path, tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    client = serving(path, state=state)
+    observer = client.server.watch.observer(str(path))
+    for minutes in (30, 20, 10):
+        seen = observer.observe()
+        seen.at -= 60 * minutes
+        client.server.watch.history.add(str(path), seen)
+    client.ask("/api/check", {"log": path, "start": 1}, **{"X-Duramen": "page"})
+    deadline = time.monotonic() + 20
+    while client.json("/api/check", log=path)["check"]["running"]:
+        assert time.monotonic() < deadline
+    again = serving(path, state=state)
+    assert [point[1:] for point in again.json("/api/log", log=path, history=1)["day"]] == [
+        [120, observer.observe().size_bytes, 90]
+    ] * 3
+    found = again.json("/api/consumers", log=path)
+    assert found["has_history"]
+    assert [lag for _, lag in found["consumers"][0]["day"]] == [90, 90, 90]
+    assert overview(again)["rows"][0]["verified_at"] is not None
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
 def test_only_reading(serving: Callable[..., Client], path: Path) -> None:
@@ -207,6 +348,10 @@ def test_a_port_that_is_taken(serving: Callable[..., Client], path: Path) -> Non
         ("/api/records", {"log": "{path}", "at": "9" * 30}, 400),
         ("/api/records", {"log": "{path}", "q": "0xzz"}, 400),
         ("/api/records", {"log": "{path}", "count": "-1"}, 400),
+        ("/api/records", {"log": "{path}", "since": "never"}, 400),
+        ("/api/tail", {"log": "{path}", "after": "x"}, 400),
+        ("/api/consumers", {"log": "/etc"}, 400),
+        ("/api/value", {"log": "/etc"}, 400),
         ("/api/logs", {"skip": "1e9"}, 400),
         ("/api/segments", {"log": "{path}", "skip": "x"}, 400),
     ],
@@ -280,18 +425,18 @@ def test_a_store_of_a_thousand_topics(serving: Callable[..., Client], tmp_path: 
     client = serving(store)
     began = time.process_time()
     first = client.json("/api/logs")
-    assert (first["total"], len(first["logs"])) == (1000, 50)
-    last = client.json("/api/logs", skip=980)
-    assert last["logs"][-1] == f"{store}#topic-0999/0"
+    assert (first["total"], len(first["rows"])) == (1000, 50)
+    last = client.json("/api/logs", skip=980)["rows"][-1]["logs"]
+    assert last == [f"{store}#topic-0999/0"]
     assert client.json("/api/logs", q="topic-05")["total"] == 100
-    assert client.json("/api/log", log=last["logs"][-1])["now"]["next_offset"] == 3
+    assert client.json("/api/log", log=last[0])["now"]["next_offset"] == 3
     assert time.process_time() - began < 5
     began = time.process_time()
     body = client.ask("/metrics")[2].decode()
     seconds = time.process_time() - began
     assert len(re.findall(r'^duramen_next_offset\{log="[^"]+"\} 3$', body, re.MULTILINE)) == 1000
     assert seconds < 20  # a second or so on a quiet machine
-    two = client.ask("/metrics", {"log": [first["logs"][0], last["logs"][0]]})[2].decode()
+    two = client.ask("/metrics", {"log": [first["rows"][0]["logs"][0], last[0]]})[2].decode()
     assert two.count("duramen_next_offset{") == 2
     assert len(client.server.watch._observers) <= 64
 
@@ -317,7 +462,7 @@ def test_names_that_want_to_do_harm(serving: Callable[..., Client], tmp_path: Pa
     with duramen.open(hostile, "a", format="durable-log") as log:
         log.append(b"x")
     client = serving(hostile)
-    assert client.json("/api/logs")["logs"] == [str(hostile)]
+    assert client.json("/api/logs")["rows"][0]["name"] == str(hostile)
     assert client.json("/api/log", log=hostile)["now"]["next_offset"] == 1
     text = client.ask("/metrics")[2].decode()
     assert all(line.startswith("# ") or LINE.match(line) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Records for the page: a range of them, one with every byte annotated, and those whose value contains a text.
+"""Records for the page: some of them, one with every byte annotated, the latest, and the value of one.
 
 Every result is bounded in records and bytes, whatever the log contains. Values are bytes; text is shown only where they
 decode as text.
@@ -7,27 +7,25 @@ decode as text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from duramen.errors import DuramenError, UsageError
+from duramen.errors import DuramenError, LimitError, UsageError
 from duramen.formats import Role
-from duramen.log import Log, records_of
-from duramen.record import Record, to_us
+from duramen.log import Log
+from duramen.record import MAX_OFFSET, Record, to_us
+from duramen.watch.search import Found, RecordFilter, SearchRange, find
 
 PREVIEW_BYTES = 160
-DETAIL_BYTES = 64 << 10
+DETAIL_BYTES = 256 << 10
+DOWNLOAD_BYTES = 64 << 20
 FIELD_BYTES = 256
 MAX_FIELDS = 500
 NULL = "∅ (null: a tombstone)"
 PAGE_RECORDS = 200
-PAGE_BYTES = 8 << 20
-SEARCH_BYTES = 256 << 20
-SEARCH_RECORDS = 2_000_000
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def start_offset(log: Log, at: str) -> int:
@@ -55,53 +53,57 @@ def _time(text: str) -> int | str:
     raise UsageError(f"not a time: {text[:40]!r}", hint="for example @2024-01-31T12:00:00, or epoch milliseconds")
 
 
-def page(log: Log, at: str, count: int) -> dict[str, Any]:
-    """Some records from a position on, abbreviated."""
-    first = start_offset(log, at)
-    count = max(1, min(count, PAGE_RECORDS))
-    rows = [
-        _short(record)
-        for batch in log.batches(first, max_records=count, max_bytes=PAGE_BYTES, verify=False)
-        for record in records_of(_neutral(log, batch))
-    ]
-    following = rows[-1]["offset"] + 1 if rows else first
-    return {
-        "records": rows,
-        "next": following if following < log.next_offset else None,
-        "first_offset": log.first_offset,
-        "next_offset": log.next_offset,
-    }
+def records(log: Log, query: Mapping[str, str], count: int) -> dict[str, Any]:
+    """Some records, abbreviated: from the position ``at`` on, in the order ``order`` (``newest`` or ``oldest`` first),
+    that match the filters ``q``, ``key`` and ``header`` and lie between the times ``since`` and ``until``."""
+    wanted = RecordFilter.of(query.get("q", ""), query.get("key", ""), query.get("header", ""))
+    newest = query.get("order", "oldest") == "newest"
+    first, stop = log.first_offset, log.next_offset
+    if query.get("since"):
+        first = max(first, log.offset_at(_time(query["since"])))
+    if query.get("until"):
+        stop = min(stop, log.offset_at(_time(query["until"])))
+    at = query.get("at", "").strip()
+    start = min(start_offset(log, at), MAX_OFFSET - 1) if at else stop - 1 if newest else first
+    return shown(find(log, wanted, SearchRange(start, first, stop, newest), max(1, min(count, PAGE_RECORDS))), wanted)
 
 
-def search(log: Log, text: str, at: str, count: int) -> dict[str, Any]:
-    """Records whose value contains ``text`` (UTF-8, or bytes as ``0x…``); ``next`` is the offset to continue at."""
-    needle = _needle(text)
-    first = start_offset(log, at)
-    count = max(1, min(count, PAGE_RECORDS))
-    found: list[dict[str, Any]] = []
-    looked, position = 0, first
-    for batch in log.batches(first, max_bytes=SEARCH_BYTES, max_records=SEARCH_RECORDS, verify=False):
-        looked += batch.num_rows
-        hits = batch.filter(pc.match_substring(batch.column("value"), needle))
-        for record in records_of(_neutral(log, hits)):
-            found.append(_short(record, needle))
-            if len(found) == count:
-                return {"records": found, "looked": looked, "next": record.offset + 1}
-        if batch.num_rows:
-            position = batch.column("offset")[-1].as_py() + 1
-    return {"records": found, "looked": looked, "next": position if position < log.next_offset else None}
+def tail(log: Log, query: Mapping[str, str], after: int, count: int) -> dict[str, Any]:
+    """The latest records from the offset ``after`` on that match, newest first; ``next`` is its next ``after``."""
+    wanted = RecordFilter.of(query.get("q", ""), query.get("key", ""), query.get("header", ""))
+    stop = log.next_offset
+    found = find(log, wanted, SearchRange(stop - 1, max(after, log.first_offset), stop, True), min(count, PAGE_RECORDS))
+    skipped = 0 if found.next is None else max(found.next - max(after, log.first_offset) + 1, 0)
+    return {**shown(found, wanted), "next": stop, "skipped": skipped}
+
+
+def shown(found: Found, wanted: RecordFilter) -> dict[str, Any]:
+    return {**found._asdict(), "records": [_short(record, wanted.text) for record in found.records]}
+
+
+def value_of(log: Log, offset: int) -> bytes:
+    """The whole value of a record, for a download."""
+    value = log.read(offset).value or b""
+    if len(value) > DOWNLOAD_BYTES:
+        raise LimitError(
+            f"the value has {len(value):,} bytes; the page sends at most {DOWNLOAD_BYTES:,}",
+            offset=offset, hint=f"duramen cat {log.path} --from {offset} --count 1 --output raw",
+        )  # fmt: skip
+    return value
 
 
 def one(log: Log, offset: int) -> dict[str, Any]:
     """A record with its fields, byte ranges and bytes."""
     record = log.read(offset)
     shown = _short(record)
-    value = record.value or b""
-    shown["value_hex"] = value[:DETAIL_BYTES].hex()
-    shown["value_text"] = NULL if record.value is None else printable(value[:DETAIL_BYTES])
-    shown["is_cut"] = len(value) > DETAIL_BYTES
+    value = (record.value or b"")[:DETAIL_BYTES]
+    shown["value_hex"] = value.hex()
+    shown["value_text"] = NULL if record.value is None else printable(value)
+    shown["is_cut"] = shown["size_bytes"] > DETAIL_BYTES
+    shown["is_text"] = is_text(value, is_whole=not shown["is_cut"])
     shown["headers"] = [
-        [printable(name.encode()), "–" if value is None else printable(value)] for name, value in record.headers or []
+        [printable(name.encode()), "–" if value is None else _legible(value)]
+        for name, value in (record.headers or [])[:MAX_FIELDS]
     ]
     place = log.locate(offset)
     shown["path"], shown["position"] = place.path, place.position
@@ -131,35 +133,39 @@ def printable(raw: bytes) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "·" for char in text)
 
 
+def is_text(raw: bytes, *, is_whole: bool = True) -> bool:
+    """Whether bytes are UTF-8 without control characters; a cut may split the last character.
+
+    >>> is_text(b"caf\\xc3", is_whole=False), is_text(b"caf\\xc3"), is_text(b"a\\x00")
+    (True, False, False)
+    """
+    try:
+        text = getincrementaldecoder("utf-8")().decode(raw, is_whole)
+    except UnicodeDecodeError:
+        return False
+    return not _CONTROL.search(text)
+
+
+def _legible(raw: bytes, at: int = 0) -> str:
+    """Some bytes as text if they are text, else in hexadecimal."""
+    part = raw[at : at + PREVIEW_BYTES]
+    if is_text(raw[: at + PREVIEW_BYTES], is_whole=len(raw) <= at + PREVIEW_BYTES):
+        return ("…" if at else "") + printable(part)
+    return "0x" + raw[at : at + PREVIEW_BYTES // 4].hex()
+
+
 def _short(record: Record, needle: bytes = b"") -> dict[str, Any]:
     value = record.value or b""
     at = max(value.find(needle) - PREVIEW_BYTES // 4, 0) if needle else 0
-    preview = ("…" if at else "") + printable(value[at : at + PREVIEW_BYTES])
     return {
         "offset": record.offset,
         "timestamp": None if record.timestamp is None else record.timestamp.isoformat(),
-        "key": None if record.key is None else printable(record.key[:PREVIEW_BYTES]),
+        "key": None if record.key is None else _legible(record.key),
         "size_bytes": len(value),
-        "preview": NULL if record.value is None else preview,
-        "preview_hex": value[:32].hex(),
+        "is_null": record.value is None,
+        "preview": NULL if record.value is None else _legible(value, at),
         "headers_count": len(record.headers or []),
     }
-
-
-def _needle(text: str) -> bytes:
-    if not text:
-        raise UsageError("the search text is empty")
-    if text.lower().startswith("0x"):
-        try:
-            return bytes.fromhex(text[2:])
-        except ValueError:
-            raise UsageError(f"not hexadecimal bytes: {text!r}", hint="give two digits per byte: 0x0aff") from None
-    return text.encode()
-
-
-def _neutral(log: Log, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The neutral columns; extra columns of a format are shown among its fields."""
-    return batch.select(["offset", "timestamp", "key", "value", "headers"])
 
 
 def segment_cells(log: Log, cells: int, first_times: dict[int, str | None]) -> list[dict[str, Any]]:

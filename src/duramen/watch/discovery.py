@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duramen.disk import Disk, Kind
-from duramen.errors import StorageError, UsageError
+from duramen.errors import DuramenError, StorageError, UsageError
 from duramen.store import is_store, list_partitions, list_topics
 
 LISTED_FOR_S = 5.0
@@ -30,9 +30,8 @@ class WatchedPaths:
     def __init__(self, disk: Disk, paths: Sequence[str]) -> None:
         if not paths:
             raise UsageError("at least one path is required")
-        for path in paths:
-            if disk.kind(path) == Kind.MISSING:
-                raise StorageError("no such file or directory", path=path, hint="check the path")
+        if all(disk.kind(path) == Kind.MISSING for path in paths):
+            raise StorageError("no such file or directory", path=paths[0], hint="check the path")
         self._disk = disk
         self._paths = list(paths)
         self._guard = threading.Lock()
@@ -61,6 +60,13 @@ class WatchedPaths:
         return place
 
     def _below(self, path: str) -> list[WatchedPath]:
+        """The logs at a path. A path that is missing or cannot be listed counts as a log: its observer says why."""
+        try:
+            return self._listed_below(path)
+        except DuramenError:
+            return [WatchedPath(path, path)]
+
+    def _listed_below(self, path: str) -> list[WatchedPath]:
         if not is_store(self._disk, path):
             return [WatchedPath(path, path)]
         return [

@@ -66,12 +66,12 @@ class Rates(NamedTuple):
 class Observer:
     """Observes one log repeatedly. Safe to use from several threads."""
 
-    def __init__(self, disk: Disk, place: WatchedPath) -> None:
+    def __init__(self, disk: Disk, place: WatchedPath, kept: int = KEPT) -> None:
         self.place = place
         self._disk = disk.within(place.path)
         self._guard = threading.RLock()
         self._log: ConsumableLog | None = None
-        self.history: deque[Observation] = deque(maxlen=KEPT)
+        self.history: deque[Observation] = deque(maxlen=kept)
         self.sizes: list[int] = []
         self.first_times: dict[int, str | None] = {}
         """Cache of the first record's time per segment base; see `browser.segment_cells`."""

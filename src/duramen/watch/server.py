@@ -12,10 +12,11 @@ import ipaddress
 import json
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -27,8 +28,11 @@ from duramen.watch.watcher import Watch
 
 FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in ("page", "dom", "chart", "overview", "log", "records", "record", "consumers", "rates", "segments")
+    },
 }
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -46,7 +50,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(
         self, paths: Sequence[str], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None,
-        disk: Disk | None = None,
+        state: str | None = None, disk: Disk | None = None,
     ) -> None:  # fmt: skip
         if not is_loopback(host) and not token:
             raise UsageError(
@@ -55,7 +59,7 @@ class Server(ThreadingHTTPServer):
             )
         self.token = token
         self.is_local = is_loopback(host)
-        self.watch = Watch(disk if disk is not None else PosixDisk(), paths)
+        self.watch = Watch(disk if disk is not None else PosixDisk(), paths, state)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -85,6 +89,7 @@ class Response(NamedTuple):
     status: HTTPStatus
     kind: str
     body: bytes
+    extra: Mapping[str, str] = MappingProxyType({})
 
 
 def is_loopback(host: str) -> bool:
@@ -138,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, response: Response, extra: dict[str, str], *, with_body: bool) -> None:
         self.send_response(response.status)
-        for name, value in {**HEADERS, **extra}.items():
+        for name, value in {**HEADERS, **extra, **response.extra}.items():
             self.send_header(name, value)
         self.send_header("Content-Type", response.kind)
         self.send_header("Content-Length", str(len(response.body)))
@@ -199,6 +204,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if path == "/metrics":
                 return Response(HTTPStatus.OK, CONTENT_TYPE, api.exposition(watch, query.get("log", [])).encode())
+            if path == "/api/value":
+                name = f"offset-{asked.get('offset', '')[:19]}.bin"
+                attached = {"Content-Disposition": f'attachment; filename="{name}"'}
+                return Response(HTTPStatus.OK, "application/octet-stream", api.value(watch, asked), attached)
             if path not in api.ACTIONS:
                 return _json(HTTPStatus.NOT_FOUND, {"error": "no such page"})
             return _json(HTTPStatus.OK, api.ACTIONS[path](watch, asked))

@@ -137,24 +137,27 @@ def start(*arguments: str | Path, **options: object) -> subprocess.Popen[bytes]:
 
 def test_serve(tmp_path: Path) -> None:
     path = filled(tmp_path / "log")
-    with start("serve", path, "--port", "0") as server:
+    with start("serve", path, tmp_path / "missing", "--port", "0", "--state", tmp_path / "state") as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline().decode()
             url = re.search(r"http://127\.0\.0\.1:\d+/", line)
             assert url is not None, line
             with urllib.request.urlopen(url[0] + "api/logs", timeout=20) as answer:
-                assert json.load(answer)["logs"] == [str(path)]
+                assert [row["name"] for row in json.load(answer)["rows"]] == [str(path), str(tmp_path / "missing")]
             server.send_signal(signal.SIGINT)
             out, err = server.communicate(timeout=20)
         finally:
             server.kill()
     assert (server.returncode, out, err) == (0, b"", b"")
+    assert (tmp_path / "state").is_dir()
 
 
 def test_serve_with_a_token_of_the_environment(tmp_path: Path) -> None:
     path = filled(tmp_path / "log")
-    with start("serve", path, "--port", "0", "--metrics", env={**os.environ, "DURAMEN_TOKEN": "s3cret"}) as server:
+    with start(
+        "serve", path, "--port", "0", "--metrics", "--state", "", env={**os.environ, "DURAMEN_TOKEN": "s3cret"}
+    ) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline().decode()
