@@ -177,6 +177,23 @@ def test_damage_that_a_reader_meets_is_in_the_overview(serving: Callable[..., Cl
     assert str(segment) in row["reasons"][0]
 
 
+def test_a_check_by_another_process_is_in_the_overview(serving: Callable[..., Client], path: Path) -> None:
+    client = serving(path)
+    assert overview(client)["rows"][0]["verified_at"] is None
+    segment = min((path / "segments").glob("*.log"))
+    raw = bytearray(segment.read_bytes())
+    raw[200] ^= 1
+    segment.write_bytes(raw)
+    duramen.verify(path, publish=True)
+    deadline = time.monotonic() + 20
+    while overview(client)["rows"][0]["health"] != "damaged":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    row = overview(client)["rows"][0]
+    assert "the last check found" in row["reasons"][0]
+    assert row["verified_at"] is not None
+
+
 def test_a_live_view_waits_for_records(serving: Callable[..., Client], path: Path) -> None:
     client = serving(path)
     first = client.json("/api/tail", log=path, count=5)

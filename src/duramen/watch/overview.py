@@ -113,7 +113,7 @@ def state_of(watch: Watch, place: WatchedPath) -> LogState:
     """The health of a log: what its last observation, its last check and the requests since then met."""
     seen, rate = watch.glance(place)
     check = watch.check(place.name, start=False)
-    last = watch.last_check(place)
+    last = _latest(watch.last_check(place), seen)
     reasons = {
         Health.UNREADABLE: [] if seen is None or seen.problem is None else [seen.problem],
         Health.DAMAGED: _damage(watch, place, check, last),
@@ -137,6 +137,14 @@ def state_of(watch: Watch, place: WatchedPath) -> LogState:
     )
 
 
+def _latest(own: LastCheck | None, seen: Observation | None) -> LastCheck | None:
+    """The later one of the last check by a server and the one that `duramen verify` published in the sidecar."""
+    if seen is None or seen.verified is None or seen.verified.problem:
+        return own
+    published = LastCheck(seen.verified.at_us // 1_000_000, seen.verified.findings.get("damage", 0))
+    return published if own is None or published.at > own.at else own
+
+
 def _damage(watch: Watch, place: WatchedPath, check: Check | None, last: LastCheck | None) -> list[str]:
     if check is not None and check.problem is not None:
         return [check.problem]
@@ -147,6 +155,8 @@ def _damage(watch: Watch, place: WatchedPath, check: Check | None, last: LastChe
 
 def _warnings(seen: Observation) -> list[str]:
     found = [f"{one.kind} {one.name}: {one.problem}" for one in seen.standings if one.problem is not None]
+    if seen.verified is not None and seen.verified.problem:
+        found.append(f"the last check did not finish: {seen.verified.problem}")
     if seen.free_ratio is not None and seen.free_ratio < LOW_SPACE:
         found.append(f"{100 * seen.free_ratio:.1f} % of the disk is free")
     if seen.is_written and seen.published is not None and seen.published.counters.get("poisoned"):
