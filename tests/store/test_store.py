@@ -287,8 +287,8 @@ def test_formats_without_keys_say_what_to_do(store: Store) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda t: t.append("text"),
-        lambda t: t.append(b"v", key="text"),
+        lambda t: t.append(3),
+        lambda t: t.append(b"v", key=3),
         lambda t: t.append(b"v", partition=0, routing_key=b"k"),
         lambda t: t.append(b"v", partition=9),
         lambda t: t.append_batch(b"bytes"),

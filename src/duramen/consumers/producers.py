@@ -20,6 +20,7 @@ from duramen.errors import UsageError
 from duramen.log import (
     MAX_SEQUENCE,
     Batch,
+    Content,
     HeadersIn,
     Log,
     SequenceClaim,
@@ -84,10 +85,10 @@ class Producer:
 
     def append(
         self,
-        value: bytes | bytearray | memoryview | None,
+        value: Content | None,
         *,
         sequence: int | None = None,
-        key: bytes | None = None,
+        key: Content | None = None,
         headers: HeadersIn | None = None,
         timestamp: datetime | int | str | None = None,
         durability: str | None = None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,15 @@ def key_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Numbers
     if keys.null_count:
         found[np.asarray(keys.is_null())] = -1
     return found
+
+
+def key_column(keys: Any) -> pa.Array | pa.ChunkedArray:
+    """Keys as a binary column; text as UTF-8. `UsageError` if one of them is neither bytes nor text."""
+    try:
+        column = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys, pa.binary())
+        return column.cast(pa.binary())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, UnicodeError) as error:
+        raise UsageError(f"a key is bytes or text: {error}") from error
 
 
 class Sticky:

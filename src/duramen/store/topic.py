@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.log import Appended, HeadersIn, records_of
+from duramen.log import Appended, Content, HeadersIn, columns_of, records_of
 from duramen.record import Headers, Record
 from duramen.store.consumers import TopicGroup
-from duramen.store.partitioner import Numbers, Sticky, assign, partition_of
+from duramen.store.partitioner import Numbers, Sticky, assign, key_column, partition_of
 from duramen.store.partitions import Partitions, TopicPartitions
 
 PARTITION = pa.field("partition", pa.int32(), nullable=False)
@@ -73,13 +73,13 @@ class Topic(TopicPartitions):
 
     def append(
         self,
-        value: bytes | bytearray | memoryview | None,
+        value: Content | None,
         *,
-        key: bytes | None = None,
+        key: Content | None = None,
         headers: HeadersIn | None = None,
         timestamp: datetime | int | str | None = None,
         partition: int | None = None,
-        routing_key: bytes | None = None,
+        routing_key: Content | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
     ) -> Placed:
@@ -95,18 +95,18 @@ class Topic(TopicPartitions):
                 raise _routed(error) from error
         return Placed(number, offset)
 
-    def _partition_for(self, value: Any, key: bytes | None, partition: int | None, routing_key: bytes | None) -> int:
+    def _partition_for(
+        self, value: Any, key: Content | None, partition: int | None, routing_key: Content | None
+    ) -> int:
         if partition is not None:
             if routing_key is not None:
                 raise UsageError("partition and routing_key cannot be used together")
             return self._checked(partition)
         by = key if routing_key is None else routing_key
         if by is None:
-            size_bytes = len(value) if isinstance(value, bytes | bytearray | memoryview) else 0
+            size_bytes = len(value) if isinstance(value, bytes | bytearray | memoryview | str) else 0
             return self._sticky.next(size_bytes, self.partitions)
-        if not isinstance(by, bytes | bytearray | memoryview):
-            raise UsageError(f"a key must be bytes (got {type(by).__name__})", hint="encode text first: text.encode()")
-        return partition_of(bytes(by), self.partitions)
+        return partition_of(key_column([by])[0].as_py(), self.partitions)
 
     def append_batch(
         self,
@@ -123,7 +123,7 @@ class Topic(TopicPartitions):
 
         Rows of one partition keep their order. Partitions are independent: an error in one does not roll back the
         others, and its note lists what they stored."""
-        batch = _as_batch(data)
+        batch = columns_of(data)
         wanted = self._partitions_for(batch, partition, routing_key)
         batch = batch.select([name for name in batch.schema.names if name not in ("partition", "topic")])
         parts = split(batch, wanted)
@@ -152,11 +152,12 @@ class Topic(TopicPartitions):
             raise UsageError("the column 'value' is missing", hint=f"the columns are {', '.join(columns)}")
         keys = columns.get("key")
         if routing_key is not None:
-            keys = routing_key if isinstance(routing_key, pa.Array | pa.ChunkedArray) else pa.array(routing_key)
+            keys = key_column(routing_key)
             if len(keys) != rows:
                 raise UsageError(f"routing_key must have one entry per record (got {len(keys)} for {rows} records)")
         if keys is not None and pa.types.is_null(keys.type):
             keys = None
+        keys = None if keys is None else key_column(keys)
         found = assign(keys, columns["value"], self.partitions, self._sticky)
         if "partition" in columns:
             given = columns["partition"].cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -231,25 +232,6 @@ class Topic(TopicPartitions):
     def group(self, name: str, **options: Any) -> TopicGroup:
         """A consumer group over all partitions: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``."""
         return TopicGroup(self, name, options)
-
-
-def _as_batch(data: Any) -> pa.RecordBatch:
-    if isinstance(data, pa.RecordBatch):
-        return data
-    if isinstance(data, pa.Table):
-        batches = data.combine_chunks().to_batches()
-        if len(batches) > 1:
-            raise UsageError("the table contains more than 2 GiB of values", hint="append it batch by batch")
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
-    if isinstance(data, pa.ChunkedArray):
-        data = data.combine_chunks()
-    if isinstance(data, bytes | bytearray | memoryview | str | dict):
-        raise UsageError(f"a batch must be a list of bytes or Arrow data (got {type(data).__name__})")
-    try:
-        values = data if isinstance(data, pa.Array) else pa.array(data, pa.binary())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
-        raise UsageError(f"value: {error}") from error
-    return pa.RecordBatch.from_arrays([values], names=["value"])
 
 
 def split(batch: pa.RecordBatch, partitions: Numbers) -> dict[int, pa.RecordBatch]:

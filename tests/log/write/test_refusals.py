@@ -37,8 +37,8 @@ def wrong(name: str) -> dict[str, tuple[str, Callable[[duramen.WritableLog], Any
     capabilities = make(name, **options(name)).capabilities
     v = value(9)
     cases: dict[str, tuple[str, Callable[[duramen.WritableLog], Any]]] = {
-        "text": ("bytes, not str", lambda log: log.append("text")),
-        "number": ("bytes, not int", lambda log: log.append(5)),
+        "invalid text": ("value: ", lambda log: log.append("\udc80")),
+        "number": ("bytes, text or None, not int", lambda log: log.append(5)),
         "batch of bytes": ("not bytes", lambda log: log.append_batch(b"abc")),
         "batch of text": ("not str", lambda log: log.append_batch("abc")),
         "batch of nothing": ("not NoneType", lambda log: log.append_batch(None)),

@@ -249,7 +249,9 @@ def _bytes(tree: Mapping[str, Any], name: str) -> bytes | None:
     if f"{name}_base64" in tree:
         return base64.b64decode(tree[f"{name}_base64"], validate=True)
     text = tree.get(name)
-    return None if text is None else str(text).encode()
+    if not isinstance(text, str | None):
+        raise TypeError(f"the field {name!r} must be text (got {text!r})")
+    return None if text is None else text.encode()
 
 
 def seal_command(

@@ -6,19 +6,16 @@ Damage ends the output: the records before it are printed, one line on standard 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
 from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
 from duramen.cli.records import Form, writer
 from duramen.cli.store import topic_records
-from duramen.errors import CorruptionError, UsageError
+from duramen.errors import UsageError
 from duramen.log import Log
 from duramen.record import MAX_OFFSET, to_us
 
@@ -145,40 +142,10 @@ def _bounds(log: Log, first: LogPosition, last: LogPosition | None) -> dict[str,
             continue  # not an offset: retention may move the beginning before it is read
         if place.kind == "time":
             bounds[f"{side}_time"] = place.time
-        elif place.kind == "end":
+        elif place.kind == "end" or place == LogPosition("last", 0):
             bounds[f"{side}_offset"] = log.next_offset
         elif place.kind == "last":
-            bounds[f"{side}_offset"] = _start_of_last(log, place.value)
+            bounds[f"{side}_offset"] = -place.value
         else:
             bounds[f"{side}_offset"] = place.value
     return bounds
-
-
-def _start_of_last(log: Log, count: int) -> int:
-    """The offset of the first of the last ``count`` records.
-
-    Offsets may have gaps (compaction, tracking), so this counts records in a window at the end, which doubles until it
-    contains enough.
-    """
-    end, first = log.next_offset, log.first_offset
-    span = count
-    while True:
-        start = max(end - span, first)
-        try:
-            found = sum(len(offsets) for offsets in _offsets(log, start, end))
-        except CorruptionError:
-            return start  # damage in the window: print the records before it, then the error
-        if found >= count or start == first:
-            break
-        span *= 2
-    skip = found - count
-    for offsets in _offsets(log, start, end):
-        if skip < len(offsets):
-            return int(offsets[max(skip, 0)])
-        skip -= len(offsets)
-    return end
-
-
-def _offsets(log: Log, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
-    for batch in log.batches(start, end, columns=("offset",), verify=False):
-        yield batch.column(0).to_numpy()

@@ -404,7 +404,8 @@ class Log:
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the records as Arrow batches of a few MiB.
 
-        ``from_offset`` and ``from_time`` are inclusive, ``to_offset`` and ``to_time`` exclusive. ``max_records`` and
+        ``from_offset`` and ``from_time`` are inclusive, ``to_offset`` and ``to_time`` exclusive; a negative offset
+        counts records from the end, so ``from_offset=-5`` starts with the last five. ``max_records`` and
         ``max_bytes`` (of values) limit the whole result. ``columns`` selects the columns to decode. ``follow`` waits
         for more records at the end of the log. ``verify=False`` skips the checksums."""
         window = self._window(from_offset, to_offset, from_time, to_time, max_records, max_bytes)

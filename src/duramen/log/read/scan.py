@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.errors import OffsetError, StorageError, UsageError
+from duramen.errors import CorruptionError, OffsetError, StorageError, UsageError
 from duramen.formats import Rows, ScanPosition, StoredChunk, SupportsChunks
 from duramen.log.read.mapped_segment import MappedSegment
 from duramen.log.segments import EndKind, us_of
@@ -51,7 +52,8 @@ class Scan:
             raise UsageError(f"{log.format} records have no time", path=log.path)
         self._from_us = None if from_time is None else checked_us(from_time)
         self._to_us = None if to_time is None else checked_us(to_time)
-        self._next = max(from_offset or 0, 0)
+        from_offset, to_offset = _from_start(log, from_offset), _from_start(log, to_offset)
+        self._next = from_offset or 0
         if self._from_us is not None and from_time is not None:
             self._next = max(self._next, log.offset_at(from_time))
         self._to_offset = MAX_OFFSET + 1 if to_offset is None else min(to_offset, MAX_OFFSET + 1)
@@ -214,3 +216,35 @@ class Scan:
                 self._bytes_left = 0
         self._records_left -= batch.num_rows
         return batch
+
+
+def _from_start(log: Log, offset: int | None) -> int | None:
+    """An offset; a negative one counts records from the end."""
+    return offset if offset is None or offset >= 0 else _start_of_last(log, -offset)
+
+
+def _start_of_last(log: Log, count: int) -> int:
+    """The offset of the first of the last ``count`` records. Offsets may have gaps (compaction, tracking), so this
+    counts records in a window at the end, which doubles until it contains enough."""
+    end, first = log.next_offset, log.first_offset
+    span = count
+    while True:
+        start = max(end - span, first)
+        try:
+            found = sum(len(offsets) for offsets in _offsets(log, start, end))
+        except CorruptionError:
+            return start  # damage in the window: return the records before it, then raise the error
+        if found >= count or start == first:
+            break
+        span *= 2
+    skip = found - count
+    for offsets in _offsets(log, start, end):
+        if skip < len(offsets):
+            return int(offsets[max(skip, 0)])
+        skip -= len(offsets)
+    return end
+
+
+def _offsets(log: Log, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
+    for batch in log.batches(start, end, columns=("offset",), verify=False):
+        yield batch.column(0).to_numpy()

@@ -15,12 +15,14 @@ from __future__ import annotations
 from duramen.log.write.batch import (
     Appended,
     Batch,
+    Content,
     GroupBatch,
     HeadersIn,
     SequenceClaim,
     batch_of,
     batch_of_one,
     check_times,
+    columns_of,
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request, refuse_owned
 from duramen.log.write.osiris_offsets import store_positions, stored_positions

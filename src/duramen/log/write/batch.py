@@ -21,8 +21,11 @@ from duramen.log.write.group_commit import Request
 from duramen.record import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us, from_us
 
 Batch: TypeAlias = pa.RecordBatch | Values
+ARROW = (pa.RecordBatch, pa.Table, pa.Array, pa.ChunkedArray)
 
-HeadersIn: TypeAlias = Sequence[tuple[str, bytes | None]] | bytes
+Content: TypeAlias = bytes | bytearray | memoryview | str
+"""A value or a key. Text is stored as UTF-8."""
+HeadersIn: TypeAlias = Sequence[tuple[str, bytes | str | None]] | bytes
 """Names and values; or bytes of another program, as one header with the empty name."""
 
 
@@ -60,17 +63,17 @@ class GroupBatch(NamedTuple):
 
 def batch_of_one(
     fmt: Format,
-    value: bytes | bytearray | memoryview | None,
-    key: bytes | None = None,
+    value: Content | None,
+    key: Content | None = None,
     headers: HeadersIn | None = None,
     timestamp: datetime | int | str | None = None,
 ) -> Batch:
     """A batch of one record."""
-    if not isinstance(value, (bytes, bytearray, memoryview, type(None))):
-        raise UsageError(f"a value is bytes, not {type(value).__name__}", hint="encode text first: text.encode()")
+    if not isinstance(value, (bytes, bytearray, memoryview, str, type(None))):
+        raise UsageError(f"a value is bytes, text or None, not {type(value).__name__}")
     if type(value) is bytes and key is None and not headers and timestamp is None:
         return fmt.accept_values(Values((value,)))
-    columns: dict[str, pa.Array] = {"value": pa.array([value], VALUE.type)}
+    columns: dict[str, pa.Array] = {"value": _array([value], VALUE.type, "value")}
     if key is not None:
         columns["key"] = _array([key], KEY.type, "key")
     if headers:
@@ -81,31 +84,43 @@ def batch_of_one(
 
 
 def batch_of(fmt: Format, data: Any) -> Batch:
-    """A batch from a list of bytes, an Arrow array of values, or a RecordBatch or Table with the neutral columns.
-
-    A column ``offset`` is ignored: the writer assigns offsets."""
-    if isinstance(data, pa.RecordBatch):
-        batch = data
-    elif isinstance(data, pa.Table):
-        batch = _whole(data)
-    elif isinstance(data, pa.Array) and data.type == VALUE.type and not data.null_count:
+    """A batch from what `columns_of` takes. A column ``offset`` is ignored: the writer assigns offsets."""
+    if isinstance(data, pa.Array) and data.type == VALUE.type and not data.null_count:
         return fmt.accept_values(Values(data))
-    elif isinstance(data, (pa.Array, pa.ChunkedArray)):
-        batch = _whole(pa.table({"value": data}))
-    elif isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
-        raise UsageError(f"a batch is a list of bytes or Arrow data, not {type(data).__name__}")
-    else:
-        items = tuple(data)
-        try:
-            values = Values(items)
-        except TypeError:  # a bytearray or memoryview; or an item that Arrow cannot convert
-            batch = pa.RecordBatch.from_arrays([_array(list(items), VALUE.type, "value")], names=["value"])
-        else:
-            return fmt.accept_values(values)
-    return fmt.accept(_neutral(fmt, batch))
+    if isinstance(data, ARROW):
+        return fmt.accept(_neutral(fmt, columns_of(data)))
+    items = _items(data)
+    try:
+        values = Values(items)
+    except TypeError:  # not all of them are bytes
+        return fmt.accept(_neutral(fmt, columns_of(items)))
+    return fmt.accept_values(values)
 
 
-def _array(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
+def columns_of(data: Any) -> pa.RecordBatch:
+    """The columns of a list of values, a list of pairs of key and value, an Arrow array of values, or a RecordBatch or
+    Table."""
+    if isinstance(data, pa.RecordBatch):
+        return data
+    if isinstance(data, ARROW):
+        return _whole(data if isinstance(data, pa.Table) else pa.table({"value": data}))
+    items = _items(data)
+    if not items or not isinstance(items[0], tuple):
+        return pa.RecordBatch.from_arrays([_array(items, VALUE.type, "value")], names=["value"])
+    if not all(isinstance(item, tuple) and len(item) == 2 for item in items):
+        raise UsageError("a batch of pairs holds a tuple of key and value for every record")
+    keys, values = zip(*items, strict=True)
+    columns = [_array(keys, KEY.type, "key"), _array(values, VALUE.type, "value")]
+    return pa.RecordBatch.from_arrays(columns, names=["key", "value"])
+
+
+def _items(data: Any) -> tuple[Any, ...]:
+    if isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
+        raise UsageError(f"a batch is a list of values or of keys and values, or Arrow data, not {type(data).__name__}")
+    return tuple(data)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, UnicodeError) as error:

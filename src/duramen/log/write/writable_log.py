@@ -41,6 +41,7 @@ from duramen.log.write.appender import Appender
 from duramen.log.write.batch import (
     Appended,
     Batch,
+    Content,
     GroupBatch,
     HeadersIn,
     SequenceClaim,
@@ -210,23 +211,23 @@ class WritableLog(Log):
 
     def append(
         self,
-        value: bytes | bytearray | memoryview | None,
+        value: Content | None,
         *,
-        key: bytes | None = None,
+        key: Content | None = None,
         headers: HeadersIn | None = None,
         timestamp: datetime | int | str | None = None,
         durability: str | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Append one record and return its offset, once it is as durable as requested. A value of None is a tombstone,
-        which deletes its key; only some formats can store it."""
+        """Append one record and return its offset, once it is as durable as requested. Text is stored as UTF-8. A value
+        of None is a tombstone, which deletes its key; only some formats can store it."""
         batch = batch_of_one(self.codec, value, key, headers, timestamp)
         appended: Appended = self.submit(batch, durability, timeout_s)
         return appended.base_offset
 
     def append_batch(self, data: Any, *, durability: str | None = None, timeout_s: float | None = None) -> Appended:
-        """Append many records: a list of bytes, an Arrow array of values, or a RecordBatch or Table with the columns
-        ``value``, ``key``, ``headers``, ``timestamp``."""
+        """Append many records: a list of values, a list of pairs of key and value, an Arrow array of values, or a
+        RecordBatch or Table with the columns ``value``, ``key``, ``headers``, ``timestamp``."""
         batch = batch_of(self.codec, data)
         if not batch.num_rows:
             _checked(durability or self._durability)
