@@ -34,8 +34,7 @@ def command(
         bool, typer.Option("--tracking", help="Store it in the log itself, as RabbitMQ does (osiris).")
     ] = False,
     timestamp: Annotated[
-        str | None,
-        typer.Option("--timestamp", metavar="TIME", help="For `store`: a time instead of OFFSET, in the log (osiris)."),
+        str | None, typer.Option("--timestamp", metavar="TIME", help="For `store`: a time, not an offset (osiris).")
     ] = None,
     format: FormatName = None,
     option: FormatOptions = None,

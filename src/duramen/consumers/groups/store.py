@@ -193,13 +193,6 @@ class GroupStore:
         compact_bytes: int = COMPACT_BYTES,
         compact_in_flight: int = COMPACT_IN_FLIGHT,
     ) -> None:
-        limits: dict[str, tuple[Any, int]] = {
-            "compact_bytes": (compact_bytes, GROUP_BYTES // 2),  # a longer delta could not be read
-            "compact_in_flight": (compact_in_flight, MAX_OFFSET),
-        }
-        for option, (value, most) in limits.items():
-            if not isinstance(value, int) or not 1 <= value <= most:
-                raise UsageError(f"{option} must be 1 to {most} (got {value!r})")
         self.place = place
         self.machine = StateMachine()
         self.exists = False
@@ -207,8 +200,8 @@ class GroupStore:
         self._log = log
         self._disk = log.state_disk
         self._on_damage = on_damage
-        self._compact_bytes = compact_bytes
-        self._compact_in_flight = compact_in_flight
+        self._compact_bytes = _limit("compact_bytes", compact_bytes, GROUP_BYTES // 2)  # a longer one is not read
+        self._compact_in_flight = _limit("compact_in_flight", compact_in_flight, MAX_OFFSET)
         self._created_ms: int | None = None
         self._header = b""
         """The delta's header; a different header means a different delta."""
@@ -478,3 +471,9 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
         else:
             joined.append(run)
     return joined
+
+
+def _limit(option: str, value: Any, most: int) -> int:
+    if not isinstance(value, int) or not 1 <= value <= most:
+        raise UsageError(f"{option} must be 1 to {most} (got {value!r})")
+    return value
