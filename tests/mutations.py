@@ -167,7 +167,7 @@ MUTATIONS = [
              GROUPS),
     Mutation("groups: a new snapshot's name is not synced", "consumers/groups", "GroupStore._replace",
              "self._disk.sync_directory(posixpath.dirname(path))", "pass", GROUPS),
-    Mutation("groups: events follow a partial write", "consumers/groups", "GroupStore.flush",
+    Mutation("groups: events follow a partial write", "consumers/groups", "GroupStore._flush_events",
              "self.must_rewrite = True", "self.must_rewrite = False", GROUPS),
     Mutation("groups: an older cursor wins", "consumers", "_is_newer", "line.tracked == tracked", "True",
              "tests/consumers/test_tracking.py tests/consumers/test_cursors.py"),

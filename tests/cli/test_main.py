@@ -27,7 +27,7 @@ USAGES = {
     "convert": "SRC DST",
     "copy": "SRC DST",
     "topic": "ROOT [ACTION] [NAME]",
-    "group": "PATH [NAME|list] [ACTION] [TO|OFFSET…]",
+    "group": "PATH [NAME|list] [ACTION] [TO|OFFSET…|DEAD]",
     "cursor": "PATH [ACTION] [NAME] [OFFSET]",
     "lag": "PATH…",
     "retain": "PATH",

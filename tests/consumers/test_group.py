@@ -23,6 +23,9 @@ from duramen.errors import CorruptionError, LeaseError, OffsetError, StorageErro
 from duramen.testing.faulty_disk import FaultyDisk
 from tests.consumers.logs import FORMATS, make_log, value
 
+KEPT = {".lock", ".members"}
+"""Suffixes of files beside the state of a group."""
+
 
 class Clock:
     """Milliseconds that pass when told to."""
@@ -85,7 +88,7 @@ def test_where_the_files_lie(tmp_path: Path, format_name: str) -> None:
         assert duramen.verify(root).ok
     stem = "orders-0_b%2F..%2Fil%20ling"
     directory = root / "groups" if format_name == "keratin" else root / ".duramen" / "groups"
-    assert {path.name for path in directory.iterdir() if path.suffix != ".lock"} == {f"{stem}.snap", f"{stem}.delta"}
+    assert {path.name for path in directory.iterdir() if path.suffix not in KEPT} == {f"{stem}.snap", f"{stem}.delta"}
     assert [path.name for path in (root / ".duramen" / "groups").glob("*.lock")] == [f"{stem}.lock"]
 
 

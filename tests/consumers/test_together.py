@@ -95,7 +95,7 @@ def test_together_is_the_same_as_one_by_one(with_gaps: bool, steps: list[Any]) -
 
 def test_a_crowd_shares_one_run_and_the_last_ones_get_the_rest() -> None:
     pair = Pair(with_gaps=False)
-    pair.fetch([FetchRequest(4, 5), FetchRequest(4, 5), FetchRequest(10, 5), FetchRequest(40, 5), FetchRequest(40, 5)])
+    pair.fetch([FetchRequest(most, 5, "") for most in (4, 4, 10, 40, 40)])
     assert [tuple(span) for span in pair.together._store.machine.leases] == [(0, RECORDS, (1005, 1))]
     pair.ack([[LeaseClaim(8, 18, 1)], [LeaseClaim(0, 4, 1)], [LeaseClaim(4, 8, 1)]])
     assert pair.together.acked_until == 18
@@ -103,7 +103,7 @@ def test_a_crowd_shares_one_run_and_the_last_ones_get_the_rest() -> None:
 
 def test_what_one_of_a_crowd_does_not_hold_is_his_alone() -> None:
     pair = Pair(with_gaps=False)
-    pair.fetch([FetchRequest(5, 5), FetchRequest(5, 5)])
+    pair.fetch([FetchRequest(5, 5, ""), FetchRequest(5, 5, "")])
     requests = [
         Request([LeaseClaim(0, 5, 1)], 0, 0),
         Request([LeaseClaim(5, 10, 2)], 0, 0),

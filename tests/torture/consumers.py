@@ -178,7 +178,7 @@ class After:
         told.attempts += 2
         told.records.update(enumerate(values, log.append_batch(values).base_offset))
         told.kept = set(told.records)
-        group = log.group(GROUP, clock=lambda: told.now_ms, compact_bytes=COMPACT_BYTES)
+        group = log.group(GROUP, clock=lambda: told.now_ms, compact_bytes=COMPACT_BYTES, update_policy=True)
         taken = self._drained(group, 4 * LEASE_S) if self._killed else []
         held = [one.offset for one in taken if told.is_held(one.offset)]
         if held:
@@ -240,7 +240,7 @@ class After:
     def _check_the_end(self, disk: SimulatedDisk, where: str) -> None:
         with self._run.open(disk) as log:
             self._check_cursors(log, f"after {where} the writer")
-            left = self._drained(log.group(GROUP, clock=lambda: self.told.now_ms + 2 * LATER_MS))
+            left = self._drained(log.group(GROUP, clock=lambda: self.told.now_ms + 2 * LATER_MS, update_policy=True))
             if left:
                 raise BrokenPromiseError(f"after {where} offset {left[0].offset} is delivered, and it was acknowledged")
         WritableLog(DEAD, disk=disk).close()

@@ -316,7 +316,7 @@ def _check_acks(model: Model, log: duramen.Log, offsets: list[int], dead: set[in
 def _check_the_rest(model: Model, log: duramen.Log, offsets: list[int], dead: set[int]) -> None:
     """Everything that is left goes out once, and then nothing does."""
     time.sleep(max(LEASES_MS) / 1000 + 0.1)
-    group = log.group("g")
+    group = log.group("g", update_policy=True)
     left = group.fetch(len(offsets) + 1, lease=60)
     found = [delivery.offset for delivery in left]
     if len(found) != len(set(found)) or set(found) & model.acked.keys():

@@ -27,9 +27,14 @@ from duramen.consumers.groups import (
     Delivery,
     DeliveryBatch,
     Group,
+    GroupPolicy,
     GroupStatus,
     Handed,
+    InFlight,
+    Member,
+    Replayed,
     Seconds,
+    Target,
     checked_position,
 )
 from duramen.consumers.lag import ConsumerLag, consumer_lags

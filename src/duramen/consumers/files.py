@@ -5,6 +5,7 @@
     groups/{topic}-{partition}_{group}.snap, .delta      a format that defines this directory (Keratin)
     .duramen/groups/…                                    every other format
     .duramen/groups/{topic}-{partition}_{group}.lock     held while the state changes; temporary files
+    .duramen/groups/….json, .members                     its policy; which consumer holds which records
 
 An existing group keeps the topic and partition in the names of its files. A new group gets them from the log's path:
 ``topics/<topic>/partitions/<n>`` in a store, otherwise the directory's name and 0. This module reads names only, and
@@ -50,6 +51,14 @@ class GroupFiles(NamedTuple):
     @property
     def lock(self) -> str:
         return posixpath.join(self.sidecar, self.name.stem + ".lock")
+
+    @property
+    def policy(self) -> str:
+        return posixpath.join(self.sidecar, self.name.stem + ".json")
+
+    @property
+    def members(self) -> str:
+        return posixpath.join(self.sidecar, self.name.stem + ".members")
 
     def temporary(self, suffix: str) -> str:
         return posixpath.join(self.sidecar, f"{self.name.stem}.{suffix}.new")

@@ -11,7 +11,7 @@ from typing import Any
 from duramen.consumers.cursors import Cursor, CursorState, cursors
 from duramen.consumers.files import group_files
 from duramen.consumers.groups import Group, load
-from duramen.consumers.lag import needed_from
+from duramen.consumers.lag import ConsumerLag, consumer_lags, needed_from
 from duramen.consumers.producers import Producer, ProducerState, producers
 from duramen.errors import CorruptionError, UsageError
 from duramen.log import Log, WritableLog
@@ -33,9 +33,19 @@ class ConsumableLog(Log):
         self._check_open()
         return cursors(self)
 
-    def group(self, name: str, **options: Any) -> Group:
-        """The consumer group with this name: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``. See `Group` for the
-        options. Threads that use the same name share one object, and thereby the cost of syncing."""
+    def groups(self) -> list[ConsumerLag]:
+        """Every consumer group with its lag."""
+        self._check_open()
+        return [one for one in consumer_lags(self) if one.kind == "group"]
+
+    def group(self, name: str, *, consumer: str | None = None, **options: Any) -> Group:
+        """The consumer group with this name: ``consume()``, ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``. See
+        `Group` for the options. ``consumer`` is the name that `Group.members` shows for this handle (default: host and
+        process). Threads that use the same group share its state, and thereby the cost of syncing."""
+        group = self._group(name, options)
+        return group if consumer is None else group.as_consumer(consumer)
+
+    def _group(self, name: str, options: dict[str, Any]) -> Group:
         self._check_open()
         with self._guard:
             if self._groups is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from duramen.consumers import (
     ConsumeLoop,
@@ -20,7 +20,11 @@ from duramen.consumers import (
     DeliveryBatch,
     Group,
     GroupStatus,
+    InFlight,
+    Member,
+    Replayed,
     Seconds,
+    Target,
     checked_position,
     files_of,
 )
@@ -29,6 +33,8 @@ from duramen.log import Time
 from duramen.names import check_name
 from duramen.record import Record, from_us
 from duramen.store.partitions import TopicPartitions
+
+T = TypeVar("T")
 
 POLL_S = 0.02
 
@@ -188,10 +194,25 @@ class TopicGroup:
 
     def status(self) -> dict[int, GroupStatus]:
         """State of the group in every partition."""
+        return self._everywhere(lambda group: group.status())
+
+    def members(self) -> dict[int, list[Member]]:
+        """The consumers that hold records of each partition."""
+        return self._everywhere(lambda group: group.members())
+
+    def stuck(self, *, attempts: int = 3, held: Seconds = 600.0) -> dict[int, list[InFlight]]:
+        """Runs of records of each partition that were delivered often or are held for long; see `Group.stuck`."""
+        return self._everywhere(lambda group: group.stuck(attempts=attempts, held=held))
+
+    def replay(self, dead_letter: Target | None = None) -> dict[int, Replayed]:
+        """Deliver dead letters again; see `Group.replay`."""
+        return self._everywhere(lambda group: group.replay(dead_letter))
+
+    def _everywhere(self, work: Callable[[Group], T]) -> dict[int, T]:
         found = {}
         for number in self._topic.existing():
             with self._group(number) as group:
-                found[number] = group.status()
+                found[number] = work(group)
         return found
 
     @property
@@ -205,11 +226,7 @@ class TopicGroup:
 
     def reset(self, to: str | None = None, *, time: Time | None = None) -> dict[int, int]:
         """Move to the ``"beginning"`` or ``"end"`` of every partition, or to the first records at or after a time."""
-        found = {}
-        for number in self._topic.existing():
-            with self._group(number) as group:
-                found[number] = group.reset(to, time=time)
-        return found
+        return self._everywhere(lambda group: group.reset(to, time=time))
 
     def __repr__(self) -> str:
         return f"<duramen.TopicGroup {self.name!r} of {self._topic!r}>"

@@ -99,6 +99,33 @@ def test_wrong_usage(call: Run, root: Path, tmp_path: Path) -> None:
     assert call("lag", tmp_path / "none").fails(3, "no such file")
 
 
+def test_holders_and_dead_letters(call: Run, tmp_path: Path) -> None:
+    root, dead = make_log(tmp_path / "log", "keratin", 5), tmp_path / "dead"
+    with duramen.open(root) as log:
+        group = log.group("g", consumer="worker-1", lease=60, max_attempts=3, dead_letter=dead)
+        for _ in range(3):
+            group.nack(group.fetch(2))
+        group.fetch(3)
+    assert call("group", root, "g", "members").text.splitlines()[1].split()[:2] == ["worker-1", "3"]
+    assert call("group", root, "g", "members", "--json").json[0]["in_flight"] == 3
+    assert call("group", root, "g", "stuck").text == "no records are stuck\n"
+    assert "3 attempts, then to ../dead" in call("group", root, "g").text
+    assert call("group", root, "g", "show", "--json").json["policy"]["max_attempts"] == 3
+    assert call("group", root, "g", "replay").fails(2, "needs the log of the dead letters", "names ../dead")
+    assert "2 dead letters would be delivered again" in call("group", root, "g", "replay", dead, "--dry-run").text
+    done = call("group", root, "g", "replay", dead)
+    assert done.text == f"{root}: group g: 2 dead letters will be delivered again\n"
+    assert call("group", root, "g", "replay", dead, "--json").json["replayed"] == 0
+    with duramen.open(root) as log:
+        group = log.group("g", dead_letter=dead)
+        assert [(one.offset, one.epoch) for one in group.fetch(2)] == [(0, 1), (1, 1)]
+        group.nack([0], epochs=1)
+        group.nack(group.fetch(1))
+        assert group.fetch(1)[0].epoch == 3
+    assert call("group", root, "g", "stuck").text.splitlines()[1].split()[:2] == ["0", "3"]
+    assert call("group", root, "g", "delete").code == 0
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_cursors(call: Run, tmp_path: Path, format_name: str) -> None:
     root = make_log(tmp_path / "log", format_name, 5)

@@ -1,4 +1,4 @@
-"""`duramen group`: list, show, reset, ack, nack, compact, repair and delete the consumer groups of a log.
+"""`duramen group`: list, show, change and delete the consumer groups of a log, and replay their dead letters.
 
 Showing takes no lock. Changes take the group's lock as a consumer does, so consumers may run at the same time.
 """
@@ -13,20 +13,24 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from duramen.cli.address import path_of
 from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.log.cat import LogPosition
 from duramen.cli.output import Cell, Column, Output, duration, number, to_json
-from duramen.consumers import ConsumableLog, ConsumerLag, Group, consumer_lags
-from duramen.errors import UsageError
+from duramen.consumers import ConsumableLog, ConsumerLag, Group, GroupPolicy, InFlight, Member, consumer_lags
+from duramen.errors import CorruptionError, UsageError
 
 MAX_OFFSETS = 10_000_000
 
 
 class GroupAction(StrEnum):
     SHOW = "show"
+    MEMBERS = "members"
+    STUCK = "stuck"
     RESET = "reset"
     ACK = "ack"
     NACK = "nack"
+    REPLAY = "replay"
     COMPACT = "compact"
     REPAIR = "repair"
     DELETE = "delete"
@@ -39,7 +43,8 @@ def command(
         GroupAction | None, typer.Argument(metavar="ACTION", help="One of the actions below (default: show).")
     ] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="TO|OFFSET…", help="Target of a reset, or offsets to ack or nack.")
+        list[str] | None,
+        typer.Argument(metavar="TO|OFFSET…|DEAD", help="Target of a reset, offsets to ack or nack, dead letters."),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="TO", help="Target of a reset; needed for -N, the last N records.")
@@ -53,11 +58,14 @@ def command(
 
     \b
     list                   all groups
-    NAME show              state of the group
+    NAME show              state and policy of the group
+    NAME members           which consumers hold how many records
+    NAME stuck             records delivered 3 times, or held for 10 min
     NAME reset TO          move to an offset, beginning, end or @TIME
     NAME reset --to -N     move to the last N records
     NAME ack OFFSET…       acknowledge, for any holder; 7-9 means 7, 8, 9
     NAME nack OFFSET…      deliver again now
+    NAME replay DEAD       deliver the group's records in the log DEAD again
     NAME compact           write a new snapshot and an empty delta
     NAME repair            keep the readable state, redeliver the rest
     NAME delete            delete the group's state
@@ -102,13 +110,15 @@ def row(one: ConsumerLag) -> list[str | Cell]:
 
 
 def run(target: Target, name: str, action: GroupAction, arguments: list[str], dry_run: bool, json: bool) -> int:
-    if arguments and action not in (GroupAction.RESET, GroupAction.ACK, GroupAction.NACK):
+    if arguments and action not in (GroupAction.RESET, GroupAction.ACK, GroupAction.NACK, GroupAction.REPLAY):
         raise UsageError(f"`group … {action}` takes no argument (got {arguments[0]!r})")
     with open_log(target) as log:
         standing = _standing(log, name)
         if action == GroupAction.SHOW:
-            _show(target, standing, json)
+            _show(target, standing, _policy(log, name), json)
             return int(standing.offset is None)
+        if action in (GroupAction.MEMBERS, GroupAction.STUCK):
+            return _holders(log.group(name, create=False), action, json)
         said = _change(log, name, standing, action, arguments, dry_run)
     if json:
         tree = {"path": target.path, "group": name, "action": action, "dry_run": dry_run, **said}
@@ -129,9 +139,45 @@ def _standing(log: ConsumableLog, name: str) -> ConsumerLag:
     )
 
 
-def _show(target: Target, standing: ConsumerLag, json: bool) -> None:
+def _policy(log: ConsumableLog, name: str) -> GroupPolicy | None:
+    try:
+        return log.group(name, create=False).policy
+    except CorruptionError:  # the state cannot be read either, or `show` names the problem
+        return None
+
+
+def _holders(group: Group, action: GroupAction, json: bool) -> int:
+    """Print which consumers hold records, or which records are stuck."""
+    found: list[Member] | list[InFlight] = group.members() if action == GroupAction.MEMBERS else group.stuck()
     if json:
-        print(to_json(standing._asdict(), indent=2))
+        print(to_json([one._asdict() for one in found], indent=2))
+        return 0
+    now_ms = time.time_ns() // 1_000_000
+    rows: list[list[str | Cell]] = []
+    for one in found:
+        name = Cell(one.consumer or "?", "name")
+        if isinstance(one, Member):
+            rows.append([name, f"{one.in_flight:,}", _since(one.oldest_ms, now_ms)])
+        else:
+            offsets_ = f"{one.start:,}" if one.end == one.start + 1 else f"{one.start:,}-{one.end - 1:,}"
+            rows.append([offsets_, str(one.epoch), name, _since(one.fetched_ms, now_ms)])
+    columns = [Column("consumer"), Column("in flight", True), Column("oldest fetched", True)]
+    if action == GroupAction.STUCK:
+        columns = [Column("offsets", True), Column("attempt", True), Column("consumer"), Column("fetched", True)]
+    if rows:
+        Output().table(columns, rows, indent=0)
+    else:
+        Output().line("no records are in flight" if action == GroupAction.MEMBERS else "no records are stuck")
+    return 0
+
+
+def _since(at_ms: int | None, now_ms: int) -> str:
+    return "?" if at_ms is None else f"{duration(max(now_ms - at_ms, 0) / 1000)} ago"
+
+
+def _show(target: Target, standing: ConsumerLag, policy: GroupPolicy | None, json: bool) -> None:
+    if json:
+        print(to_json({**standing._asdict(), "policy": policy and policy._asdict()}, indent=2))
         return
     out = Output()
     out.heading(f"{target.path}: group {standing.name}")
@@ -143,6 +189,9 @@ def _show(target: Target, standing: ConsumerLag, json: bool) -> None:
         ("in flight", f"{standing.in_flight:,}, {standing.expired:,} of them expired"),
         ("acked ahead", f"{standing.acked_ahead:,}, after a record that is not acknowledged"),
     ]
+    if policy is not None:
+        gives_up = f", {policy.max_attempts} attempts, then to {policy.dead_letter}" if policy.dead_letter else ""
+        pairs.append(("policy", f"lease {duration(policy.lease_ms / 1000)}{gives_up}"))
     if standing.next_deadline_ms is not None:
         left_s = standing.next_deadline_ms / 1000 - time.time()
         when = f"in {duration(left_s)}" if left_s > 0 else f"{duration(-left_s)} ago"
@@ -168,6 +217,8 @@ def _change(
         return {"said": f"{would}reset from {before} to {offset:,}", "offset": offset}
     if action in (GroupAction.ACK, GroupAction.NACK):
         return _settle(group, action, _offsets(arguments), dry_run)
+    if action == GroupAction.REPLAY:
+        return _replay(group, arguments, dry_run)
     if action == GroupAction.DELETE:
         if not dry_run:
             group.delete()
@@ -177,6 +228,18 @@ def _change(
     if action == GroupAction.COMPACT:
         return {"said": f"{would}compacted: {', '.join(standing.paths)}"}
     return {"said": f"{would}repaired: {standing.problem or 'nothing was wrong'}", "problem": standing.problem}
+
+
+def _replay(group: Group, arguments: list[str], dry_run: bool) -> dict[str, Any]:
+    if len(arguments) != 1:
+        raise UsageError(
+            "`group … replay` needs the log of the dead letters",
+            hint=f"the group's policy names {group.policy.dead_letter}" if group.policy.dead_letter else None,
+        )
+    done = group.replay(path_of(arguments[0]), dry_run=dry_run)
+    gone = f"; {number(done.missing, 'record')} no longer in the log" if done.missing else ""
+    said = f"{number(done.replayed, 'dead letter')} {'would be' if dry_run else 'will be'} delivered again{gone}"
+    return {"said": said, **done._asdict()}
 
 
 def _settle(group: Group, action: GroupAction, offsets: np.ndarray[Any, Any], dry_run: bool) -> dict[str, Any]:

@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 from duramen.consumers.groups.consume import ConsumeLoop, ConsumeOptions
+from duramen.consumers.groups.dead_letters import Target
 from duramen.consumers.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
 from duramen.consumers.groups.dispatcher import checked_position
-from duramen.consumers.groups.group import POLL_S, Group, GroupStatus
+from duramen.consumers.groups.group import POLL_S, Group, GroupStatus, Replayed
+from duramen.consumers.groups.members import InFlight, Member
+from duramen.consumers.groups.policy import GroupPolicy
 from duramen.consumers.groups.store import Loaded, load

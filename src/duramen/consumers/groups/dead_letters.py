@@ -27,6 +27,7 @@ import posixpath
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -45,9 +46,9 @@ class DeadLetters:
     opens and closes."""
 
     def __init__(self, target: Target, group: str, source: Log) -> None:
-        self._target = target
+        self.target = target
         self._group = group
-        self._source = source.path
+        self._source = posixpath.abspath(source.path)
         self._disk = source.disk
         if isinstance(target, WritableLog):
             _check(target)
@@ -55,8 +56,7 @@ class DeadLetters:
             raise UsageError(
                 f"dead_letter must be a log opened for append or a path (got {type(target).__name__})", path=source.path
             )
-        path = target.path if isinstance(target, WritableLog) else os.fspath(target)
-        if posixpath.abspath(path) == posixpath.abspath(source.path):
+        if posixpath.abspath(path_of(target)) == posixpath.abspath(source.path):
             raise UsageError(
                 "dead_letter must be another log: the group would receive its own dead letters endlessly",
                 path=source.path, hint="give the path of a different log",
@@ -82,13 +82,13 @@ class DeadLetters:
 
     @contextmanager
     def _opened(self) -> Iterator[WritableLog]:
-        if isinstance(self._target, WritableLog):
-            yield self._target
+        if isinstance(self.target, WritableLog):
+            yield self.target
             return
         until = time.monotonic() + LOCK_PATIENCE_S
         while True:
             try:
-                log = WritableLog(os.fspath(self._target), disk=self._disk)
+                log = WritableLog(os.fspath(self.target), disk=self._disk)
                 break
             except LockedError:
                 if time.monotonic() >= until:
@@ -129,6 +129,10 @@ class DeadLetters:
         return json.dumps(tree).encode(), None, None
 
 
+def path_of(target: Target) -> str:
+    return target.path if isinstance(target, WritableLog) else os.fspath(target)
+
+
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
 
@@ -139,3 +143,27 @@ def _check(log: WritableLog) -> None:
             f"a {log.format} log cannot store dead letters: all its values have the same size", path=log.path,
             hint="use a keratin log as dead_letter",
         )  # fmt: skip
+
+
+class Origin(NamedTuple):
+    """Where a dead letter comes from."""
+
+    group: str
+    source: str
+    offset: int
+
+
+def origin_of(record: Record) -> Origin | None:
+    """What a record of a dead-letter log says about its origin; None for any other record."""
+    try:
+        if record.headers:
+            facts: dict[str, Any] = {
+                key.removeprefix(PREFIX): (value or b"").decode()
+                for key, value in record.headers
+                if key.startswith(PREFIX) and key != PREFIX + "key"
+            }
+        else:
+            facts = json.loads(record.value or b"")
+        return Origin(str(facts["group"]), posixpath.abspath(facts["source"]), int(facts["offset"]))
+    except (KeyError, TypeError, ValueError):
+        return None

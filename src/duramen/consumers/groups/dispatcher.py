@@ -27,6 +27,7 @@ _POSITIONS = {"beginning": "beginning", "earliest": "beginning", "end": "end", "
 class FetchRequest(NamedTuple):
     most: int
     lease_ms: int
+    consumer: str
 
 
 class Part(NamedTuple):
@@ -47,11 +48,11 @@ class Dispatcher:
         store: GroupStore,
         start: str | int,
         window: int,
-        max_attempts: int | None,
         dead_letters: DeadLetters | None,
     ) -> None:
         self.ahead = ReadAhead(log)
-        self.max_attempts = max_attempts
+        self.max_attempts: int | None = None
+        """Deliveries after which a record moves to the dead letters."""
         self._log = log
         self._store = store
         self._start = start
@@ -102,7 +103,7 @@ class Dispatcher:
         if share is not None:
             parts, left = [share], left - share.batch.num_rows
             if not left:
-                return self._batch(parts, deadline_ms), None
+                return self._batch(parts, deadline_ms, wish.consumer, now_ms), None
         try:
             left -= self._fetch_expired(left, deadline_ms, now_ms, parts)
             while left > 0 and (fresh := self._cut_fresh(left)) is not None:
@@ -112,7 +113,8 @@ class Dispatcher:
         except Exception:
             if not parts:  # deliver what is already marked; the next fetch raises the error again
                 raise
-        return self._batch(parts, deadline_ms), None if parts else self._store.machine.next_deadline_ms()
+        batch = self._batch(parts, deadline_ms, wish.consumer, now_ms)
+        return batch, None if parts else self._store.machine.next_deadline_ms()
 
     def begin(self, now_ms: int, start: str | int | None = None) -> None:
         """Start a new group at ``start`` or its configured start; move an existing one past removed records."""
@@ -187,7 +189,7 @@ class Dispatcher:
     def _deliver(self, fresh: Part, deadline_ms: int, now_ms: int) -> None:
         self._store.write(self._store.machine.deliver(fresh.runs, deadline_ms), now_ms)
 
-    def _batch(self, parts: list[Part], deadline_ms: int) -> DeliveryBatch:
+    def _batch(self, parts: list[Part], deadline_ms: int, consumer: str, now_ms: int) -> DeliveryBatch:
         if len(parts) == 1:
             batch = parts[0].batch
         elif parts:
@@ -196,6 +198,8 @@ class Dispatcher:
             schema = schema_for(self._log.codec, columns_for(self._log.codec, None))
             batch = pa.RecordBatch.from_pylist([], schema)
         claims = tuple([LeaseClaim(start, end, part.epoch) for part in parts for start, end in part.runs])
+        if claims:
+            self._store.members.note(consumer, claims, now_ms)
         return DeliveryBatch(batch, deadline_ms, claims)
 
     def move(self, rows: list[tuple[pa.RecordBatch, Int64s]], attempts: int, reason: str, now_ms: int) -> None:

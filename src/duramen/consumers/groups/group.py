@@ -17,16 +17,23 @@ ends leases early, which costs a second delivery, never a record.
 
 from __future__ import annotations
 
+import os
+import posixpath
+import socket
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from operator import index
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
+import numpy as np
+
+from duramen.consumers.cursors import Cursor
 from duramen.consumers.files import files_of
 from duramen.consumers.groups.consume import ConsumeLoop, ConsumeOptions
-from duramen.consumers.groups.dead_letters import DeadLetters, Target
+from duramen.consumers.groups.dead_letters import DeadLetters, Target, origin_of, path_of
 from duramen.consumers.groups.deliveries import (
     Delivery,
     DeliveryBatch,
@@ -37,15 +44,17 @@ from duramen.consumers.groups.deliveries import (
     to_ms,
 )
 from duramen.consumers.groups.dispatcher import Dispatcher, FetchRequest, Part, checked_position, offset_in
-from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused
+from duramen.consumers.groups.members import InFlight, Member, members_of
+from duramen.consumers.groups.policy import GroupPolicy, agree, read_policy, relative, write_policy
+from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused, runs_of
 from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
 from duramen.errors import LeaseError, PoisonedError, UsageError
-from duramen.log import GroupCommit, GroupLimits, Log, Request, Time, refuse_owned
+from duramen.log import GroupCommit, GroupLimits, Log, Request, Time, WritableLog, refuse_owned
+from duramen.names import check_name
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-DEFAULT_LEASE_S = 30.0
 WINDOW = 1_000_000
 POLL_S = 0.1
 """Longest sleep of a waiting fetch before it checks again for records that other consumers returned."""
@@ -70,6 +79,15 @@ class GroupStatus(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+class Replayed(NamedTuple):
+    """Result of a replay of dead letters."""
+
+    replayed: int
+    """Records that the group delivers again."""
+    missing: int
+    """Records that the log does not hold any more."""
+
+
 class Group:
     """A consumer group of a log, created by ``log.group(name)``.
 
@@ -90,9 +108,11 @@ class Group:
         name: str,
         *,
         start: str | int = "beginning",
-        lease: Seconds = DEFAULT_LEASE_S,
+        consumer: str | None = None,
+        lease: Seconds | None = None,
         max_attempts: int | None = None,
         dead_letter: Target | None = None,
+        update_policy: bool = False,
         durability: str = "fsync",
         window: int = WINDOW,
         on_damage: str = "raise",
@@ -106,23 +126,55 @@ class Group:
             raise UsageError(
                 f"the log has no group {name!r}", path=log.path, hint="`duramen group PATH list` lists the groups"
             )
-        _check_options(on_damage, max_attempts, dead_letter, window)
+        _check_options(on_damage, max_attempts, window)
         self.name = name
+        self.consumer = None if consumer is None else check_name("consumer", consumer)
         self._log = log
-        self._lease_ms = to_ms(lease, "lease")
         self._durability = _checked(durability)
         self._clock = clock or _now_ms
         self._store = GroupStore(
             log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
         )
-        dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
-        self._dispatcher = Dispatcher(log, self._store, checked_position(start), window, max_attempts, dead_letters)
+        self._dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
+        self._dispatcher = Dispatcher(log, self._store, checked_position(start), window, self._dead_letters)
+        self._stated: dict[str, Any] = {
+            **({} if lease is None else {"lease_ms": to_ms(lease, "lease")}),
+            **({} if max_attempts is None else {"max_attempts": max_attempts}),
+            **({} if dead_letter is None else {"dead_letter": relative(path_of(dead_letter), log.path)}),
+        }
+        self._updates_policy = update_policy
+        self._settle_policy()
         self._mutex = threading.RLock()
         """Held by the thread that holds the file lock for this process; never taken twice."""
         self._turns = GroupCommit(self._take_turn, GroupLimits(), patience=0.0)  # no sync to share
         self._acks = GroupCommit(self._ack_together, GroupLimits())
-        self._poison: BaseException | None = None
-        self._closed = False
+
+    # --- the policy
+
+    @property
+    def policy(self) -> GroupPolicy:
+        """What all consumers of the group agree on."""
+        return self._policy
+
+    def _settle_policy(self) -> None:
+        """Take over the stored policy, or raise if this handle contradicts it."""
+        stored = read_policy(self._log.disk, self._store.place.policy)
+        self._policy = agree(stored, self._stated, update=self._updates_policy, group=self.name, path=self._log.path)
+        self._is_policy_stored = self._policy == (stored or GroupPolicy())
+        self._dispatcher.max_attempts = None if self._dead_letters is None else self._policy.max_attempts
+
+    def _store_policy(self) -> None:
+        """Store the policy with the group's first state. Under the lock."""
+        if not self._is_policy_stored and self._store.exists:
+            self._settle_policy()
+            write_policy(self._log.state_disk, self._store.place.policy, self._policy)
+            self._is_policy_stored, self._updates_policy = True, False
+
+    def as_consumer(self, name: str) -> Self:
+        """The same group for the consumer with this name, which `members` lists."""
+        view = copy(self)
+        view.consumer = check_name("consumer", name)
+        return view
 
     # --- fetching
 
@@ -136,11 +188,13 @@ class Group:
         """Like `fetch`, as an Arrow batch without an object per record."""
         if index(max) < 1:
             raise UsageError(f"max must be at least 1 (got {max})")
-        lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
+        lease_ms = self._policy.lease_ms if lease is None else to_ms(lease, "lease")
+        self._check_dead_letters()
+        consumer = self.consumer or f"{socket.gethostname()}-{os.getpid()}"
         until = time.monotonic() + timeout_s
         seen: object = None
         while True:
-            batch, next_deadline_ms = self._turn(FetchRequest(max, lease_ms))
+            batch, next_deadline_ms = self._turn(FetchRequest(max, lease_ms, consumer))
             left_s = until - time.monotonic()
             if len(batch):
                 self._dispatcher.ahead.read_on(batch.claims[-1].end)
@@ -150,6 +204,15 @@ class Group:
             due_s = POLL_S if next_deadline_ms is None else (next_deadline_ms - self._clock()) / 1000
             seen = self._log.wait(min(left_s, POLL_S, due_s if due_s > 0 else 0.001), seen)
 
+    def _check_dead_letters(self) -> None:
+        if self._policy.max_attempts is not None and self._dead_letters is None:
+            raise UsageError(
+                f"the group {self.name!r} moves records to {self._policy.dead_letter!r} after "
+                f"{self._policy.max_attempts} deliveries, and this handle names no dead_letter",
+                path=self._log.path,
+                hint="open it with dead_letter=…; a path in a file is not followed",
+            )
+
     def consume(self, **options: Unpack[ConsumeOptions]) -> ConsumeLoop[Delivery]:
         """A loop over the deliveries that extends leases, acknowledges, returns and stops: see `ConsumeLoop`."""
         return ConsumeLoop(self, **options)
@@ -157,7 +220,7 @@ class Group:
     @property
     def lease_s(self) -> float:
         """The lease of a fetch that names none."""
-        return self._lease_ms / 1000
+        return self._policy.lease_ms / 1000
 
     # --- giving back
 
@@ -229,7 +292,7 @@ class Group:
         """Extend leases to ``lease`` seconds from now; return the new deadline in milliseconds. Existing `Delivery`
         objects remain valid for `ack`. Acknowledged deliveries are ignored. `LeaseError` if all are acknowledged,
         because another consumer may have processed them, or if the caller no longer holds one."""
-        lease_ms = self._lease_ms if lease is None else to_ms(lease, "lease")
+        lease_ms = self._policy.lease_ms if lease is None else to_ms(lease, "lease")
         claims = claims_of(handed, epochs)
         deadlines: list[int] = []
 
@@ -269,6 +332,25 @@ class Group:
             self.name, acked_until, next_offset, lag, machine.in_flight, machine.expired(now_ms),
             len(machine.acked), machine.next_deadline_ms(), tuple(self._store.warnings),
         )  # fmt: skip
+
+    def members(self) -> list[Member]:
+        """The consumers that hold records now, in every process."""
+
+        def found(now_ms: int) -> list[Member]:
+            return members_of(self._store.members.in_flight(self._store.machine), now_ms)
+
+        return self._turn(found)
+
+    def stuck(self, *, attempts: int = 3, held: Seconds = 600.0) -> list[InFlight]:
+        """Runs of records in flight that were delivered at least ``attempts`` times, or that one consumer has held for
+        at least ``held`` seconds. Sorted by offset."""
+        held_ms = to_ms(held, "held")
+
+        def found(now_ms: int) -> list[InFlight]:
+            runs = self._store.members.in_flight(self._store.machine)
+            return [run for run in runs if run.epoch >= attempts or now_ms - (run.fetched_ms or now_ms) >= held_ms]
+
+        return self._turn(found)
 
     @property
     def acked_until(self) -> int:
@@ -313,6 +395,42 @@ class Group:
         self._store.restart(self._store.machine.reset(offset), now_ms)
         return offset
 
+    def replay(
+        self, dead_letter: Target | None = None, *, from_offset: int | None = None, dry_run: bool = False
+    ) -> Replayed:
+        """Deliver the records again that moved from this group to the dead letters, with epoch 1, to this group only.
+        The dead letters stay where they are. A cursor in their log remembers how far they were replayed; a replay
+        starts there, or at ``from_offset``."""
+        known = None if self._dead_letters is None else self._dead_letters.target
+        target = known if dead_letter is None else dead_letter
+        if target is None:
+            raise UsageError(
+                "replay needs the log of the dead letters", path=self._log.path,
+                hint=f"the policy of the group names {self._policy.dead_letter!r}",
+            )  # fmt: skip
+        if isinstance(target, WritableLog):
+            return self._replay(target, from_offset, dry_run)
+        with Log(path_of(target), disk=self._log.disk) as log:
+            return self._replay(log, from_offset, dry_run)
+
+    def _replay(self, dead: Log, from_offset: int | None, dry_run: bool) -> Replayed:
+        cursor = Cursor(dead, f"replay {self._store.place.name.stem}")
+        start = max(cursor.load() or 0, dead.first_offset) if from_offset is None else from_offset
+        until, source = dead.next_offset, posixpath.abspath(self._log.path)
+        origins = (origin_of(record) for record in dead.scan(start, until))
+        offsets = {one.offset for one in origins if one is not None and one[:2] == (self.name, source)}
+        first = self._log.first_offset
+        present = np.array(sorted(offset for offset in offsets if offset >= first), np.int64)
+        if not dry_run:
+            if len(present):
+                self._turn(partial(self._reopen, runs_of(present)))
+            cursor.store(until)
+        return Replayed(len(present), len(offsets) - len(present))
+
+    def _reopen(self, spans: list[tuple[int, int]], now_ms: int) -> bool:
+        self._store.restart(self._store.machine.reopen(spans), now_ms)
+        return True
+
     def compact(self) -> None:
         """Write a new snapshot and start a new delta; the group also does this by itself."""
         self._turn(self._compact)
@@ -345,18 +463,17 @@ class Group:
     def close(self) -> None:
         """Close the group. Its deliveries go to other consumers after their deadlines."""
         refuse_owned(self._mutex)
-        self._closed = True
         with self._mutex:
             self._store.close()
 
     @property
     def is_usable(self) -> bool:
-        return not self._closed and self._poison is None
+        return not self._store.is_closed and self._store.poison is None
 
     @property
     def is_poisoned(self) -> bool:
         """Whether a sync failed, so that the delta's state on the disk is unknown."""
-        return self._poison is not None
+        return self._store.poison is not None
 
     def distrust(self) -> None:
         """Rewrite both files before the next change: their present content may never reach the disk."""
@@ -418,6 +535,7 @@ class Group:
             now_ms = self._clock()
             self._dispatcher.begin_turn()
             results = serve(requests, now_ms)
+            self._store_policy()
             store.flush(now_ms)
             finished = finish()
         except BaseException:  # file and state may differ: read the file again
@@ -431,27 +549,25 @@ class Group:
         try:
             self._store.sync(ticket)
         except BaseException as error:
-            self._poison = error
+            self._store.poison = error
             raise
 
     def _check_usable(self) -> None:
         refuse_owned(self._mutex)
         self._log._check_open()
-        if self._closed:
+        if self._store.is_closed:
             raise UsageError(f"the group {self.name!r} is closed", path=self._log.path)
-        if self._poison is not None:
+        if self._store.poison is not None:
             raise PoisonedError(
-                f"a sync of the group {self.name!r} failed: {self._poison}",
+                f"a sync of the group {self.name!r} failed: {self._store.poison}",
                 path=self._store.place.delta,
                 hint="close the log and reopen it",
-            ) from self._poison
+            ) from self._store.poison
 
 
-def _check_options(on_damage: str, max_attempts: int | None, dead_letter: Target | None, window: int) -> None:
+def _check_options(on_damage: str, max_attempts: int | None, window: int) -> None:
     if on_damage not in ("raise", "redeliver"):
         raise UsageError(f"on_damage must be 'raise' or 'redeliver' (got {on_damage!r})")
-    if (max_attempts is None) != (dead_letter is None):
-        raise UsageError("max_attempts and dead_letter must be given together")
     for option, number in {"max_attempts": max_attempts, "window": window}.items():
         if number is not None and number < 1:
             raise UsageError(f"{option} must be at least 1 (got {number})")

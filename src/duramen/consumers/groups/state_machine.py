@@ -241,6 +241,23 @@ class StateMachine:
             runs.append(Marked(start, end, REVOKED_MS, lease.epoch))
         return runs
 
+    def reopen(self, spans: Sequence[tuple[int, int]]) -> list[Run]:
+        """Make acknowledged offsets fresh again. Leases stay."""
+        done: IntervalMap[None] = IntervalMap()
+        for start, end, _ in self.acked:
+            done.put(start, end, None)
+        until = min(self.acked_until, *(start for start, _ in spans))
+        if until < self.acked_until:
+            done.put(until, self.acked_until, None)
+        for start, end in spans:
+            done.cut(start, end)
+        runs: list[Run] = [WasReset()]
+        if until:
+            runs.append(Bumped(until))
+        runs += [Acked(start, end) for start, end, _ in done]
+        runs += [Marked(start, end, *lease) for start, end, lease in self.leases]
+        return runs
+
     def rewind(self, next_offset: int) -> list[Run]:
         """Forget everything from ``next_offset``, the end of the log, on."""
         runs: list[Run] = [WasReset()]

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from duramen.consumers.files import GroupFiles, ensure_directory
+from duramen.consumers.groups.members import MemberJournal
 from duramen.consumers.groups.state_machine import StateMachine
 from duramen.consumers.shared_lock import SharedLock
 from duramen.disk import Disk, File, Kind, write_all
@@ -195,7 +196,11 @@ class GroupStore:
     ) -> None:
         self.place = place
         self.machine = StateMachine()
+        self.members = MemberJournal(log.state_disk, place)
         self.exists = False
+        self.is_closed = False
+        self.poison: BaseException | None = None
+        """The error of a sync that failed, so that the delta's state on the disk is unknown."""
         self.warnings: list[str] = []
         self._log = log
         self._disk = log.state_disk
@@ -248,8 +253,10 @@ class GroupStore:
             self._shared_lock.leave()
 
     def close(self) -> None:
-        """Close the lock's file and the delta; both are reopened on demand."""
+        """Close the lock's file and the delta."""
+        self.is_closed = True
         self._file = None  # closed after the last running sync
+        self.members.forget()
         if self._shared_lock is not None:
             self._shared_lock.close()
 
@@ -258,6 +265,7 @@ class GroupStore:
         if self._is_current and self._header and not self._torn and self._size() == self._end:
             return
         self._is_current = False
+        self.members.forget()
         view = _bytes(self._disk, self._delta)
         known = self._header
         if known and not self._torn and len(view) >= self._end and view[: len(known)] == known:
@@ -281,6 +289,7 @@ class GroupStore:
         self._header = b""
         self.has_lost = bool(self._noted)
         self._noted.clear()
+        self.members.forget()
         self.is_forgotten = True
 
     def _take_in(self, view: memoryview) -> None:
@@ -330,6 +339,10 @@ class GroupStore:
 
     def flush(self, now_ms: int) -> None:
         """Append the noted events with one write. Under the lock."""
+        self._flush_events(now_ms)
+        self.members.flush()
+
+    def _flush_events(self, now_ms: int) -> None:
         if self._noted and (self._torn or self.must_rewrite):
             self.rewrite(now_ms)
         elif self._noted:
@@ -411,6 +424,7 @@ class GroupStore:
         self._synced = Ticket(created_ms, len(delta), None)
         self._named_ms = created_ms
         self.exists = True
+        self.members.rewrite(self.machine)
 
     def _replace(self, suffix: str, path: str, content: bytes) -> None:
         """Like `replace_file`, without syncing the temporary file's directory: a stale name there is harmless."""
@@ -454,6 +468,9 @@ class GroupStore:
             self._disk.remove(path)
         if existing:
             self._disk.sync_directory(self.place.directory)
+        for path in (self.place.policy, self.place.members):
+            if self._disk.kind(path) != Kind.MISSING:
+                self._disk.remove(path)
         self.machine, self.exists, self._created_ms, self._end, self._file = StateMachine(), False, None, 0, None
         self.forget()
         return bool(existing)
