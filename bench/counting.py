@@ -18,7 +18,7 @@ from bench.measure import Samples, one_core
 from bench.report import Table, at_most, us
 from duramen.metrics import LogCounters
 
-BAR_PERCENT = 2.0
+BAR_PERCENT = 3.0
 VALUE_BYTES = 256
 RUN = 100
 

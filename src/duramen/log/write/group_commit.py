@@ -74,10 +74,6 @@ class Request:
         """The request to wake next."""
         self._turn: threading.Lock | None = None
 
-    @property
-    def has_slept(self) -> bool:
-        return self._turn is not None
-
     def prepare_to_sleep(self) -> None:
         """From here on, one `wake` ends one `sleep`, in either order."""
         self._turn = threading.Lock()
@@ -260,14 +256,15 @@ class GroupCommit:
         try:
             if not self._take(leader, group):
                 return
-            began_s = time.monotonic() if leader.has_slept else leader.began_s
+            began_s = leader.began_s if leader._turn is None else time.monotonic()  # since it last slept
             self._commit(group)
             now_s = time.monotonic()
             self._patience_s = min((now_s - began_s) * self._patience, MOST_PATIENCE_S)
-            if self._observe is not None:
+            observe = self._observe
+            if observe is not None:
                 for request in group:
                     if request.records:  # not a control call
-                        self._observe(now_s - request.began_s)
+                        observe(now_s - request.began_s)
         except BaseException as error:
             _fail(group, error)
             if not group or not isinstance(error, Exception):

@@ -134,7 +134,7 @@ class WritableLog(Log):
         self._timer: RetentionTimer | None = None
         self._clock = clock
         self._set_up(path)
-        self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.append_seconds.observe)
+        self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
             disk if disk is not None else PosixDisk(), path, format, options, create=create,
             cut_damage=cut_damage, now_us=self._now_us(),
@@ -446,7 +446,7 @@ class WritableLog(Log):
         """Append at ``write`` without queueing. The caller runs inside `exclusively`, or is the log's only user."""
         request = Request(GroupBatch(batch, "write"), batch.nbytes, batch.num_rows)
         self._append_group([request])
-        self.counters.append_seconds.observe(time.monotonic() - request.began_s)
+        self.counters.noted_seconds.append(time.monotonic() - request.began_s)
         appended: Appended = request.outcome()
         return appended
 
