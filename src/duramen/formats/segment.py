@@ -8,6 +8,7 @@ the bytes it made (`Encoded`), so that an index is built alike from records read
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -158,6 +159,25 @@ class Segment(ABC):
         - ``take_values`` announces that ``value`` will be decoded, so that a format may copy the values while they are
           in the processor's cache.
         """
+
+    def steps(
+        self,
+        cursor: ScanPosition | None = None,
+        *,
+        max_records: int = SCAN_RECORDS,
+        max_bytes: int = SCAN_BYTES,
+        verify: bool = True,
+    ) -> Iterator[Rows]:
+        """Scan from ``cursor`` (by default the start) until something other than a limit stops it."""
+        rows = self.scan(cursor or self.start, max_records=max_records, max_bytes=max_bytes, verify=verify)
+        yield rows
+        while rows.stop == Stop.LIMIT:
+            rows = self.scan(rows.cursor, max_records=max_records, max_bytes=max_bytes, verify=verify)
+            yield rows
+
+    def last_step(self, cursor: ScanPosition | None = None) -> Rows:
+        """The last of `steps`: where the records end, and why."""
+        return deque(self.steps(cursor), maxlen=1).pop()
 
     def room(self, records: int = SCAN_RECORDS) -> Columns | None:
         """Reusable columns for that many records; None where a scan would not use them."""

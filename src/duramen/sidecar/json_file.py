@@ -119,7 +119,7 @@ def replace_file(disk: Disk, path: str, content: bytes, *, temporary: str | None
         disk.sync_directory(posixpath.dirname(temporary))
 
 
-def create_file(disk: Disk, path: str, content: bytes) -> None:
+def create_file(disk: Disk, path: str, content: bytes | memoryview) -> None:
     """Create a file and sync its content, not its name. A stale file of that name is removed first."""
     if disk.kind(path) != Kind.MISSING:
         disk.remove(path)

@@ -161,8 +161,9 @@ class SimulatedFile(File):
 
 class SimulatedLock(Lock):
     is_exclusive = True
+    fenced_by = "this was deleted or replaced"
 
-    def __init__(self, disk: SimulatedDisk, path: str, node: _FileNode) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str, node: _Node) -> None:
         self._disk = disk
         self._path = path
         self._node = node
@@ -172,37 +173,19 @@ class SimulatedLock(Lock):
 
     def check(self) -> None:
         if not self.is_in_place():
-            raise fenced("this was deleted or replaced", self._path)
-
-    def release(self) -> None:
-        with self._disk._mutex:
-            if self._disk._locks.get(self._node.number) is self:
-                self._node.change(Truncated(self._disk._next_moment(), 0))
-                del self._disk._locks[self._node.number]
-                self._disk._happened("release", self._path)
-
-
-class SimulatedDirectoryLock(Lock):
-    """A lock on a directory, which it does not change."""
-
-    is_exclusive = True
-
-    def __init__(self, disk: SimulatedDisk, path: str, node: _DirectoryNode) -> None:
-        self._disk = disk
-        self._path = path
-        self._node = node
-
-    def is_in_place(self) -> bool:
-        return self._disk._is_at(self._node, self._path)
-
-    def check(self) -> None:
-        if not self.is_in_place():
-            raise fenced("the directory was deleted or replaced", self._path)
+            raise fenced(self.fenced_by, self._path)
 
     def release(self) -> None:
         with self._disk._mutex:
             if self._disk._locks.get(self._node.number) is self:
                 del self._disk._locks[self._node.number]
+                if isinstance(self._node, _FileNode):  # its note goes; a directory does not change
+                    self._node.change(Truncated(self._disk._next_moment(), 0))
+                    self._disk._happened("release", self._path)
+
+
+class SimulatedDirectoryLock(SimulatedLock):
+    fenced_by = "the directory was deleted or replaced"
 
 
 class SimulatedGate(Gate):

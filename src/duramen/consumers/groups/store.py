@@ -59,7 +59,7 @@ from duramen.formats import (
 )
 from duramen.log import Log
 from duramen.record import MAX_OFFSET
-from duramen.sidecar import Sidecar
+from duramen.sidecar import Sidecar, create_file
 
 COMPACT_BYTES = 2 << 20
 """Default of ``compact_bytes``: a delta that has grown by this much is replaced by a new snapshot."""
@@ -429,14 +429,7 @@ class GroupStore:
     def _replace(self, suffix: str, path: str, content: bytes) -> None:
         """Like `replace_file`, without syncing the temporary file's directory: a stale name there is harmless."""
         temporary = self.place.temporary(suffix)
-        if self._disk.kind(temporary) != Kind.MISSING:
-            self._disk.remove(temporary)
-        file = self._disk.create(temporary)
-        try:
-            write_all(file, 0, content)
-            file.sync()
-        finally:
-            file.close()
+        create_file(self._disk, temporary, content)
         self._check_same()
         self._disk.replace(temporary, path)
         self._disk.sync_directory(posixpath.dirname(path))

@@ -245,16 +245,6 @@ class OsirisSegment(Segment):
         """The highest epoch of its chunks, 0 if there is none."""
         return max(int(chunks_of(rows).epoch.view(np.uint64).max(initial=0)) for rows in self.steps(verify=False))
 
-    def steps(self, *, verify: bool = True) -> Iterator[Rows]:
-        """Scan steps, one after another, until something other than a limit stops them."""
-        cursor = self.start
-        while True:
-            rows = self.scan(cursor, verify=verify)
-            yield rows
-            if rows.stop != Stop.LIMIT:
-                return
-            cursor = rows.cursor
-
 
 def _schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([CHUNK_ID if name == CHUNK_ID.name else SCHEMA.field(name) for name in columns])

@@ -271,16 +271,11 @@ class Compactor:
         except CorruptionError as error:
             error.path = error.path or path
             raise
-        cursor = segment.start
-        while True:
+        for rows in sealed.steps(segment):
             self._log.check_going_on()
-            rows = sealed.scan(segment, cursor)
             _refuse_late(rows, each.next_base, path)
             if rows.count:
                 yield segment, rows
-            if rows.stop != Stop.LIMIT:
-                break
-            cursor = rows.cursor
         if rows.stop not in (Stop.END, Stop.ZEROS):
             raise classify_rows(segment, rows, is_last=False).error(path)
         sealed.check()

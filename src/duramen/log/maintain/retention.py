@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from duramen.disk import Disk
 from duramen.errors import UsageError
 from duramen.formats import Format, Role, ScanPosition, Segment
-from duramen.kernel import Stop
 from duramen.log.segments import Directory, Seals, SegmentFiles
 from duramen.sidecar import FileSwap, Need
 
@@ -228,12 +227,9 @@ def newest_us(disk: Disk, fmt: Format, directory: Directory, files: SegmentFiles
 
 def _newest(segment: Segment, cursor: ScanPosition) -> int | None:
     newest: int | None = None
-    while True:
-        rows = segment.scan(cursor, verify=False)
+    for rows in segment.steps(cursor, verify=False):
         if rows.count:
             batch = segment.decode(rows, ("timestamp",))
             latest = pc.max(batch.column(0).view("int64")).as_py()
             newest = max((us for us in (newest, latest) if us is not None), default=None)
-        if rows.stop != Stop.LIMIT:
-            return newest
-        cursor = rows.cursor
+    return newest

@@ -29,7 +29,6 @@ from duramen.errors import (
     UsageError,
 )
 from duramen.formats import (
-    SCAN_RECORDS,
     Format,
     FormatOptions,
     Index,
@@ -280,12 +279,7 @@ class Log:
             return SegmentEnd(
                 EndKind.TORN, 0, opened.segment.base_offset - 1, Stop.SHORT_HEADER, opened.torn_header.message
             )
-        cursor = opened.last_cursor()
-        while True:
-            rows = opened.segment.scan(cursor)
-            if rows.stop != Stop.LIMIT:
-                return classify_rows(opened.segment, rows, is_last=True)
-            cursor = rows.cursor
+        return classify_rows(opened.segment, opened.segment.last_step(opened.last_cursor()), is_last=True)
 
     # --- records
 
@@ -308,7 +302,7 @@ class Log:
             return found
         if found in (Stop.LIMIT, Stop.END, Stop.ZEROS):
             raise self._no_such(offset)
-        for rows in self._steps(opened, opened.segment.start):
+        for rows in opened.segment.steps():
             if rows.end.last_offset >= offset:
                 break
         verdict = self.verdict(opened, rows)
@@ -332,7 +326,7 @@ class Log:
             return
         against = self._contradiction(opened)
         if against is not None:
-            *_, last = self._steps(opened, opened.segment.start)
+            last = opened.segment.last_step()
             end = self.verdict(opened, last)
             is_found = end.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION) and end.stop != Stop.BAD_ORDER
             if not (is_found and opened.segment.record_checksum):
@@ -484,7 +478,7 @@ class Log:
 
     def _first_time(self, number: int) -> int | None:
         opened = self._segment(number)
-        for rows in self._steps(opened, opened.segment.start, max_records=1, verify=False):
+        for rows in opened.segment.steps(max_records=1, verify=False):
             if rows.count:
                 return us_of(opened.segment.decode(rows, ("offset", "timestamp")))[0].as_py()
         return None
@@ -494,7 +488,7 @@ class Log:
         self._check_open()
         self._before_read()
         opened = self._segment_for(offset)
-        for rows in self._steps(opened, opened.cursor_before(offset), verify=False):
+        for rows in opened.segment.steps(opened.cursor_before(offset), verify=False):
             row = int(np.searchsorted(rows.columns.first_offsets, offset, side="right")) - 1
             if 0 <= row < len(rows.columns) and int(rows.columns.last_offsets[row]) >= offset:
                 base = opened.segment.base_offset
@@ -653,17 +647,6 @@ class Log:
             return bases[0]
         number = bisect_right(bases, offset) - 1
         return bases[number] if number >= 0 else None
-
-    def _steps(
-        self, opened: MappedSegment, cursor: ScanPosition, *, verify: bool = True, max_records: int = SCAN_RECORDS
-    ) -> Iterator[Rows]:
-        """Scan from ``cursor`` until something other than a limit stops it."""
-        while True:
-            rows = opened.segment.scan(cursor, verify=verify, max_records=max_records)
-            yield rows
-            if rows.stop != Stop.LIMIT:
-                return
-            cursor = rows.cursor
 
     def _no_such(self, offset: int) -> OffsetError:
         try:

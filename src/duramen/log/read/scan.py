@@ -153,7 +153,7 @@ class Scan:
                 log.check_witness(opened)
             cursor = self._start(opened, number == first)
             rows = None
-            for rows in log._steps(opened, cursor, verify=verify):
+            for rows in opened.segment.steps(cursor, verify=verify):
                 yield from take(opened, rows)
                 if len(rows.columns):
                     self._next = max(self._next, rows.end.last_offset + 1)

@@ -202,9 +202,7 @@ class Evidence:
             slots = mark.next_offset - segment.base_offset
             slot_bytes = (mark.position - segment.start.position) // slots
             cursor = segment.cursor_at(mark.next_offset - 1, mark.position - slot_bytes) or cursor
-        rows = segment.scan(cursor)
-        while rows.stop == Stop.LIMIT:
-            rows = segment.scan(rows.cursor)
+        rows = segment.last_step(cursor)
         return rows.stop == Stop.END and rows.cursor == ScanPosition(mark.position, mark.next_offset - 1)
 
     @property
@@ -434,15 +432,10 @@ class TailScan:
         self.last_us: int | None = None
         self._us = {"ms": 1000, "us": 1, None: 0}[fmt.capabilities.timestamps]
         self._last: Rows | None = None
-        cursor = segment.start
-        while True:
-            rows = segment.scan(cursor)
+        for rows in segment.steps():
             if len(rows.columns):
                 self._count_last()
                 self._last = rows
-            cursor = rows.cursor
-            if rows.stop != Stop.LIMIT:
-                break
         self.end = classify_rows(segment, rows, is_last=True)
         self.in_doubt = self._last is not None and segment.ends_in_doubt(self._last)
 

@@ -23,8 +23,7 @@ from typing import Any
 from duramen import kernel
 from duramen.disk import Buffer, Disk, Kind, pieces, write_all
 from duramen.errors import CorruptionError, StorageError
-from duramen.formats import Format, Role, ScanPosition, make
-from duramen.kernel import Stop
+from duramen.formats import Format, Role, make
 from duramen.log.recover import UNSYNCED_BYTES
 from duramen.log.repair.plan import Plan, RepairAction, RepairPiece, RepairStep
 from duramen.log.repair.restore import cut_file, put_back, remove_copies, temporary_of
@@ -379,13 +378,9 @@ class Application:
             segment = fmt.open_segment(data, base)
         except CorruptionError:
             return None  # the plan refused to change it
-        cursor = segment.start
-        while True:
+        for rows in segment.steps():
             self._check()
-            rows = segment.scan(cursor)
             cursor = rows.cursor
-            if rows.stop != Stop.LIMIT:
-                break
         following = max(cursor.previous_offset + 1, base)
         crc = kernel.crc32c(data[: cursor.position])
         return Watermark(
@@ -411,13 +406,9 @@ def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]
     """Build the derived files of a segment from its records."""
     segment = fmt.open_segment(data, base)
     builder = fmt.index_builder(base, segment.created_ms)
-    cursor: ScanPosition = segment.start
-    while True:
-        rows = segment.scan(cursor)
+    for rows in segment.steps():
         builder.add(rows)
-        cursor = rows.cursor
-        if rows.stop != Stop.LIMIT:
-            return builder.build()
+    return builder.build()
 
 
 def log_files(disk: Disk, root: str, fmt: Format, exactly: Iterable[str]) -> Iterable[tuple[str, list[int]]]:

@@ -14,7 +14,6 @@ import numpy as np
 from duramen.disk import Disk
 from duramen.errors import CorruptionError
 from duramen.formats import Format, Segment
-from duramen.kernel import Stop
 from duramen.log.repair.plan import Plan
 from duramen.log.segments import list_log
 from duramen.log.verify import Report
@@ -26,18 +25,14 @@ Ranges = list[tuple[int, int]]
 def held_by(segment: Segment) -> Ranges:
     """Return the offsets of a segment's records, up to the first place that is not a record."""
     found: Ranges = []
-    cursor = segment.start
-    while True:
-        rows = segment.scan(cursor, verify=False)
+    for rows in segment.steps(verify=False):
         firsts, lasts = rows.columns.first_offsets, rows.columns.last_offsets
         if len(firsts):
             breaks = np.flatnonzero(firsts[1:] != lasts[:-1] + 1)
             starts = firsts[np.concatenate([[0], breaks + 1])].tolist()
             ends = lasts[np.concatenate([breaks, [len(lasts) - 1]])].tolist()
             found += zip(starts, ends, strict=True)
-        cursor = rows.cursor
-        if rows.stop != Stop.LIMIT:
-            return merged(found)
+    return merged(found)
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -13,8 +13,7 @@ from typing import Any
 
 from duramen.disk import Disk, Kind, PosixDisk, rooted
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats import Format, Role, ScanPosition
-from duramen.kernel import Stop
+from duramen.formats import Format, Role
 from duramen.log.repair.repair import Hold, not_held
 from duramen.log.segments import (
     Directory,
@@ -133,13 +132,9 @@ class _Reindexer:
             self.result.notes.append(f"{path}: not indexed: {error.message}")
             return base - 1
         builder = self._fmt.index_builder(base, segment.created_ms)
-        cursor: ScanPosition = segment.start
-        while True:
-            rows = segment.scan(cursor)
+        for rows in segment.steps():
             builder.add(rows)
-            cursor = rows.cursor
-            if rows.stop != Stop.LIMIT:
-                break
+        cursor = rows.cursor
         if not rows.stop.clean:
             self.result.notes.append(f"{path}: indexed up to byte {cursor.position} only: {rows.stop.meaning}")
         for role, content in builder.build().items():

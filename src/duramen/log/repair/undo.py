@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duramen import kernel
-from duramen.disk import Disk, Kind, write_all
+from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.log.repair.apply import log_files
 from duramen.log.repair.restore import put_back, remove_copies
 from duramen.log.verify import counted
-from duramen.sidecar import FileBefore, RepairEntry, RepairJournal, RepairState, read_repair_journal
+from duramen.sidecar import FileBefore, RepairEntry, RepairJournal, RepairState, create_file, read_repair_journal
 
 
 @dataclass
@@ -119,7 +119,7 @@ def _save_additions(disk: Disk, root: str, fmt: Format, journal: RepairJournal, 
     try:
         for path, copy in copies.items():
             check()
-            _copy(disk, posixpath.join(root, path), copy)
+            create_file(disk, copy, disk.map(posixpath.join(root, path)).data)
         disk.sync_directory(full)
         check()
     except BaseException:
@@ -128,14 +128,3 @@ def _save_additions(disk: Disk, root: str, fmt: Format, journal: RepairJournal, 
         raise
     replaced = {entry.path for entry in journal.entries if entry.was != FileBefore.NAMED}
     return [path for path in copies if path not in journal.after and path not in replaced]
-
-
-def _copy(disk: Disk, source: str, target: str) -> None:
-    if disk.kind(target) == Kind.FILE:
-        disk.remove(target)
-    file = disk.create(target)
-    try:
-        write_all(file, 0, disk.map(source).data)
-        file.sync()
-    finally:
-        file.close()

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.disk import Disk, Kind, PosixDisk, write_all
+from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import DuramenError, LockedError, StorageError, UsageError
 from duramen.formats import Buffer, Encoded, Format, Role, Rows, ScanPosition, SegmentSummary, SupportsManifest
 from duramen.kernel import ScanEnd, Stop
 from duramen.log.segments.active_segment import ActiveSegment
-from duramen.sidecar import DIRECTORY, LOCK_NAME, Config, Sealed, Sidecar, Watermark
+from duramen.sidecar import DIRECTORY, LOCK_NAME, Config, Sealed, Sidecar, Watermark, create_file
 
 BUILDING = ".duramen-building"
 """Suffix of the directory of a log that is being built."""
@@ -274,7 +274,7 @@ class LogBuilder:
         """Write and sync a file that is not a segment."""
         target = posixpath.join(self.root, path)
         self._make_directory(posixpath.dirname(target))
-        put_file(self.disk, target, content)
+        create_file(self.disk, target, content)
 
     def _make_directory(self, path: str) -> None:
         if self.disk.kind(path) == Kind.MISSING:
@@ -324,16 +324,6 @@ def refuse_taken(disk: Disk, path: str) -> None:
         )
     if disk.kind(parent_of(path)) != Kind.DIRECTORY:
         raise StorageError("no such directory", path=parent_of(path), hint="create it first")
-
-
-def put_file(disk: Disk, path: str, content: bytes | memoryview) -> None:
-    """Create a file with this content and sync it, but not its name."""
-    file = disk.create(path)
-    try:
-        write_all(file, 0, content)
-        file.sync()
-    finally:
-        file.close()
 
 
 def sync_tree(disk: Disk, root: str) -> None:

@@ -6,12 +6,14 @@ No format notices every changed byte by itself. So everything that reads a seale
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk
 from duramen.errors import CorruptionError
 from duramen.formats import Format, Rows, ScanPosition, Segment, Severity
+from duramen.kernel import Stop
 from duramen.log.segments.crc import Digest, RunningDigest
 from duramen.sidecar import Sealed, SealedList, changed_by_file_swap, read_tx_marker
 
@@ -95,7 +97,15 @@ class SealedScan:
         known = entry is not None and entry.size_bytes == len(data)
         self._running = RunningDigest(data) if known else None
 
-    def scan(self, segment: Segment, cursor: ScanPosition) -> Rows:
+    def steps(self, segment: Segment) -> Iterator[Rows]:
+        """Like `Segment.steps`."""
+        rows = self._scan(segment, segment.start)
+        yield rows
+        while rows.stop == Stop.LIMIT:
+            rows = self._scan(segment, rows.cursor)
+            yield rows
+
+    def _scan(self, segment: Segment, cursor: ScanPosition) -> Rows:
         if self._running is None:
             return segment.scan(cursor)
         digests = self._running.along(cursor.position, len(self._data))

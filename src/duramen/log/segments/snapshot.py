@@ -258,15 +258,11 @@ class _SnapshotBuilder:
         if not before:
             return directory.up_to(-1, 0)
         segment = self._fmt.open_segment(self._map(directory, before[-1]), before[-1].base)
-        cursor = segment.start
-        while True:
-            rows = segment.scan(cursor, verify=False)
+        for rows in segment.steps(verify=False):
             row = int(np.searchsorted(rows.columns.first_offsets, next_offset))
             if row < len(rows.columns):
                 return directory.up_to(segment.base_offset, int(rows.columns.position[row]))
-            if rows.stop != Stop.LIMIT:
-                return directory.up_to(segment.base_offset, rows.cursor.position)
-            cursor = rows.cursor
+        return directory.up_to(segment.base_offset, rows.cursor.position)
 
     def _map(self, directory: Directory, files: SegmentFiles) -> memoryview:
         return self._disk.map(directory.full(files.segment.path)).data

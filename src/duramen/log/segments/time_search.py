@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.formats import ScanPosition, Segment
-from duramen.kernel import Stop
 
 
 def us_of(batch: pa.RecordBatch) -> pa.Array:
@@ -15,12 +14,9 @@ def us_of(batch: pa.RecordBatch) -> pa.Array:
 
 def first_at(segment: Segment, cursor: ScanPosition, wanted_us: int) -> int | None:
     """The first offset from ``cursor`` on whose record is of that time or later; None if there is none."""
-    while True:
-        rows = segment.scan(cursor, verify=False)
+    for rows in segment.steps(cursor, verify=False):
         batch = segment.decode(rows, ("offset", "timestamp"))
         row = pc.index(pc.greater_equal(us_of(batch), wanted_us), True).as_py()
         if row >= 0:
             return int(batch.column(0)[row].as_py())
-        if rows.stop != Stop.LIMIT:
-            return None
-        cursor = rows.cursor
+    return None

@@ -13,7 +13,6 @@ from typing import Any
 
 from duramen.disk import Disk, Kind
 from duramen.formats import Format, Index, Segment, Severity
-from duramen.kernel import Stop
 from duramen.log.segments import (
     Digest,
     EndKind,
@@ -201,10 +200,7 @@ class SidecarEvidence:
             return True
         if report.last_offset is None or report.last_offset + 1 < mark.durable_offset:
             return False
-        cursor = segment.start
-        while (rows := segment.scan(cursor)).stop == Stop.LIMIT:
-            cursor = rows.cursor
-        return rows.end.position == report.valid_bytes
+        return segment.last_step().end.position == report.valid_bytes
 
     def _of_unacknowledged(self, mark: Watermark, report: SegmentReport) -> Iterator[Finding]:
         """Report records that were not acknowledged and have no checksum: the next writer sets them aside."""

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, IncompleteHeaderError, UsageError
-from duramen.formats import Rows, Segment, Stop, extractor, make, siphash
+from duramen.formats import Rows, Segment, extractor, make, siphash
 from duramen.log import (
     BuiltSegment,
     Compaction,
@@ -91,14 +91,9 @@ class _Work:
             if here.is_last:
                 return
             raise
-        cursor = segment.start
-        while True:
-            rows = sealed.scan(segment, cursor)
+        for rows in sealed.steps(segment):
             if len(rows.columns):
                 yield segment, rows
-            if rows.stop != Stop.LIMIT:
-                break
-            cursor = rows.cursor
         end = classify_rows(segment, rows, is_last=here.is_last)
         if end.ending not in (EndKind.CLEAN, EndKind.TORN):
             raise end.error(here.path)

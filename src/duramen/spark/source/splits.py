@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from duramen.disk import ArrowDisk, Disk, Kind
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
-from duramen.formats import Format, Index, Role, ScanPosition, Segment, Stop
+from duramen.formats import Format, Index, Role, ScanPosition, Segment
 from duramen.log import Log, SegmentInfo, SidecarEvidence
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed, Watermark
@@ -226,13 +226,12 @@ def open_segment(log: Log, info: SegmentInfo, look: Look) -> Segment | None:
 def first_us(log: Log, disk: Disk, info: SegmentInfo) -> int | None:
     """The time of a segment's first record, if it has one."""
     segment = open_segment(log, info, Look(disk, info.path))
-    cursor = None if segment is None else segment.start
-    while segment is not None and cursor is not None:
-        rows = segment.scan(cursor, max_records=1, verify=False)
+    if segment is None:
+        return None
+    for rows in segment.steps(max_records=1, verify=False):
         if rows.count:
             found = segment.decode(rows, ("offset", "timestamp")).column(1).view(pa.int64())
             return None if not len(found) else found[0].as_py()
-        cursor = rows.cursor if rows.stop == Stop.LIMIT else None
     return None
 
 
@@ -246,8 +245,7 @@ def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int
         cursor = _Marks(log.codec, segment, _index(log, disk, info), look).before_offset(wanted.from_offset)
         cursor = cursor or segment.start
         look.fetch(cursor.position, info.size_bytes)
-        while True:
-            rows = segment.scan(cursor, max_records=1 << 16, max_bytes=1 << 30, verify=False)
+        for rows in segment.steps(cursor, max_records=1 << 16, max_bytes=1 << 30, verify=False):
             lasts = rows.columns.last_offsets
             skipped = int(np.searchsorted(lasts, wanted.from_offset))
             ends = np.append(rows.columns.position[1:], rows.end.position)[skipped:]
@@ -257,9 +255,6 @@ def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int
                 following = int(lasts[skipped + max(fitting, 1) - 1]) + 1
                 return min(max(following, wanted.from_offset + 1), wanted.to_offset)
             budget_bytes = max(budget_bytes - (int(used[-1]) if len(used) else 0), 0)
-            if rows.stop != Stop.LIMIT:
-                break
-            cursor = rows.cursor
     return wanted.to_offset
 
 
@@ -367,13 +362,9 @@ class _Marks:
     def _walk(self) -> tuple[Any, Any]:
         """Every so many records, one mark: no checksum is computed and no payload looked at."""
         offsets, positions = [], []
-        cursor = self._segment.start
-        while not self._look.is_remote:  # there, it would fetch the whole file
-            rows = self._segment.scan(cursor, max_bytes=1 << 20, max_records=1 << 16, verify=False)
+        steps = self._segment.steps(max_bytes=1 << 20, max_records=1 << 16, verify=False)
+        for rows in () if self._look.is_remote else steps:  # there, it would fetch the whole file
             if len(rows.columns):
                 offsets.append(int(rows.columns.first_offsets[0]))
                 positions.append(int(rows.columns.position[0]))
-            if rows.stop != Stop.LIMIT:
-                break
-            cursor = rows.cursor
         return np.array(offsets, np.int64), np.array(positions, np.int64)

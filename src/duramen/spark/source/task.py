@@ -169,11 +169,7 @@ class _Reading:
         """A file that is not what was written: a record says where, or else nothing more is known."""
         whole = self._whole()
         assert whole is not None
-        cursor, rows = whole.start, None
-        while rows is None or rows.stop == Stop.LIMIT:
-            rows = whole.scan(cursor)
-            cursor = rows.cursor
-        verdict = self._verdict(whole, rows)
+        verdict = self._verdict(whole, whole.last_step())
         if verdict.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION):
             if self._wanted.on_damage == "fail":
                 raise verdict.error(self._piece.path)
