@@ -77,7 +77,7 @@ FILES = (
                 False, False, "the writer recreates it when it opens the log"),
     SidecarFile(WATERMARK_NAME, _FILE, "how far records are acknowledged and durable", "the writer, at every commit",
                 "readers, recovery, verify", True, False, "recovery proves the active segment by its records alone"),
-    SidecarFile(SEALED_NAME, _FILE, "offsets, size and digest of each sealed segment", "the writer, at every seal",
+    SidecarFile(SEALED_NAME, _FILE, "offsets, size, digest and indexes of sealed segments", "the writer, at every seal",
                 "recovery, readers, verify, repair", True, True, "sealed segments are checked by their records alone"),
     SidecarFile(CLEAN_CLOSE_NAME, _FILE, "state of the active segment at a clean close", "the writer, when it closes",
                 "recovery", False, True, "recovery walks the active segment"),

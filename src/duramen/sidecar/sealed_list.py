@@ -166,6 +166,21 @@ class SealedList:
         self._size_bytes, self._sum = len(data), found[1]
         return found[0], found[1]
 
+    def find(self, base: int) -> Sealed | None:
+        """The entry of one segment; None if it has none. Reads only a few lines: they are in the order of the bases."""
+        data = self._disk.map(self._path).data if self._disk.kind(self._path) == Kind.FILE else memoryview(b"")
+        low, high = 0, len(data)
+        while low < high:
+            middle = (low + high) // 2
+            before = max(low, middle - LINE_BYTES)
+            start = before + bytes(data[before:middle]).rfind(b"\n") + 1 if middle > low else low
+            line = bytes(data[start : start + LINE_BYTES]).partition(b"\n")[0] + b"\n"
+            found = _decode(line)
+            if found is None or found[0].base == base:
+                return None if found is None else found[0]
+            low, high = (start + len(line), high) if found[0].base < base else (low, start)
+        return None
+
     def _read(self) -> Iterator[Sealed]:
         if self._disk.kind(self._path) != Kind.FILE:
             return

@@ -28,7 +28,7 @@ def test_damage_comes_before_every_row_that_changes_files() -> None:
 
 
 def test_the_rows_are_walked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recovery asks the rows in order, up to the one that decides, then the one that follows it."""
+    """Recovery asks the rows in order, up to the one that decides, then those that follow it."""
     path = str(tmp_path / "log")
     with duramen.open(path, "a", format="durable-log") as log:
         log.append(b"one")
@@ -43,4 +43,4 @@ def test_the_rows_are_walked_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     with duramen.open(path, "a") as log:
         assert [step.case for step in log.recovery] == [RecoveryCase.TORN]
     cases = [row.case for row in TABLE]
-    assert asked == [*cases[: cases.index(RecoveryCase.TORN) + 1], RecoveryCase.INDEX]
+    assert asked == [*cases[: cases.index(RecoveryCase.TORN) + 1], RecoveryCase.INDEX, RecoveryCase.INDEX]

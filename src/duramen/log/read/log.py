@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
+from duramen import kernel
 from duramen.disk import Disk, Kind, Page, PosixDisk
 from duramen.errors import (
     CorruptionError,
@@ -62,7 +63,7 @@ from duramen.log.segments import (
 )
 from duramen.log.verify import Report, verify_log
 from duramen.record import MAX_OFFSET, Record, checked_us
-from duramen.sidecar import PAGE_BYTES, WATERMARK_NAME, CachedConfig, Config, Need, has_writer, sidecar_path
+from duramen.sidecar import PAGE_BYTES, WATERMARK_NAME, CachedConfig, Config, Need, SealedList, has_writer, sidecar_path
 
 MAX_OPEN_SEGMENTS = 64
 FOLLOW_POLL_S = 0.05
@@ -603,7 +604,7 @@ class Log:
             base = self._snapshot.bases[number]
             opened = self._open.get(base)
             if opened is None:
-                opened = MappedSegment(self.disk, self._snapshot, number, self.ordered)
+                opened = MappedSegment(self.disk, self._snapshot, number, self.ordered, self._is_sealed_index)
                 if self._is_replaced_since():
                     opened.close()
                     raise self.replaced()
@@ -613,6 +614,18 @@ class Log:
             else:
                 self._open.move_to_end(base)
             return opened
+
+    def _is_sealed_index(self, base: int, role: Role, data: memoryview) -> bool:
+        """Whether an index is what its segment was sealed with, as far as that is known."""
+        entry = SealedList(self.disk, self.path).find(base) if self.is_directory else None
+        known = () if entry is None else entry.indexes or ()
+        wrong = [index for index in known if index.role == role.value and index.crc32c != kernel.crc32c(data)]
+        if wrong:
+            self._found_wrong_index(base)
+        return not wrong
+
+    def _found_wrong_index(self, base: int) -> None:
+        """Hook of the writable log, which rebuilds the index; a reader does not follow it."""
 
     def _look_again(self, error: StorageError) -> None:
         """Refresh after retention removed a segment. Raises ``error`` again if that is not the reason."""

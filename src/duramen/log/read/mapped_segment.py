@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
+from collections.abc import Callable
 from copy import copy
 
 from duramen.disk import Disk, Mapped
 from duramen.errors import DuramenError, IncompleteHeaderError, StorageError
 from duramen.formats import Format, Index, Role, ScanPosition, Segment
 from duramen.log.segments import Snapshot
+
+IsSealedIndex = Callable[[int, Role, memoryview], bool]
+"""Whether the bytes of an index, by base and role, are those that its segment was sealed with."""
 
 
 class Ordered:
@@ -32,7 +36,9 @@ class Ordered:
 class MappedSegment:
     """A segment and its indexes, mapped under one snapshot and judged by that snapshot's watermark."""
 
-    def __init__(self, disk: Disk, snapshot: Snapshot, number: int, ordered: Ordered) -> None:
+    def __init__(
+        self, disk: Disk, snapshot: Snapshot, number: int, ordered: Ordered, is_sealed_index: IsSealedIndex
+    ) -> None:
         files = snapshot.directory.segments[number]
         self.base = snapshot.bases[number]
         self.path = snapshot.path_of(files)
@@ -48,6 +54,8 @@ class MappedSegment:
             error.path = error.path or self.path
             raise
         self.indexes: dict[Role, Index] = {}
+        self._index_data: dict[Role, memoryview] = {}
+        self._is_sealed_index = is_sealed_index
         self._ordered = ordered
         self._followed: dict[Role, Index | None] = {}
         for role, file in files.derived.items():
@@ -63,6 +71,7 @@ class MappedSegment:
         index = snapshot.fmt.open_index(role, data, self.segment.base_offset)
         if index is not None:
             self.indexes[role] = index
+            self._index_data[role] = data
 
     def _open_segment(self, fmt: Format, data: memoryview, base: int | None) -> Segment:
         try:
@@ -98,10 +107,13 @@ class MappedSegment:
             mapped.close()
 
     def followed(self, role: Role) -> Index | None:
-        """The index of that role; None if there is none or its entries are not in order."""
+        """The index of that role; None if there is none, its entries are not in order, or the segment was sealed with
+        another one."""
         if role not in self._followed:
             index = self.indexes.get(role)
             is_ordered = index is not None and self._ordered.check(f"{self.path} {role}", index)
+            if is_ordered and not self.is_last:
+                is_ordered = self._is_sealed_index(self.base, role, self._index_data[role])
             self._followed[role] = index if is_ordered else None
         return self._followed[role]
 

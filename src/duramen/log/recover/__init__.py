@@ -15,5 +15,6 @@ from __future__ import annotations
 from duramen.log.recover.case import CUTS, RecoveryCase, RecoveryStep
 from duramen.log.recover.open import DEFAULT_FORMAT, OpenedLog, make_directory, open_for_append
 from duramen.log.recover.recovery import UNSYNCED_BYTES, Recovered
+from duramen.log.recover.sealed_index import rebuild_sealed_indexes
 from duramen.log.recover.table import TABLE, evidence_of, markdown_table, recover
 from duramen.log.recover.tx_resolve import clear_next, move_in, replacement_marker, resolve_tx

@@ -99,18 +99,38 @@ class Evidence:
     def agreed(self) -> Sealed | None:
         """The last sealed segment, if the sum on its line of the sealed list matches the names and sizes of all
         segments up to it. The other lines need not be read then."""
-        known = self.sidecar.last_sealed()
-        if known is None:
+        if self._last_line is None:
             return None
-        entry, total = known
+        entry, total = self._last_line
         present = self.segments[: total.count]
         if not present or present[-1].base != entry.base:
             return None
-        return entry if self._listed_sum(present)[:3] == total[:3] else None
+        return entry if self._listed_sum[:3] == total[:3] else None
 
-    def _listed_sum(self, segments: Sequence[SegmentFiles]) -> SealedSum:
-        bases, sizes = [files.base or 0 for files in segments], [files.segment.size_bytes for files in segments]
-        return SealedSum().plus(bases, sizes, [_index_sizes(files) for files in segments])
+    @cached_property
+    def _last_line(self) -> tuple[Sealed, SealedSum] | None:
+        return self.sidecar.last_sealed()
+
+    @cached_property
+    def _listed_sum(self) -> SealedSum:
+        """The sum of the segments in the directory, as many as the sealed list has."""
+        present = [] if self._last_line is None else self.segments[: self._last_line[1].count]
+        bases, sizes = [files.base or 0 for files in present], [files.segment.size_bytes for files in present]
+        return SealedSum().plus(bases, sizes, [_index_sizes(files) for files in present])
+
+    @cached_property
+    def wrong_sealed_indexes(self) -> list[SegmentFiles]:
+        """The sealed segments without indexes, or whose indexes have other sizes than when they were sealed. Reads the
+        list only if its last line disagrees with the directory."""
+        if not self._given.capabilities.index:
+            return []
+        before = self.segments if self.last_sealed is not None else self.segments[:-1]
+        entries: dict[int, Sealed] = {}
+        if self.agreed is not None and self._last_line is not None:
+            total = self._last_line[1]
+            if total.indexes is not None and total.indexes != self._listed_sum.indexes:
+                entries = self.sidecar.sealed()
+        return [files for files in before if _has_wrong_index(files, entries.get(files.base or 0))]
 
     @cached_property
     def sealed(self) -> dict[int, Sealed]:
@@ -401,6 +421,12 @@ class Evidence:
 
 def _index_sizes(files: SegmentFiles) -> list[int]:
     return [files.derived[role].size_bytes for role in sorted(files.derived)]
+
+
+def _has_wrong_index(files: SegmentFiles, entry: Sealed | None) -> bool:
+    if entry is None or entry.indexes is None:
+        return not files.derived
+    return [index.size_bytes for index in entry.indexes] != _index_sizes(files)
 
 
 class IndexFile(NamedTuple):

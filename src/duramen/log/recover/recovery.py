@@ -15,6 +15,7 @@ from duramen.disk import File, Kind, open_private, write_all
 from duramen.formats import Format, ScanPosition, Segment
 from duramen.log.recover.case import RecoveryCase, RecoveryStep
 from duramen.log.recover.evidence import Evidence, TailScan
+from duramen.log.recover.sealed_index import rebuild_sealed_indexes
 from duramen.log.segments import (
     SUBDIRECTORIES,
     ActiveSegment,
@@ -254,6 +255,11 @@ class Recovery:
             process_counters.rebuilt_index(walk_s + time.perf_counter() - began)
             walk_s = 0.0
             e.indexes[number] = index._replace(data=memoryview(index.wanted))
+
+    def rebuild_sealed(self) -> None:
+        """Rebuild the indexes of sealed segments that are missing or have a wrong size."""
+        e = self.evidence
+        self.steps += rebuild_sealed_indexes(self._disk, e.root, e.fmt, self._sidecar, e.wrong_sealed_indexes)
 
     def adopt_indexes(self) -> None:
         """Have the active segment append to its indexes, which are right as far as they go."""

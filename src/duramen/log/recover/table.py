@@ -71,6 +71,8 @@ TABLE = (
     Row(Case.CLEAN, "the records end where the file ends", lambda e: True, lambda r: r.keep(Case.CLEAN)),
     Row(Case.INDEX, "an index of the active segment is missing, long or wrong",
         lambda e: e.has_wrong_index, Recovery.rebuild_indexes, follows=True),
+    Row(Case.INDEX, "an index of a sealed segment is missing, or has another size than when it was sealed",
+        lambda e: bool(e.wrong_sealed_indexes), Recovery.rebuild_sealed, follows=True),
 )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import errno
 import posixpath
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from duramen import kernel
@@ -27,7 +28,7 @@ from duramen.formats import Format, Role, make
 from duramen.log.recover import UNSYNCED_BYTES
 from duramen.log.repair.plan import Plan, RepairAction, RepairPiece, RepairStep
 from duramen.log.repair.restore import cut_file, put_back, remove_copies, temporary_of
-from duramen.log.segments import SUBDIRECTORIES, list_log, manifest_files, readable_config
+from duramen.log.segments import SUBDIRECTORIES, list_log, manifest_files, readable_config, sealed_indexes
 from duramen.log.verify import SidecarEvidence
 from duramen.sidecar import (
     CONFIG_NAME,
@@ -362,11 +363,20 @@ class Application:
             path = self._fmt.segment_path(base)
             known = self._evidence.sealed.get(base)
             if known is not None and path not in changed and self._full(path) not in doubted:
-                yield known
+                yield self._with_indexes(known, changed)
             elif number < len(segments) - 1:
                 self._check()
                 data = self._disk.map(self._full(path)).data
-                yield Sealed(base, last, len(data), kernel.crc32(data), kernel.crc32c(data))
+                indexes = sealed_indexes(self._disk, self._root, self._fmt, base)
+                sealed_ms = None if known is None else known.sealed_ms
+                yield Sealed(base, last, len(data), kernel.crc32(data), kernel.crc32c(data), sealed_ms, indexes)
+
+    def _with_indexes(self, known: Sealed, changed: Collection[str]) -> Sealed:
+        """The entry of a segment that stays, with the indexes that it has now."""
+        paths = {self._fmt.path_of(role, known.base) for role in (Role.INDEX, Role.TIME_INDEX)}
+        if known.indexes is None or not paths & set(changed):
+            return known
+        return replace(known, indexes=sealed_indexes(self._disk, self._root, self._fmt, known.base))
 
     def _watermark(self, fmt: Format) -> Watermark | None:
         """Return the watermark at the end of the last segment."""

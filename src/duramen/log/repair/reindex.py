@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from duramen.disk import Disk, Kind, PosixDisk, rooted
@@ -24,6 +24,7 @@ from duramen.log.segments import (
     manifest_files,
     refuse_foreign_sidecar,
     refuse_special_files,
+    sealed_indexes,
     while_files_go,
 )
 from duramen.log.verify import SidecarEvidence
@@ -107,12 +108,25 @@ class _Reindexer:
         for name, content in manifest_files(self._disk, self._root, self._fmt, ends).items():
             self._put(name, content)
         if not self._dry_run:
+            self._update_list()
             self._sweep()
         for orphan in self._directory.orphans:
             self.result.notes.append(
                 f"{orphan.path}: {orphan.name.role} without a segment, not changed: `duramen repair` sets it aside"
             )
         return self.result
+
+    def _update_list(self) -> None:
+        """Store the new indexes of sealed segments in the sealed list."""
+        sidecar = Sidecar(self._disk, self._root)
+        if any(file.change != "same" for file in self.result.files):
+            sealed = sidecar.sealed()
+            known = [base for base, entry in sealed.items() if entry.indexes is not None]
+            now = {base: sealed_indexes(self._disk, self._root, self._fmt, base) for base in known}
+            if any(sealed[base].indexes != indexes for base, indexes in now.items()):
+                with self._hold():
+                    new = [replace(entry, indexes=now.get(base)) for base, entry in sealed.items()]
+                    sidecar.replace_sealed(new)
 
     def _sweep(self) -> None:
         """Remove stale temporary files."""

@@ -17,7 +17,7 @@ Judging never changes a file: recovery and repair act on the verdicts.
 
 from __future__ import annotations
 
-from duramen.log.segments.active_segment import FILL_AFTER_COMMITS, FILL_BYTES, ActiveSegment, Filling
+from duramen.log.segments.active_segment import FILL_AFTER_COMMITS, FILL_BYTES, ActiveSegment, Filling, sealed_indexes
 from duramen.log.segments.clean_close import CleanClose, read_clean_close, settings_of, write_clean_close
 from duramen.log.segments.crc import Digest, RunningDigest
 from duramen.log.segments.listing import (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,9 +36,12 @@ class Filling(NamedTuple):
     after_commits: int = 0
 
 
-def sealed_indexes(disk: Disk, root: str, fmt: Format, base: int, roles: Iterable[Role]) -> tuple[SealedIndex, ...]:
+def sealed_indexes(disk: Disk, root: str, fmt: Format, base: int) -> tuple[SealedIndex, ...]:
     """The indexes of a segment as they are, for the sealed list."""
-    held = ((role, disk.map(posixpath.join(root, fmt.path_of(role, base))).data) for role in sorted(roles))
+    paths = {
+        role: posixpath.join(root, fmt.path_of(role, base)) for role in sorted(fmt.index_builder(base, 0).headers())
+    }
+    held = [(role, disk.map(path).data) for role, path in paths.items() if disk.kind(path) == Kind.FILE]
     return tuple(SealedIndex(role.value, len(data), kernel.crc32c(data)) for role, data in held)
 
 
@@ -223,7 +225,7 @@ class ActiveSegment:
             )  # fmt: skip
         return Sealed(
             self.base, self.cursor.previous_offset, self.cursor.position, kernel.crc32(data), crc32c, now_ms,
-            sealed_indexes(self.disk, self.root, self.fmt, self.base, self._derived),
+            sealed_indexes(self.disk, self.root, self.fmt, self.base),
         )  # fmt: skip
 
     def summary(self) -> SegmentSummary:

@@ -35,7 +35,7 @@ from duramen.log.maintain import (
     retain_segments,
 )
 from duramen.log.read import FOLLOW_WAIT_S, Log, ReaderOptions
-from duramen.log.recover import CUTS, RecoveryCase, RecoveryStep, open_for_append
+from duramen.log.recover import CUTS, RecoveryCase, RecoveryStep, open_for_append, rebuild_sealed_indexes
 from duramen.log.segments import Snapshot, list_log
 from duramen.log.write.appender import Appender
 from duramen.log.write.batch import (
@@ -159,6 +159,10 @@ class WritableLog(Log):
         self.raises_late_times = False
         """In a format with ordered times, raise a time that goes back to that of the record before it."""
         self._sequences: ProducerTable | None = None
+        self._wrong_indexes: set[int] = set()
+        """Sealed segments with an index that is to be rebuilt."""
+        self._judged_indexes: set[int] = set()
+        """Sealed segments whose index was found to be wrong before."""
         self._maintaining = threading.RLock()  # reentrant: a progress callback may close the log
         self.counters = LogCounters(path)
         self._opened_us = self._published_us = self._now_us()
@@ -533,6 +537,8 @@ class WritableLog(Log):
         self._interval.synced()
 
     def _do_due(self) -> None:
+        if self._wrong_indexes:
+            self._rebuild_indexes()
         left_us = self._interval.left_us
         if left_us is not None and left_us <= 0:
             self._do_sync()
@@ -567,13 +573,30 @@ class WritableLog(Log):
 
     def _seconds_left(self) -> float | None:
         """How long until something is due; None if nothing will be."""
-        left_us = [left for left in (self._interval.left_us, self.tail.age_left_us) if left is not None]
+        due_us = 0 if self._wrong_indexes else None
+        left_us = [left for left in (due_us, self._interval.left_us, self.tail.age_left_us) if left is not None]
         return min(left_us) / 1e6 if left_us else None
 
     def _set_alarm(self, at_least_s: float = 0.0) -> None:
         left_s = self._seconds_left()
         if self._alarm is not None and left_s is not None:
             self._alarm.set(max(left_s, at_least_s))
+
+    def _found_wrong_index(self, base: int) -> None:
+        if base not in self._judged_indexes:
+            self._judged_indexes.add(base)
+            self._wrong_indexes.add(base)
+            self._set_alarm()
+
+    def _rebuild_indexes(self) -> None:
+        """Rebuild the indexes that readers of this log found to be wrong, once for each segment."""
+        bases, self._wrong_indexes = self._wrong_indexes, set()
+        wrong = [files for files in list_log(self.disk, self.path, self.codec).segments if files.base in bases]
+        self.recovery += rebuild_sealed_indexes(self.disk, self.path, self.codec, self._sidecar, wrong)
+        with self._guard:
+            for base in bases & self._open.keys():
+                self._open.pop(base).close()
+        self.look_again()
 
     # --- producers
 
