@@ -28,7 +28,7 @@ USAGES = {
     "copy": "SRC DST",
     "topic": "ROOT [ACTION] [NAME]",
     "group": "PATH [NAME|list] [ACTION] [TO|OFFSET…|DEAD]",
-    "cursor": "PATH [ACTION] [NAME] [OFFSET]",
+    "cursor": "PATH [NAME|list] [ACTION] [OFFSET]",
     "lag": "PATH…",
     "retain": "PATH",
     "compact": "PATH",

@@ -40,7 +40,7 @@ def test_the_real_command(cli: Run, root: Path) -> None:
     assert lag.text.splitlines()[0].split() == heads.split()
     assert lag.text.splitlines()[1].split() == [str(root), "group", "billing", "3", "20", "16", "4", "0", "1"]
     assert lag.text.splitlines()[2].split() == [str(root), "cursor", "report", "12", "20", "8"]
-    assert cli("cursor", root, "show", "report").text == "12\n"
+    assert cli("cursor", root, "report", "show").text == "12\n"
 
 
 def test_show(call: Run, root: Path) -> None:
@@ -89,12 +89,12 @@ def test_wrong_usage(call: Run, root: Path, tmp_path: Path) -> None:
     assert call("group", root, "billing", "show", "3").fails(2, "takes no argument (got '3')")
     assert call("group", root, "billing", "dance").fails(2, "dance")
     assert call("group", tmp_path / "none").fails(3, "no such file")
-    assert call("cursor", root, "show").fails(2, "needs the name")
-    assert call("cursor", root, "show", "x").fails(2, "the log has no cursor 'x'")
-    assert call("cursor", root, "store", "x").fails(2, "needs an offset")
-    assert call("cursor", root, "show", "x", "3").fails(2, "takes no offset")
-    assert call("cursor", root, "store", "..", "3").fails(2, "cannot be the name of a cursor")
-    assert call("cursor", root, "store", "x", "3", "--tracking").fails(2, "osiris")
+    assert call("cursor", root, "x", "sing").fails(2, "a cursor has no action 'sing'", "show, store, delete")
+    assert call("cursor", root, "x", "show").fails(2, "the log has no cursor 'x'")
+    assert call("cursor", root, "x", "store").fails(2, "needs an offset")
+    assert call("cursor", root, "x", "show", "3").fails(2, "takes no offset")
+    assert call("cursor", root, "..", "store", "3").fails(2, "cannot be the name of a cursor")
+    assert call("cursor", root, "x", "store", "3", "--tracking").fails(2, "osiris")
     assert call("lag", root, "--watch", "0").fails(2, "--watch")
     assert call("lag", tmp_path / "none").fails(3, "no such file")
 
@@ -130,22 +130,23 @@ def test_holders_and_dead_letters(call: Run, tmp_path: Path) -> None:
 def test_cursors(call: Run, tmp_path: Path, format_name: str) -> None:
     root = make_log(tmp_path / "log", format_name, 5)
     assert call("cursor", root).text == f"{root}: no cursors\n"
-    assert "would be stored at 3" in call("cursor", root, "store", "a b", "3", "--dry-run").text
+    assert "would be stored at 3" in call("cursor", root, "a b", "store", "3", "--dry-run").text
     assert not (root / ".duramen" / "cursors").exists()
-    assert call("cursor", root, "store", "a b", "3").code == 0
-    assert call("cursor", root, "store", "a b", "4").text == f"{root}: cursor a b: stored at 4, was 3\n"
+    assert call("cursor", root, "a b", "store", "3").code == 0
+    assert call("cursor", root, "store", "a b", "3").text.endswith("stored at 3, was 3\n"), "the order of version 0.1"
+    assert call("cursor", root, "a b", "store", "4").text == f"{root}: cursor a b: stored at 4, was 3\n"
     (state,) = call("cursor", root, "list", "--json").json
     assert (state["name"], state["offset"]) == ("a b", 4)
     assert "a b" in call("cursor", root).text
-    assert call("cursor", root, "delete", "a b", "--dry-run").code == 0
-    assert call("cursor", root, "show", "a b").text == "4\n"
-    assert call("cursor", root, "delete", "a b").code == 0
+    assert call("cursor", root, "a b", "delete", "--dry-run").code == 0
+    assert call("cursor", root, "a b", "show").text == "4\n"
+    assert call("cursor", root, "a b", "delete").code == 0
     assert call("cursor", root).text == f"{root}: no cursors\n"
 
 
 def test_a_cursor_in_the_log_itself(call: Run, tmp_path: Path) -> None:
     root = make_log(tmp_path / "log", "osiris", 5)
-    assert call("cursor", root, "store", "reader", "3", "--tracking").code == 0
+    assert call("cursor", root, "reader", "store", "3", "--tracking").code == 0
     assert not (root / ".duramen" / "cursors").exists()
     assert "in the log" in call("cursor", root).text
     assert call("lag", root, "--json").json[0]["offset"] == 3
@@ -225,14 +226,14 @@ def test_watch_sees_topics_come_and_go(tmp_path: Path) -> None:
 def test_times_of_cursors(call: Run, tmp_path: Path) -> None:
     root = make_log(tmp_path / "log", "osiris", 3)
     time = "2100-01-01T00:00:00.123Z"
-    assert "would be stored" in call("cursor", root, "store", "r", "--timestamp", time, "--dry-run").text
-    assert call("cursor", root, "show", "r").fails(2, "the log has no cursor 'r'")
-    assert call("cursor", root, "store", "r", "--timestamp", time).code == 0
-    assert call("cursor", root, "show", "r").text == "2100-01-01T00:00:00.123000+00:00\n"
+    assert "would be stored" in call("cursor", root, "r", "store", "--timestamp", time, "--dry-run").text
+    assert call("cursor", root, "r", "show").fails(2, "the log has no cursor 'r'")
+    assert call("cursor", root, "r", "store", "--timestamp", time).code == 0
+    assert call("cursor", root, "r", "show").text == "2100-01-01T00:00:00.123000+00:00\n"
     assert "2100-01-01 00:00:00.123" in call("cursor", root).text
-    assert "was 2100" in call("cursor", root, "store", "r", "--timestamp", "0").text
-    assert call("cursor", root, "store", "r", "2", "--timestamp", "0").fails(2, "in place of OFFSET")
-    assert call("cursor", root, "store", "r", "2", "--tracking").code == 0
-    assert call("cursor", root, "show", "r").text == "2 1970-01-01T00:00:00+00:00\n"
+    assert "was 2100" in call("cursor", root, "r", "store", "--timestamp", "0").text
+    assert call("cursor", root, "r", "store", "2", "--timestamp", "0").fails(2, "in place of OFFSET")
+    assert call("cursor", root, "r", "store", "2", "--tracking").code == 0
+    assert call("cursor", root, "r", "show").text == "2 1970-01-01T00:00:00+00:00\n"
     other = make_log(tmp_path / "other", "keratin", 1)
     assert call("cursor", other, "store", "r", "--timestamp", "0").fails(2, "osiris")

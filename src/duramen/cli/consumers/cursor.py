@@ -17,7 +17,6 @@ from duramen.record import checked_us, from_us
 
 
 class CursorAction(StrEnum):
-    LIST = "list"
     SHOW = "show"
     STORE = "store"
     DELETE = "delete"
@@ -25,10 +24,10 @@ class CursorAction(StrEnum):
 
 def command(
     path: LogDirectory,
-    action: Annotated[CursorAction, typer.Argument(metavar="ACTION", help="One of the actions below.")] = (
-        CursorAction.LIST
-    ),
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The cursor; required except for `list`.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME|list", help="The cursor, or `list` for all cursors.")] = "list",
+    word: Annotated[
+        str | None, typer.Argument(metavar="ACTION", help="One of the actions below (default: show).")
+    ] = None,
     offset: Annotated[int | None, typer.Argument(metavar="OFFSET", help="Offset to store.", min=0)] = None,
     tracking: Annotated[
         bool, typer.Option("--tracking", help="Store it in the log itself, as RabbitMQ does (osiris).")
@@ -45,24 +44,37 @@ def command(
 
     \b
     list                  all cursors
-    show NAME             its offset, and its time if the log stores one
-    store NAME OFFSET     create or change a cursor
-    delete NAME           delete a cursor
+    NAME show             its offset, and its time if the log stores one
+    NAME store OFFSET     create or change a cursor
+    NAME delete           delete a cursor
     """
     target = Target.of(path, format, option)
-    if action == CursorAction.LIST:
+    if name == "list" and word is None:
         return partial(show_all, target, json)
-    if name is None:
-        raise UsageError(f"`cursor … {action}` needs the name of a cursor", hint="`duramen cursor PATH` lists them")
+    name, action = _in_order(name, word)
     if timestamp is not None:
         if action != CursorAction.STORE or offset is not None:
-            raise UsageError("--timestamp works with `store NAME`, in place of OFFSET")
+            raise UsageError("--timestamp works with `NAME store`, in place of OFFSET")
         return partial(store_timestamp, target, name, timestamp, dry_run, json)
     if (offset is None) == (action == CursorAction.STORE):
         raise UsageError(
-            "`cursor … store` needs an offset: store NAME OFFSET" if offset is None else f"`{action}` takes no offset"
+            "`cursor … store` needs an offset: NAME store OFFSET" if offset is None else f"`{action}` takes no offset"
         )
     return partial(run, target, action, name, offset, tracking, dry_run, json)
+
+
+def _in_order(name: str, action: str | None) -> tuple[str, CursorAction]:
+    """The name and the action. The first version took the action first, which still works.
+
+    >>> _in_order("report", "store") == _in_order("store", "report")
+    True
+    """
+    known = list(CursorAction)
+    if action is not None and action not in known and name in known:
+        name, action = action, name
+    if action is not None and action not in known:
+        raise UsageError(f"a cursor has no action {action!r}", hint=f"its actions are {', '.join(known)}")
+    return name, CursorAction(action or "show")
 
 
 def show_all(target: Target, json: bool) -> int:
