@@ -60,7 +60,7 @@ def cli_page() -> str:
         "# Command line\n",
         "Every verb has `--help`. Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write, 70 a",
         "bug in duramen (with a traceback to report), 130 Ctrl-C, 143 SIGTERM. Every verb that takes a log also takes",
-        "`ROOT#topic/partition`.\n",
+        "`ROOT#topic/partition`, and [most take many logs](../store.md#on-the-command-line).\n",
         *("- " + ", ".join(map(link, part)) for part in (listed[:12], listed[12:20], listed[20:])),
         "",
         "Options that several verbs share:\n",

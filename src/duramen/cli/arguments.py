@@ -7,20 +7,27 @@ import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from duramen.cli.address import path_of
+from duramen.cli.address import parse, path_of, topic_of
 from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import UsageError
 from duramen.formats import Detected, Format, Role, make
 from duramen.log import Log, detect, format_at, kind_of
+from duramen.store import FoundLog, TreeTransfer, find_logs, list_partitions, topic_path
 
 Job = Callable[[], int]
 """What a typer command returns: the work, which `main` runs. It returns the exit code."""
 
 LogPath = Annotated[str, typer.Argument(metavar="PATH", help="The log: its directory, or one segment file.")]
+LogDirectories = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH", help="The log's directory; ROOT#topic, a store or a directory of logs for all its logs."
+    ),
+]
 LogDirectory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
 FormatName = Annotated[
     str | None, typer.Option("--format", metavar="F", help="Format of the log (default: detected from its files).")
@@ -40,10 +47,20 @@ class Target:
     path: str
     format: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    """The log in messages about several logs: its path, or ``ROOT#topic/partition``."""
 
     @classmethod
     def of(cls, path: str, format: str | None, options: Sequence[str] | None) -> Target:
         return cls(path_of(path), format, dict(_pair(text) for text in options or ()))
+
+    @classmethod
+    def all_of(cls, paths: Sequence[str], format: str | None, options: Sequence[str] | None) -> Targets:
+        """The logs that the paths stand for."""
+        pairs = dict(_pair(text) for text in options or ())
+        found = [(text, one) for text in paths for one in logs_of(text)]
+        is_many = len(found) != 1 or found[0][0] not in found[0][1]
+        return Targets([cls(one.path, format, pairs, one.name) for _, one in found], is_many)
 
     @cached_property
     def disk(self) -> Disk:
@@ -76,6 +93,47 @@ class Target:
 
     def open(self) -> Log:
         return Log(self.path, format=self.codec.name, **self.options)
+
+
+class Targets(NamedTuple):
+    """The logs that a verb works on. ``is_many``: a topic, a store or a directory of logs was given, or several paths;
+    then JSON is a list."""
+
+    all: list[Target]
+    is_many: bool
+
+    @property
+    def found(self) -> list[FoundLog]:
+        return [FoundLog(target.name, target.path) for target in self.all]
+
+
+def logs_of(text: str) -> list[FoundLog]:
+    """The logs that an argument stands for: a log, ``ROOT#topic``, ``ROOT#topic/partition``, a store, or a directory of
+    logs."""
+    disk, topic = PosixDisk(), topic_of(text)
+    if topic is not None:
+        parts = list_partitions(disk, topic.root, topic.topic)
+        if not parts:
+            raise UsageError("the topic has no partitions yet", path=text)
+        return [FoundLog(f"{topic}/{part.number}", part.path) for part in parts]
+    if parse(text) is not None:
+        return [FoundLog(text, path_of(text))]
+    found = find_logs(disk, text)
+    if not found:
+        raise UsageError("the store has no topics", path=text, hint="`duramen topic ROOT create NAME` creates one")
+    return found
+
+
+def transfer_of(src: str, dst: str) -> TreeTransfer:
+    """Where the logs of a topic, a store or a directory of logs go. A topic keeps its name, unless ``dst`` has one."""
+    disk, topic = PosixDisk(), topic_of(src)
+    if topic is None:
+        return TreeTransfer(disk, src, dst)
+    address = parse(dst)
+    if address is not None and address[1].partition is not None:
+        raise UsageError(f"a topic cannot be copied to a partition (got {dst!r})", hint="give a store or STORE#topic")
+    root, name = (dst, topic.topic) if address is None else (address[0], address[1].topic)
+    return TreeTransfer(disk, topic_path(topic.root, topic.topic), topic_path(root, name))
 
 
 def _pair(text: str) -> tuple[str, str]:

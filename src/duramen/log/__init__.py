@@ -47,6 +47,7 @@ from duramen.log.repair import (
     undo_repair,
 )
 from duramen.log.segments import (
+    BUILDING,
     SEAL_HINT,
     SUBDIRECTORIES,
     BuiltSegment,

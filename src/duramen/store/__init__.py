@@ -14,6 +14,7 @@ of a log.
 from __future__ import annotations
 
 from duramen.store.consumers import TopicDelivery, TopicGroup
+from duramen.store.discovery import FoundLog, find_logs
 from duramen.store.layout import (
     PARTITIONS,
     TOPICS,
@@ -30,3 +31,4 @@ from duramen.store.partitioner import Sticky, assign
 from duramen.store.settings import read_settings
 from duramen.store.store import PartitionInfo, Store, TopicInfo
 from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, Topic, TopicRecord, split
+from duramen.store.transfer import TreeTransfer

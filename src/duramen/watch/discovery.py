@@ -1,4 +1,4 @@
-"""Finds logs: the given paths, where the root of a store stands for all its topics and partitions.
+"""Finds logs: the given paths, where a store or a directory of logs stands for all logs below it.
 
 A store may have thousands of logs: they are listed again at most every few seconds, and opened on demand.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from duramen.disk import Disk, Kind
 from duramen.errors import DuramenError, StorageError, UsageError
-from duramen.store import is_store, list_partitions, list_topics
+from duramen.store import find_logs
 
 LISTED_FOR_S = 5.0
 
@@ -62,15 +62,6 @@ class WatchedPaths:
     def _below(self, path: str) -> list[WatchedPath]:
         """The logs at a path. A path that is missing or cannot be listed counts as a log: its observer says why."""
         try:
-            return self._listed_below(path)
+            return [WatchedPath(*found) for found in find_logs(self._disk, path)]
         except DuramenError:
             return [WatchedPath(path, path)]
-
-    def _listed_below(self, path: str) -> list[WatchedPath]:
-        if not is_store(self._disk, path):
-            return [WatchedPath(path, path)]
-        return [
-            WatchedPath(f"{path}#{topic}/{partition.number}", partition.path)
-            for topic in list_topics(self._disk, path)
-            for partition in list_partitions(self._disk, path, topic)
-        ]

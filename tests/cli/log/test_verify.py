@@ -82,7 +82,9 @@ def test_several_logs_and_the_worst_code_wins(call: Run, logs: Logs, tmp_path: P
     assert call("verify", good, bad).code == 1
     result = call("verify", missing, bad, good)
     assert result.fails(3, str(missing), "no such file")
-    assert [line.split(": ")[1] for line in result.text.splitlines() if not line.startswith(" ")] == ["DAMAGED", "ok"]
+    *verdicts, total = [line for line in result.text.splitlines() if not line.startswith(" ")]
+    assert [line.split(": ")[1] for line in verdicts] == ["DAMAGED", "ok"]
+    assert total.startswith("3 logs: 1 ok, 1 damaged, 1 cannot be checked: ")
     documents = call("verify", missing, bad, good, "--json").json
     assert [document["ok"] for document in documents] == [False, False, True]
     assert "no such file" in documents[0]["error"]

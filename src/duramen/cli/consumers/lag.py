@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from duramen.cli.address import parse, path_of, topic_of
-from duramen.cli.arguments import Job, Json
+from duramen.cli.arguments import Job, Json, logs_of
 from duramen.cli.consumers.group import COLUMNS, row
 from duramen.cli.output import STYLES, Cell, Column, Output, safe, to_json
 from duramen.consumers import ConsumableLog, ConsumerLag, consumer_lags
-from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, UsageError
-from duramen.store import list_partitions
-from duramen.watch import WatchedPath, WatchedPaths
+from duramen.watch import WatchedPath
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 def command(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH…", help="Logs, roots of stores, ROOT#topic or ROOT#topic/partition.")
+        list[str], typer.Argument(metavar="PATH…", help="Logs, ROOT#topic, stores or directories of logs.")
     ],
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="S", help="Repeat every S seconds until ctrl-C.")
@@ -69,18 +66,7 @@ def run(paths: list[str], watch_s: float | None, json: bool) -> int:
 
 def places(paths: list[str]) -> list[WatchedPath]:
     """The logs that the arguments name."""
-    disk = PosixDisk()
-    found: list[WatchedPath] = []
-    for text in paths:
-        topic = topic_of(text)
-        if topic is not None:
-            parts = list_partitions(disk, topic.root, topic.topic)
-            found += [WatchedPath(f"{topic}/{part.number}", part.path) for part in parts]
-        elif parse(text) is not None:
-            found.append(WatchedPath(text, path_of(text)))
-        else:
-            found += WatchedPaths(disk, [text]).all()
-    return found
+    return [WatchedPath(*found) for text in paths for found in logs_of(text)]
 
 
 def _look_at(found: list[WatchedPath]) -> LagLook:

@@ -16,8 +16,9 @@ import typer
 
 import duramen
 from duramen.cli.address import TopicAddress, topic_of
-from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectories, Target
 from duramen.cli.dialect import show_dialect
+from duramen.cli.outcome import Outcome, run_each
 from duramen.cli.output import Output, number, offsets, to_json
 from duramen.cli.signals import held
 from duramen.cli.store import topic_records
@@ -255,29 +256,32 @@ def _bytes(tree: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def seal_command(
-    path: LogDirectory,
+    path: LogDirectories,
     format: FormatName = None,
     option: FormatOptions = None,
     dry_run: DryRun = False,
 ) -> Job:
     """Seal the active segment and start a new one."""
-    return partial(_seal, Target.of(path, format, option), dry_run)
+    targets = Target.all_of([path], format, option)
+    return partial(run_each, targets, partial(_seal, dry_run=dry_run), json=False, headings=False)
 
 
-def _seal(target: Target, dry_run: bool) -> int:
+def _seal(target: Target, *, dry_run: bool) -> Outcome:
     with target.open() as log:  # raises if the log is missing: a mistyped path must not create one
         segments, next_offset = log.segments, log.next_offset
     last = segments[-1] if segments else None
     if last is None or last.base_offset == next_offset:
-        Output().line(f"{last.path if last is not None else target.path}: the active segment is empty: nothing to seal")
-        return 0
+        place = last.path if last is not None else target.path
+        return _said(f"{place}: the active segment is empty: nothing to seal")
     if dry_run:
-        Output().line(f"{last.path}: would be sealed; a new segment would start at offset {next_offset}")
-        return 0
+        return _said(f"{last.path}: would be sealed; a new segment would start at offset {next_offset}")
     with duramen.open(target.path, "a", format=target.format, **target.options) as log:
         before = log.segments[-1].path
         with held():
             log.seal()
         log.refresh()
-        Output().line(f"{before}: sealed; the new active segment is {log.segments[-1].path}")
-    return 0
+        return _said(f"{before}: sealed; the new active segment is {log.segments[-1].path}")
+
+
+def _said(text: str) -> Outcome:
+    return Outcome(None, lambda out: out.line(text))

@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
-from duramen.cli.output import Cell, Output, number, progress_bar, size, to_json
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectories, Target
+from duramen.cli.outcome import Outcome, run_each
+from duramen.cli.output import Cell, Output, number, progress_bar, size
 from duramen.cli.quantities import parse_age_ms, parse_bytes
 from duramen.cli.signals import held
 from duramen.consumers import ConsumableLog, ConsumableWritableLog
@@ -22,7 +23,7 @@ from duramen.log import check_compaction as check_format
 
 
 def command(
-    path: LogDirectory,
+    path: LogDirectories,
     key: Annotated[
         str,
         typer.Option(
@@ -60,10 +61,10 @@ def command(
         key, "drop" if drop_keyless else "keep", parse_age_ms("--tombstone-delay", tombstone_delay),
         parse_age_ms("--min-lag", min_lag), min_dirty, parse_bytes("--memory", memory),
     )  # fmt: skip
-    return partial(run, Target.of(path, format, option), how, dry_run=dry_run, json=json)
+    return partial(run_each, Target.all_of([path], format, option), partial(run, how=how, dry_run=dry_run), json=json)
 
 
-def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = False) -> int:
+def run(target: Target, *, how: Compaction, dry_run: bool = False) -> Outcome:
     check_format(target.codec, how, target.path)
     kind = ConsumableLog if dry_run else ConsumableWritableLog  # a dry run needs no lock and writes nothing
     with kind(target.path, format=target.codec.name, **target.options) as log:
@@ -73,17 +74,9 @@ def run(target: Target, how: Compaction, *, dry_run: bool = False, json: bool = 
                 report = _compact(log, how, progress)
             else:
                 report = Compactor(log, how, time.time_ns() // 1000, progress).run(dry_run=True)
-    out = Output()
-    if json:
-        out.write(
-            to_json(
-                {"dry_run": dry_run, **asdict(report), "held_by": [need._asdict() for need in report.held_by]}, indent=2
-            )
-            + "\n"
-        )
-    else:
-        show(report, out, dry_run=dry_run)
-    return 0
+    needs = [need._asdict() for need in report.held_by]
+    document = {"path": target.path, "dry_run": dry_run, **asdict(report), "held_by": needs}
+    return Outcome(document, partial(show, report, dry_run=dry_run))
 
 
 def _compact(log: ConsumableWritableLog, how: Compaction, progress: Progress | None) -> CompactionReport:

@@ -6,14 +6,18 @@ all, also after ctrl-C. Exit code 1 if the source is damaged, 2 if a loss is not
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 
-from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.address import path_of
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, Target, Targets, transfer_of
 from duramen.cli.dialect import show_dialect
+from duramen.cli.outcome import Outcome, run_each
 from duramen.cli.output import (
     Cell,
     Column,
@@ -24,17 +28,22 @@ from duramen.cli.output import (
     progress_bar,
     rate,
     size,
-    to_json,
 )
 from duramen.errors import UsageError
+from duramen.formats import make
 from duramen.log import FIELDS, Conversion, Converted, FieldLoss, LossError
+from duramen.store import TreeTransfer
 
 RATE_FROM_BYTES = 1 << 20
 
 
 def command(
-    src: Annotated[str, typer.Argument(metavar="SRC", help="The log to convert: its directory, or one segment file.")],
-    dst: Annotated[str, typer.Argument(metavar="DST", help="Directory of the new log; must not exist.")],
+    src: Annotated[
+        str, typer.Argument(metavar="SRC", help="A log, one segment file, ROOT#topic, a store or a directory of logs.")
+    ],
+    dst: Annotated[
+        str, typer.Argument(metavar="DST", help="Directory of the new log; must not exist. For a topic: a store.")
+    ],
     to: Annotated[str, typer.Option("--to", metavar="F", help="Format of the new log.")],
     option: FormatOptions = None,
     allow_loss: Annotated[
@@ -58,46 +67,56 @@ def command(
     """
     if on_damage not in ("stop", "skip"):
         raise UsageError(f"--on-damage must be stop or skip (got {on_damage!r})")
-    source, target = Target.of(src, format, source_option), Target.of(dst, to, option)
+    targets, wanted = Target.all_of([src], format, source_option), Target(dst, to, Target.of("", None, option).options)
     on_damage = "raise" if on_damage == "stop" else on_damage
-    return partial(run, source, target, tuple(allow_loss or ()), on_damage, dry_run=dry_run, json=json)
+    work = partial(run, allow_loss=tuple(allow_loss or ()), on_damage=on_damage, dry_run=dry_run)
+    if not targets.is_many:
+        return partial(run_each, targets, partial(work, target=replace(wanted, path=path_of(dst))), json=json)
+    return partial(run_tree, targets, transfer_of(src, dst), wanted, work, dry_run=dry_run, json=json)
+
+
+def run_tree(
+    targets: Targets, tree: TreeTransfer, wanted: Target, work: Callable[..., Outcome], *, dry_run: bool, json: bool
+) -> int:
+    """Convert the logs of a topic, a store or a directory of logs, then the settings of the topics."""
+
+    def convert_one(source: Target) -> Outcome:
+        if not dry_run:
+            tree.make_parent(source.path)
+        return work(source, target=replace(wanted, path=tree.counterpart(source.path)), nested=dry_run)
+
+    code = run_each(targets, convert_one, json=json, headings=False, stops=True)
+    if not dry_run and not code and wanted.format is not None:
+        tree.copy_settings(targets.found, (wanted.format, make(wanted.format, **wanted.options).options))
+    return code
 
 
 def run(
-    source: Target, target: Target, allow_loss: tuple[str, ...], on_damage: str, *, dry_run: bool, json: bool
-) -> int:
+    source: Target, *, target: Target, allow_loss: tuple[str, ...], on_damage: str, dry_run: bool, nested: bool = False
+) -> Outcome:
     started = perf_counter()
     assert target.format is not None
     conversion = Conversion(
         source.path, target.path, target.format, allow_loss=allow_loss, on_damage=on_damage,
-        format=source.format, source_options=source.options, **target.options,
+        format=source.format, source_options=source.options, nested=nested, **target.options,
     )  # fmt: skip
     total = conversion.source.size_bytes
     try:
         conversion.check_losses()
     except LossError as error:
-        if json:
-            Output().write(to_json(as_dict(source, conversion.plan(), dry_run=True), indent=2) + "\n")
-        else:
-            show_losses(Output(), error.losses, allow_loss, "would be lost")
+        planned, losses = conversion.plan(), error.losses
+        document = as_dict(source, planned, dry_run=True)
         if not dry_run:
-            raise
-        done = conversion.plan()
-        return 2 if json else _planned(source, done, 2)
+            return Outcome(document, lambda out: show_losses(out, losses, allow_loss, "would be lost"), 2, error)
+        return Outcome(document, partial(_show_plan, source, planned, losses, allow_loss), 2)
     if dry_run:
         done = conversion.plan()
-    else:
-        with progress_bar(f"convert {source.path}", total) as progress:
-            bars = {} if progress is None else {"progress": halved(progress), "check_progress": halved(progress)}
-            done = conversion.run(**bars)
-    if json:
-        Output().write(to_json(as_dict(source, done, dry_run=dry_run), indent=2) + "\n")
-    elif dry_run:
-        show_losses(Output(), done.losses, allow_loss, "would be lost")
-        _planned(source, done, 0)
-    else:
-        show(source, done, total, perf_counter() - started)
-    return 0
+        show_it = partial(_show_plan, source, done, done.losses, allow_loss)
+        return Outcome(as_dict(source, done, dry_run=True), show_it)
+    with progress_bar(f"convert {source.path}", total) as progress:
+        bars = {} if progress is None else {"progress": halved(progress), "check_progress": halved(progress)}
+        done = conversion.run(**bars)
+    return Outcome(as_dict(source, done, dry_run=False), partial(show, source, done, total, perf_counter() - started))
 
 
 def halved(progress: Any) -> Any:
@@ -113,17 +132,18 @@ def halved(progress: Any) -> Any:
     return half
 
 
-def _planned(source: Target, done: Converted, code: int) -> int:
+def _show_plan(
+    source: Target, done: Converted, losses: list[FieldLoss], allow_loss: tuple[str, ...], out: Output
+) -> None:
+    show_losses(out, losses, allow_loss, "would be lost")
     how = ", byte for byte" if done.copied_as_is else ""
     held = f"{number(done.records, 'record')} ({size(done.size_bytes)})"
-    Output().line(f"{source.path}: would be converted to {done.path}: {done.format}, {held}{how}")
-    show_dialect(Output(), done.format, done.dialect)
-    _show_skipped(Output(), done, "would be skipped")
-    return code
+    out.line(f"{source.path}: would be converted to {done.path}: {done.format}, {held}{how}")
+    show_dialect(out, done.format, done.dialect)
+    _show_skipped(out, done, "would be skipped")
 
 
-def show(source: Target, done: Converted, total_bytes: int, seconds: float) -> None:
-    out = Output()
+def show(source: Target, done: Converted, total_bytes: int, seconds: float, out: Output) -> None:
     show_losses(out, done.losses, tuple(FIELDS), "lost")
     _show_skipped(out, done, "skipped")
     speed = f" ({rate(total_bytes, seconds)})" if total_bytes >= RATE_FROM_BYTES else ""

@@ -13,15 +13,21 @@ from typing import Annotated, Any
 
 import typer
 
-from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, Target
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, Target, Targets, transfer_of
 from duramen.cli.log.convert import RATE_FROM_BYTES, halved
-from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, size, to_json
+from duramen.cli.outcome import Outcome, run_each
+from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, size
 from duramen.log import Copied, Copy
+from duramen.store import TreeTransfer
 
 
 def command(
-    src: Annotated[str, typer.Argument(metavar="SRC", help="The log to copy: its directory, or one segment file.")],
-    dst: Annotated[str, typer.Argument(metavar="DST", help="Directory of the copy; must not exist.")],
+    src: Annotated[
+        str, typer.Argument(metavar="SRC", help="A log, one segment file, ROOT#topic, a store or a directory of logs.")
+    ],
+    dst: Annotated[
+        str, typer.Argument(metavar="DST", help="Directory of the copy; must not exist. For a topic: a store.")
+    ],
     until_offset: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Copy the records before this offset.")
     ] = None,
@@ -39,38 +45,45 @@ def command(
     The copy contains every record acknowledged before it started. A time is ISO 8601 or epoch milliseconds. Cursors,
     groups and the ledger are copied, too, unless the copy ends before the log does.
     """
-    return partial(run, Target.of(src, format, option), dst, until_offset, until_time, dry_run=dry_run, json=json)
+    targets = Target.all_of([src], format, option)
+    how = {"until_offset": until_offset, "until_time": until_time}
+    if not targets.is_many:
+        return partial(run_each, targets, partial(run, dst=dst, how=how, dry_run=dry_run), json=json)
+    return partial(run_tree, targets, transfer_of(src, dst), how, dry_run=dry_run, json=json)
 
 
-def run(
-    source: Target, dst: str, until_offset: int | None, until_time: str | None, *, dry_run: bool, json: bool
-) -> int:
+def run_tree(targets: Targets, tree: TreeTransfer, how: dict[str, Any], *, dry_run: bool, json: bool) -> int:
+    """Copy the logs of a topic, a store or a directory of logs, then the settings of the topics."""
+
+    def work(target: Target) -> Outcome:
+        if not dry_run:
+            tree.make_parent(target.path)
+        return run(target, dst=tree.counterpart(target.path), how=how | {"nested": dry_run}, dry_run=dry_run)
+
+    code = run_each(targets, work, json=json, headings=False)
+    if not dry_run and not code:
+        tree.copy_settings(targets.found)
+    return code
+
+
+def run(source: Target, *, dst: str, how: dict[str, Any], dry_run: bool) -> Outcome:
     started = perf_counter()
-    copy = Copy(
-        source.path, dst, until_offset=until_offset, until_time=until_time, format=source.format, options=source.options
-    )
+    copy = Copy(source.path, dst, format=source.format, options=source.options, **how)
     total = copy.source.size_bytes
     if dry_run:
         plan = {"source": source.path, "path": dst, "format": copy.source.fmt.name, "bytes": total, "dry_run": True}
-        if json:
-            Output().write(to_json(plan, indent=2) + "\n")
-        else:
-            Output().line(f"{source.path}: would be copied to {dst}: {plan['format']}, at most {size(total)}")
-        return 0
+        said = f"{source.path}: would be copied to {dst}: {plan['format']}, at most {size(total)}"
+        return Outcome(plan, lambda out: out.line(said))
     with progress_bar(f"copy {source.path}", total) as progress:
         bars: dict[str, Any] = {}
         if progress is not None:
             bars = {"progress": halved(progress), "check_progress": halved(progress)}
         done = copy.run(**bars)
-    if json:
-        Output().write(to_json({"source": source.path, **asdict(done), "dry_run": False}, indent=2) + "\n")
-    else:
-        show(source, done, perf_counter() - started)
-    return 0
+    document = {"source": source.path, **asdict(done), "dry_run": False}
+    return Outcome(document, partial(show, source, done, perf_counter() - started))
 
 
-def show(source: Target, done: Copied, seconds: float) -> None:
-    out = Output()
+def show(source: Target, done: Copied, seconds: float, out: Output) -> None:
     speed = f" ({rate(done.size_bytes, seconds)})" if done.size_bytes >= RATE_FROM_BYTES else ""
     held = [number(done.segments, "segment"), number(done.records, "record"), size(done.size_bytes)]
     if done.next_offset > done.first_offset:

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from duramen.cli.address import topic_of
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target
-from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, safe, size, to_json
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target, Targets
+from duramen.cli.outcome import Outcome, run_each
+from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, safe, size
 from duramen.cli.store import topic
 from duramen.cli.store.topic import TopicAction
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError
@@ -25,6 +26,12 @@ COUNT_BYTES = 64 << 20
 ATTEMPTS = 10
 SEGMENTS_SHOWN = 20
 """Segments listed: the oldest and this many of the newest. JSON lists all."""
+
+COLUMNS = (
+    Column("log"), Column("format"), Column("first offset", right=True), Column("next", right=True),
+    Column("segments", right=True), Column("size", right=True), Column("end"),
+)  # fmt: skip
+"""Of the table of several logs."""
 
 T = TypeVar("T")
 
@@ -39,19 +46,38 @@ def command(path: LogPath, format: FormatName = None, option: FormatOptions = No
     if address is not None:
         describe = TopicAction.DESCRIBE
         return partial(topic.run, Target(address.root), describe, address.topic, None, dry_run=True, json=json)
-    return partial(run, Target.of(path, format, option), json=json)
+    return partial(run, Target.all_of([path], format, option), json=json)
 
 
-def run(target: Target, *, json: bool = False) -> int:
-    gathering = _gathered(target)
-    info = gathering.info
-    if json:
-        print(to_json(asdict(info), indent=2))
-    else:
-        show(info, Output())
-    if gathering.error is not None:
-        raise gathering.error
-    return 0
+def run(targets: Targets, *, json: bool = False) -> int:
+    rows: list[list[str | Cell]] = []
+
+    def work(target: Target) -> Outcome:
+        gathering = _gathered(target)
+        info = gathering.info
+        if not targets.is_many:
+            return Outcome(asdict(info), partial(show, info), 0, gathering.error)
+        rows.append(_row(target, info))
+        return Outcome(asdict(info), lambda _out: None, 0, gathering.error)
+
+    code = run_each(targets, work, json=json, headings=False)
+    if rows and not json:
+        Output().table(COLUMNS, rows, indent=0)
+    return code
+
+
+def _row(target: Target, info: Info) -> list[str | Cell]:
+    """One of several logs."""
+    end = "unknown" if info.end is None else str(info.end.state)
+    return [
+        target.name,
+        info.format,
+        "?" if info.first_offset is None else str(info.first_offset),
+        "?" if info.next_offset is None else str(info.next_offset),
+        f"{len(info.segments):,}",
+        size(info.size_bytes),
+        Cell(end, "damage" if info.problems else ""),
+    ]
 
 
 def _gathered(target: Target) -> _Gathering:

@@ -13,9 +13,10 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectories, Target
 from duramen.cli.log.verify import show
-from duramen.cli.output import Cell, Column, Output, number, offsets, progress_bar, size, to_json
+from duramen.cli.outcome import Outcome, run_each
+from duramen.cli.output import Cell, Column, Output, number, offsets, progress_bar, size
 from duramen.cli.signals import held
 from duramen.errors import CorruptionError, UsageError
 from duramen.log import (
@@ -46,7 +47,7 @@ _STYLES = {
 
 
 def command(
-    path: LogDirectory,
+    path: LogDirectories,
     apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Roll back the last repair, byte for byte.")] = False,
     dry_run: Annotated[
@@ -72,37 +73,26 @@ def command(
 
     Every file is copied to .duramen/quarantine before it changes; --undo restores it.
     """
-    target = Target.of(path, format, option)
+    targets = Target.all_of([path], format, option)
     if force and not undo:
         raise typer.BadParameter("--force works with --undo only")
     if apply and undo:
         raise typer.BadParameter("--apply and --undo cannot be used together")
     if apply and dry_run:
         raise typer.BadParameter("--apply and --dry-run cannot be used together")
+    work = partial(run, apply=apply, strategy=strategy, strays=strays)
     if undo:
-        return partial(run_undo, target, dry_run=dry_run, force=force, json=json)
-    return partial(run, target, apply=apply, strategy=strategy, strays=strays, json=json)
+        work = partial(run_undo, dry_run=dry_run, force=force)
+    return partial(run_each, targets, work, json=json, headings=False)
 
 
-def run(
-    target: Target,
-    *,
-    apply: bool = False,
-    strategy: Strategy = Strategy.SALVAGE,
-    strays: bool = False,
-    json: bool = False,
-) -> int:
+def run(target: Target, *, apply: bool = False, strategy: Strategy = Strategy.SALVAGE, strays: bool = False) -> Outcome:
     with progress_bar(f"repair {target.path}", (3 if apply else 1) * _size(target)) as progress:
         plan = repair_log(
             target.path, plan_only=not apply, format=target.format, strategy=strategy, strays=strays,
             progress=progress, hold=held, **target.options,
         )  # fmt: skip
-    out = Output()
-    if json:
-        out.write(to_json(plan.as_dict(), indent=2) + "\n")
-    else:
-        show_plan(plan, target, out)
-    return 0 if plan.ok else 1
+    return Outcome(plan.as_dict(), partial(show_plan, plan, target), 0 if plan.ok else 1)
 
 
 def _size(target: Target) -> int:
@@ -216,14 +206,9 @@ def _notes(plan: Plan, out: Output) -> None:
 # --- undo
 
 
-def run_undo(target: Target, *, dry_run: bool = False, force: bool = False, json: bool = False) -> int:
+def run_undo(target: Target, *, dry_run: bool = False, force: bool = False) -> Outcome:
     undone = undo_repair(target.path, plan_only=dry_run, force=force, format=target.format, hold=held, **target.options)
-    out = Output()
-    if json:
-        out.write(to_json(asdict(undone), indent=2) + "\n")
-    else:
-        _show_undone(undone, out, force=force)
-    return 0
+    return Outcome(asdict(undone), partial(_show_undone, undone, force=force))
 
 
 def _show_undone(undone: Undone, out: Output, *, force: bool) -> None:
@@ -244,24 +229,20 @@ def _show_undone(undone: Undone, out: Output, *, force: bool) -> None:
 
 
 def reindex_command(
-    path: LogDirectory,
+    path: LogDirectories,
     dry_run: DryRun = False,
     format: FormatName = None,
     option: FormatOptions = None,
     json: Json = False,
 ) -> Job:
     """Rebuild index, time index and manifest from the records."""
-    return partial(run_reindex, Target.of(path, format, option), dry_run=dry_run, json=json)
+    targets = Target.all_of([path], format, option)
+    return partial(run_each, targets, partial(run_reindex, dry_run=dry_run), json=json, headings=False)
 
 
-def run_reindex(target: Target, *, dry_run: bool = False, json: bool = False) -> int:
+def run_reindex(target: Target, *, dry_run: bool = False) -> Outcome:
     result = reindex(target.path, dry_run=dry_run, format=target.format, hold=held, **target.options)
-    out = Output()
-    if json:
-        out.write(to_json({**asdict(result), "changed": result.changed}, indent=2) + "\n")
-    else:
-        _show_reindexed(result, out)
-    return 0
+    return Outcome({**asdict(result), "changed": result.changed}, partial(_show_reindexed, result))
 
 
 def _show_reindexed(result: Reindexed, out: Output) -> None:

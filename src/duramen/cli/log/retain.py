@@ -1,4 +1,4 @@
-"""`duramen retain`: remove the oldest segments of a log that the rules allow and no consumer needs."""
+"""`duramen retain`: remove the oldest segments of logs that the rules allow and no consumer needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
-from duramen.cli.output import Cell, Column, Output, number, size, to_json
+from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectories, Target
+from duramen.cli.outcome import Outcome, run_each
+from duramen.cli.output import Cell, Column, Output, number, size
 from duramen.cli.quantities import parse_age_ms, parse_bytes, parse_percent
 from duramen.cli.signals import held
 from duramen.consumers import ConsumableLog, ConsumableWritableLog
@@ -17,7 +18,7 @@ from duramen.log import Retention, RetentionPlan, check_rules, plan_retention
 
 
 def command(
-    path: LogDirectory,
+    path: LogDirectories,
     max_age: Annotated[
         str | None, typer.Option("--max-age", metavar="A", help="Remove records older than this: 7d, 12h, 30min.")
     ] = None,
@@ -50,10 +51,12 @@ def command(
         raise UsageError(
             "at least one rule is required", hint="give --max-age, --max-bytes, --before-offset or --keep-free"
         )
-    return partial(run, Target.of(path, format, option), rules, dry_run=dry_run, json=json)
+    return partial(
+        run_each, Target.all_of([path], format, option), partial(run, rules=rules, dry_run=dry_run), json=json
+    )
 
 
-def run(target: Target, rules: Retention, *, dry_run: bool = False, json: bool = False) -> int:
+def run(target: Target, *, rules: Retention, dry_run: bool = False) -> Outcome:
     check_rules(target.codec, rules, target.path)
     if dry_run:  # needs no lock and writes nothing
         with ConsumableLog(target.path, format=target.codec.name, **target.options) as reader:
@@ -61,12 +64,7 @@ def run(target: Target, rules: Retention, *, dry_run: bool = False, json: bool =
     else:
         with ConsumableWritableLog(target.path, format=target.codec.name, **target.options) as log:
             plan = _retain(log, rules)
-    out = Output()
-    if json:
-        out.write(to_json(_document(plan, dry_run), indent=2) + "\n")
-    else:
-        show(plan, out, dry_run=dry_run)
-    return 0
+    return Outcome(_document(target, plan, dry_run), partial(show, plan, dry_run=dry_run))
 
 
 def _retain(log: ConsumableWritableLog, rules: Retention) -> RetentionPlan:
@@ -96,8 +94,9 @@ def show(plan: RetentionPlan, out: Output, *, dry_run: bool) -> None:
         out.line(Cell(f"the next segment is kept: {plan.kept_because}", "label"))
 
 
-def _document(plan: RetentionPlan, dry_run: bool) -> dict[str, object]:
+def _document(target: Target, plan: RetentionPlan, dry_run: bool) -> dict[str, object]:
     return {
+        "path": target.path,
         "dry_run": dry_run,
         "removed": [one._asdict() for one in plan.removed],
         "removed_bytes": plan.removed_bytes,

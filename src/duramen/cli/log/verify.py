@@ -7,16 +7,16 @@ several logs, all are checked and the highest code is returned.
 from __future__ import annotations
 
 import posixpath
-import sys
 from functools import partial
 from time import perf_counter
 from typing import Annotated
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
-from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, safe, size, to_json
-from duramen.errors import CorruptionError, DuramenError
+from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target, Targets
+from duramen.cli.outcome import Outcome, run_each
+from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, size
+from duramen.errors import CorruptionError
 from duramen.formats import FORMATS, Severity
 from duramen.log import Finding, Report, list_log, verify_log
 
@@ -28,7 +28,10 @@ _INDENT = 11
 
 
 def command(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Logs: directories or single segment files.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH…", help="Logs, segment files, ROOT#topic, stores or directories of logs."),
+    ],
     format: FormatName = None,
     option: FormatOptions = None,
     publish: Annotated[bool, typer.Option(help="Store a summary in the sidecar, if the log has one.")] = True,
@@ -39,29 +42,20 @@ def command(
     Exit code 0: sound; a torn tail (an unfinished last write) is not damage. 1: damage. 3: cannot be read.
     With several logs, all are checked and the highest code is returned.
     """
-    return partial(run, [Target.of(path, format, option) for path in paths], publish=publish, json=json)
+    return partial(run, Target.all_of(paths, format, option), publish=publish, json=json)
 
 
-def run(targets: list[Target], *, publish: bool = True, json: bool = False) -> int:
-    out = Output()
-    code, documents = 0, []
-    for target in targets:
-        try:
-            report, seconds = check(target, publish=publish)
-        except DuramenError as error:
-            if len(targets) == 1:
-                raise
-            out.flush()
-            print(f"duramen: {safe(str(error))}", file=sys.stderr)
-            documents.append({"path": target.path, "ok": False, "error": str(error)})
-            code = max(code, error.exit_code)
-            continue
-        documents.append(report.as_dict())
-        code = max(code, 0 if report.ok else 1)
-        if not json:
-            show(report, seconds, out)
-    if json:
-        out.write(to_json(documents if len(targets) > 1 else documents[0], indent=2) + "\n")
+def run(targets: Targets, *, publish: bool = True, json: bool = False) -> int:
+    started, reports = perf_counter(), []
+
+    def work(target: Target) -> Outcome:
+        report, seconds = check(target, publish=publish)
+        reports.append(report)
+        return Outcome(report.as_dict(), partial(show, report, seconds), 0 if report.ok else 1)
+
+    code = run_each(targets, work, json=json, headings=False)
+    if targets.is_many and not json:
+        show_total(reports, len(targets.all), perf_counter() - started)
     return code
 
 
@@ -79,6 +73,17 @@ def check(target: Target, *, publish: bool = True) -> tuple[Report, float]:
 
 
 # --- text
+
+
+def show_total(reports: list[Report], logs: int, seconds: float) -> None:
+    """Print one line about several logs."""
+    damaged, unread = sum(not report.ok for report in reports), logs - len(reports)
+    said = [Cell(f"{len(reports) - damaged} ok", "good")]
+    said += [Cell(f"{damaged} damaged", "damage")] if damaged else []
+    said += [Cell(f"{unread} cannot be checked", "damage")] if unread else []
+    held = number(sum(report.records for report in reports), "record"), size(sum(report.bytes for report in reports))
+    parts = [part for cell in said for part in (", ", cell)][1:]
+    Output().line(Cell(number(logs, "log"), "heading"), ": ", *parts, f": {', '.join(held)} in {duration(seconds)}")
 
 
 def show(report: Report, seconds: float, out: Output) -> None:
@@ -132,4 +137,5 @@ def _finding(out: Output, report: Report, finding: Finding) -> None:
 
 
 def relative(path: str, root: str) -> str:
+    """A path relative to its log."""
     return path if path == root else path.removeprefix(posixpath.join(root, ""))

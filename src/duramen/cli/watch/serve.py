@@ -17,7 +17,7 @@ DEFAULT_PORT = 7477
 
 def command(
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="PATH…", help="Logs, or roots of stores: all their topics.")
+        list[str] | None, typer.Argument(metavar="PATH…", help="Logs, stores or directories of logs.")
     ] = None,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Print the URL of /metrics for Prometheus instead of the page's.")

@@ -36,7 +36,7 @@ NARROW = {"format": 110, "next offset": 100, "segments": 85}
 
 
 def command(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Logs, or roots of stores: all their topics.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Logs, stores or directories of logs.")],
     every: Annotated[float, typer.Option("--every", metavar="S", help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
     json: Json = False,

@@ -34,6 +34,7 @@ from duramen.log.segments.listing import (
     told_by_files,
 )
 from duramen.log.segments.log_builder import (
+    BUILDING,
     BuiltSegment,
     LogBuilder,
     SegmentBuilder,

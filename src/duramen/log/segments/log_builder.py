@@ -316,13 +316,13 @@ def parent_of(path: str) -> str:
     return posixpath.dirname(posixpath.normpath(path)) or "."
 
 
-def refuse_taken(disk: Disk, path: str) -> None:
-    """Raise unless a new log can be created at ``path``."""
+def refuse_taken(disk: Disk, path: str, *, nested: bool = False) -> None:
+    """Raise unless a new log can be created at ``path``. ``nested``: its parent may be missing still."""
     if disk.kind(path) != Kind.MISSING:
         raise UsageError(
             "this exists already", path=path, hint="choose a path that does not exist; nothing is overwritten"
         )
-    if disk.kind(parent_of(path)) != Kind.DIRECTORY:
+    if not nested and disk.kind(parent_of(path)) != Kind.DIRECTORY:
         raise StorageError("no such directory", path=parent_of(path), hint="create it first")
 
 

@@ -97,6 +97,7 @@ class Conversion:
         format: str | None = None,
         source_options: Mapping[str, Any] | None = None,
         disk: Disk | None = None,
+        nested: bool = False,
         **options: Any,
     ) -> None:
         self._allowed = tuple(allow_loss)
@@ -107,7 +108,7 @@ class Conversion:
             src, format=format, disk=disk, on_damage=on_damage, options=source_options,
             hint="`duramen repair` repairs the log; `--on-damage skip` leaves the damage out",
         )  # fmt: skip
-        refuse_taken(source.disk, dst)
+        refuse_taken(source.disk, dst, nested=nested)
         self._origins = read_origins(source.disk, src) if source.is_directory else {}
         self.target = make(to, **{**self._inherited(to, options), **options})
         self._resized = "segment_max_bytes" in options

@@ -81,11 +81,12 @@ class Copy:
         format: str | None = None,
         disk: Disk | None = None,
         options: dict[str, Any] | None = None,
+        nested: bool = False,
     ) -> None:
         refuse_inside(src, dst)
         self.path = dst
         self.source = Source(src, format=format, disk=disk, options=options)
-        refuse_taken(self.source.disk, dst)
+        refuse_taken(self.source.disk, dst, nested=nested)
         self._until = self._bound(until_offset, until_time)
 
     def _bound(self, offset: int | None, when: Any) -> Until:
