@@ -98,7 +98,7 @@ def test_an_empty_server_and_an_empty_log(visit: Visit, tmp_path: Path) -> None:
     page.wait("#nothing:has-text('No log has “nothing” in its name')")
     page.tab.fill("#log-query", "")
     page.tab.click(f"{row(page, tmp_path / 'log')} a")
-    page.wait("#records-state:has-text('0 records, that is all')")
+    page.wait("#records-state:text-is('No records')")
     assert "Offsets\nnone" in page.text("#facts")
     page.check()
 
@@ -254,9 +254,9 @@ def test_browsing(visit: Visit, orders: Path) -> None:
 def test_a_search_that_is_not_finished_goes_on(visit: Visit, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "SEARCH_BYTES", 1)
     page = visit(orders, at={"log": orders, "q": '"order": 7,'})
-    page.wait("#records-state:has-text('0 records among 50; not finished')")
+    page.wait("#records-state:has-text('No records among 50; not finished')")
     page.tab.click("#records-on:text-is('Not finished: go on')")
-    page.wait("#records-state:has-text('0 records among 100; not finished')")
+    page.wait("#records-state:has-text('No records among 100; not finished')")
     monkeypatch.setattr(search, "SEARCH_BYTES", 1 << 20)
     page.tab.click("#records-on")
     page.wait("#records-state:has-text('1 record among 300, that is all')")

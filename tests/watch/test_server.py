@@ -16,9 +16,13 @@ from urllib.parse import urlencode
 import pytest
 
 import duramen
+from duramen.disk import PosixDisk
 from duramen.errors import StorageError, UsageError
 from duramen.metrics import METRICS
 from duramen.watch import api
+from duramen.watch.discovery import WatchedPath
+from duramen.watch.history import History
+from duramen.watch.observer import Observer
 from duramen.watch.server import FILES, Server
 from tests.watch.building import many_segments, many_topics
 
@@ -255,25 +259,38 @@ def test_consumers_of_a_topic(serving: Callable[..., Client], tmp_path: Path) ->
 def test_the_history_of_a_day_outlives_the_server(serving: Callable[..., Client], path: Path, tmp_path: Path) -> None:
     state = str(tmp_path / "state")
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
-    client = serving(path, state=state)
-    observer = client.server.watch.observer(str(path))
+    observer = Observer(PosixDisk(), WatchedPath(str(path), str(path)))
     for minutes in (30, 20, 10):
         seen = observer.observe()
         seen.at -= 60 * minutes
-        client.server.watch.history.add(str(path), seen)
+        History(PosixDisk(), state).add(str(path), seen)
+    observer.close()
+    client = serving(path, state=state)
     client.ask("/api/check", {"log": path, "start": 1}, **{"X-Duramen": "page"})
     deadline = time.monotonic() + 20
     while client.json("/api/check", log=path)["check"]["running"]:
         assert time.monotonic() < deadline
     again = serving(path, state=state)
-    assert [point[1:] for point in again.json("/api/log", log=path, history=1)["day"]] == [
-        [120, observer.observe().size_bytes, 90]
-    ] * 3
+    day = again.json("/api/log", log=path, history=1)["day"]
+    assert [point[1:] for point in day[:3]] == [[120, seen.size_bytes, 90]] * 3
     found = again.json("/api/consumers", log=path)
     assert found["has_history"]
-    assert [lag for _, lag in found["consumers"][0]["day"]] == [90, 90, 90]
+    assert [lag for _, lag in found["consumers"][0]["day"]][:3] == [90, 90, 90]
     assert overview(again)["rows"][0]["verified_at"] is not None
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+def test_the_server_looks_at_logs_that_are_not_shown(
+    serving: Callable[..., Client], path: Path, tmp_path: Path
+) -> None:
+    """The history gets its points, and the overview its problems, without a visit."""
+    watch = serving(path, tmp_path / "missing", state=str(tmp_path / "state")).server.watch
+    deadline = time.monotonic() + 20
+    while not watch.noticed or not watch.history.read(str(path)).points:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert list(watch.noticed) == [str(tmp_path / "missing")]
+    assert watch.history.read(str(path)).points[-1].lags == {"cursor report": 90}
 
 
 def test_only_reading(serving: Callable[..., Client], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A log is opened on demand and observed for a while after the last request. A log that is only listed is opened for each
 observation, and closed again. One thread observes, and rests four times as long as a round takes; another one adds a
-point to the history of every log every few minutes.
+point to the history of every log every few minutes, and notes which logs have problems.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Watch:
         self._last_checks: dict[str, LastCheck | None] = {}
         self._turns = threading.Semaphore(MAX_CHECKS)
         self._wanted = threading.Event()
-        tasks = [self._observe] if state is None else [self._observe, self._record]
-        self._threads = [threading.Thread(target=task, name=f"duramen {task.__name__}", daemon=True) for task in tasks]
+        tasks = {"duramen watch": self._observe, "duramen survey": self._survey}
+        self._threads = [threading.Thread(target=task, name=name, daemon=True) for name, task in tasks.items()]
         for thread in self._threads:
             thread.start()
 
@@ -152,16 +152,21 @@ class Watch:
             due += [(observer, False) for observer, _ in self._glances.values()]
         return sorted(due, key=lambda each: bool(each[0].history))
 
-    def _record(self) -> None:
-        while not self.stopping.wait(HISTORY_EVERY_S - time.time() % HISTORY_EVERY_S):
+    def _survey(self) -> None:
+        """Look at every log, at the start and every few minutes: for the history, and so that the overview knows which
+        logs have problems."""
+        while not self.stopping.is_set():
             for place in self.places.all()[:MAX_RECORDED]:
                 observer = Observer(self._disk, place, kept=1)
                 seen = observer.observe()
                 observer.close()
-                if seen.problem is None:
+                if seen.problem is not None:
+                    self.noticed.setdefault(place.name, seen.problem)
+                else:
                     self.history.add(place.path, seen)
                 if self.stopping.wait(0.05):
                     return
+            self.stopping.wait(HISTORY_EVERY_S - time.time() % HISTORY_EVERY_S)
 
 
 class Check:

@@ -47,6 +47,11 @@ function show(found, range) {
   for (const card of known.values()) card.remove();
 }
 
+/** A cursor leases nothing. */
+function columns(each) {
+  return each.kind === "group" ? COLUMNS : COLUMNS.slice(0, 4);
+}
+
 function newCard(key, each) {
   const card = make("article");
   card.dataset.name = key;
@@ -56,7 +61,7 @@ function newCard(key, each) {
   chart.setAttribute("role", "img");
   const table = make("table", null, "cards");
   const head = table.createTHead().insertRow();
-  head.append(...COLUMNS.map((name, number) => make("th", name, number ? "number" : "")));
+  head.append(...columns(each).map((name, number) => make("th", name, number ? "number" : "")));
   table.append(make("tbody"));
   card.append(title, make("p", "", "damage"), make("dl"), chart, table);
   return card;
@@ -74,7 +79,7 @@ function fill(card, each, range) {
   chart.toggleAttribute("hidden", !each.recent);
   if (each.recent) draw(chart, `Lag of ${each.name}`, range === "day" ? each.day : each.recent, count);
   const body = card.querySelector("tbody");
-  if (body.rows.length !== each.parts.length) body.replaceChildren(...each.parts.map((part) => partRow(part)));
+  if (body.rows.length !== each.parts.length) body.replaceChildren(...each.parts.map((part) => partRow(part, columns(each))));
   each.parts.forEach((part, number) => fillPart(body.rows[number], part));
 }
 
@@ -85,11 +90,11 @@ function members(parts) {
   return held.size ? [...held].map(([name, records]) => `${name} (${count(records)})`).join(", ") : "–";
 }
 
-function partRow(part) {
+function partRow(part, names) {
   const row = make("tr"), first = make("th");
   first.scope = "row";
   first.append(link(part.log.includes("#") ? part.log.split("/").pop() : "0", { log: part.log, at: part.offset === null ? "" : part.offset, order: "oldest" }));
-  row.append(first, ...COLUMNS.slice(1).map((name) => {
+  row.append(first, ...names.slice(1).map((name) => {
     const cell = make("td", "", "number");
     cell.dataset.label = name;
     return cell;
@@ -99,6 +104,6 @@ function partRow(part) {
 
 function fillPart(row, part) {
   const due = part.next_deadline_ms === null ? "–" : age(part.next_deadline_ms);
-  [part.offset, part.next_offset, part.lag, part.in_flight, part.expired].forEach((value, number) => put(row.cells[number + 1], count(value)));
-  put(row.cells[6], due);
+  const values = [part.offset, part.next_offset, part.lag, part.in_flight, part.expired].map(count);
+  [...row.cells].slice(1).forEach((cell, number) => put(cell, [...values, due][number]));
 }

@@ -1,5 +1,5 @@
 // What all views of one log share: its name, health, partitions and numbers.
-import { $, age, ask, badge, count, go, here, make, many, pairs, put, seconds, size } from "./dom.js";
+import { $, age, ask, badge, count, go, here, make, pairs, put, seconds, size } from "./dom.js";
 
 let signal = null;
 let shown = null;
@@ -41,7 +41,7 @@ export async function tick() {
 }
 
 function draw(found) {
-  const now = found.now, published = now.published;
+  const now = found.now;
   if ($("health").textContent !== found.health) $("health").replaceChildren(badge(found.health));
   $("problem").hidden = !found.reasons.length;
   if ($("problem").textContent !== found.reasons.join("")) $("problem").replaceChildren(...found.reasons.map((reason) => make("li", reason)));
@@ -52,10 +52,10 @@ function draw(found) {
   pairs($("facts"), [
     ["Format", now.format || "–"],
     ["Offsets", now.next_offset > now.first_offset ? `${count(now.first_offset)} to ${count(now.next_offset - 1)}` : "none"],
-    ["Size", `${size(now.size_bytes)}, ${many(now.segments, "segment")}`],
+    ["Size", size(now.size_bytes)],
     ["Records/s", `${count(Math.round(found.rates.records))}, ${size(found.rates.size_bytes)}/s`],
     ["Lag", now.standings.length ? count(lag) : "no consumers"],
-    ["Writer", now.is_written ? "at work" + (unsynced ? `, ${count(unsynced)} not on the disk` : published ? `, ${count(published.counters.records)} appended` : "") : "none"],
+    ["Writer", now.is_written ? "at work" + (unsynced ? `, ${count(unsynced)} not synced` : "") : "none"],
     ["Sync p50 / p99", `${seconds(found.rates.sync_p50_s)} / ${seconds(found.rates.sync_p99_s)}`],
     ["Last verified", found.verified_at === null ? "never" : age(found.verified_at * 1000)],
   ]);

@@ -66,8 +66,8 @@ async function load(started) {
   const shown = $("records").tBodies[0].rows.length;
   const isFiltered = ["q", "key", "header"].some((name) => started.params[name]);
   const looked = isFiltered ? ` among ${count(started.looked)}` : "";
-  const rest_ = found.next === null ? ", that is all" : found.is_finished ? "" : "; not finished";
-  put($("records-state"), many(shown, "record") + looked + (found.problem ? "" : rest_));
+  const ending = found.next === null ? (shown ? ", that is all" : "") : found.is_finished ? "" : "; not finished";
+  put($("records-state"), (shown ? many(shown, "record") : "No records") + looked + (found.problem ? "" : ending));
   if (found.problem) $("records-state").append(make("span", "; " + found.problem, "damage"));
   mark(here().offset);
   $("records-on").hidden = found.next === null || shown >= MOST_ROWS;
