@@ -303,7 +303,7 @@ def test_consumers_and_their_history(visit: Visit, tmp_path: Path) -> None:
             store.topic("clicks").append(b"x", key=b"%d" % number)
     for number in range(2):
         with duramen.open(tmp_path / "shop" / "topics" / "clicks" / "partitions" / str(number), "a") as log:
-            log.group("billing").fetch(2)
+            log.group("billing", consumer=f"worker-{number}").fetch(2)
     page = visit(
         tmp_path / "shop", at={"log": f"{tmp_path}/shop#clicks/0", "tab": "consumers"}, state=str(tmp_path / "s")
     )
@@ -311,6 +311,7 @@ def test_consumers_and_their_history(visit: Visit, tmp_path: Path) -> None:
     facts = page.text("#consumers dl")
     assert "Lag\n20" in facts
     assert "In flight\n4" in facts
+    assert "Members\nworker-0 (2), worker-1 (2)" in facts
     assert page.count("#consumers tbody tr") == 2
     page.tab.click(".range button:has-text('1 day') >> visible=true")
     page.wait("#consumers svg text:has-text('collecting')")

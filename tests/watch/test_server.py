@@ -243,7 +243,7 @@ def test_consumers_of_a_topic(serving: Callable[..., Client], tmp_path: Path) ->
     ends = []
     for number in range(2):
         with duramen.open(tmp_path / "shop" / "topics" / "clicks" / "partitions" / str(number), "a") as log:
-            log.group("billing").fetch(2)
+            log.group("billing", consumer=f"worker-{number}").fetch(2)
             log.cursor("report").store(1)
             ends.append(log.next_offset)
     client = serving(tmp_path / "shop")
@@ -251,6 +251,10 @@ def test_consumers_of_a_topic(serving: Callable[..., Client], tmp_path: Path) ->
     assert [(one["kind"], one["name"]) for one in found["consumers"]] == [("group", "billing"), ("cursor", "report")]
     assert [part["lag"] for part in found["consumers"][0]["parts"]] == ends
     assert [part["in_flight"] for part in found["consumers"][0]["parts"]] == [2, 2]
+    members = [
+        [(one["consumer"], one["in_flight"]) for one in part["members"]] for part in found["consumers"][0]["parts"]
+    ]
+    assert members == [[("worker-0", 2)], [("worker-1", 2)]]
     assert [part["lag"] for part in found["consumers"][1]["parts"]] == [end - 1 for end in ends]
     assert found["consumers"][0]["recent"][-1][1] == 20
     assert not found["has_history"]

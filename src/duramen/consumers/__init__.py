@@ -37,7 +37,7 @@ from duramen.consumers.groups import (
     Target,
     checked_position,
 )
-from duramen.consumers.lag import ConsumerLag, consumer_lags
+from duramen.consumers.lag import ConsumerLag, consumer_lags, group_members
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
 from duramen.consumers.producers import Confirmed, Producer, ProducerState
 from duramen.consumers.shared_lock import hold_lock, take_lock

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from duramen.consumers.cursors import cursors
 from duramen.consumers.files import GroupFiles, group_files
-from duramen.consumers.groups import Loaded, load
+from duramen.consumers.groups import Loaded, Member, load, members_in
 from duramen.errors import CorruptionError
 from duramen.log import Log
 from duramen.sidecar import Need
@@ -48,6 +48,17 @@ def consumer_lags(log: Log, now_ms: int | None = None) -> list[ConsumerLag]:
                 "cursor", cursor.name, cursor.offset, next_offset, lag, paths=(cursor.path,), problem=cursor.problem
             )
         )
+    return found
+
+
+def group_members(log: Log, now_ms: int | None = None) -> dict[str, list[Member]]:
+    """The consumers that hold records, by group. Takes no lock: a fetch in progress may be missing."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    found = {}
+    for place in group_files(log):
+        loaded = _loaded(log, place)
+        if not isinstance(loaded, str):
+            found[place.name.group] = members_in(log.disk, place, loaded.machine, now_ms)
     return found
 
 

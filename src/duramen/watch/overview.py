@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from duramen.consumers import ConsumerLag
+from duramen.consumers import ConsumerLag, group_members
 from duramen.watch.discovery import WatchedPath
 from duramen.watch.history import LastCheck, consumer_id
 from duramen.watch.observer import Observation
@@ -23,6 +23,7 @@ LOGS = 500
 PARTITIONS = 64
 CONSUMERS = 200
 CHARTED = 20
+MEMBERS = 100
 POINTS = 200
 LOW_SPACE = 0.1
 Series = list[tuple[float, int]]
@@ -174,9 +175,12 @@ def consumers(watch: Watch, name: str) -> dict[str, Any]:
     histories = {place: watch.observer(place.name).seen() for place in places}
     found: dict[str, dict[str, Any]] = {}
     for place, history in histories.items():
+        members = {} if history[-1].problem else group_members(watch.observer(place.name).log())
         for one in history[-1].standings:
             entry = found.setdefault(consumer_id(one.kind, one.name), {"kind": one.kind, "name": one.name, "parts": []})
-            entry["parts"].append({"log": place.name, **_part(one)})
+            held = members.get(one.name, []) if one.kind == "group" else []
+            part = {"log": place.name, **_part(one), "members": [member._asdict() for member in held[:MEMBERS]]}
+            entry["parts"].append(part)
     shown = sorted(found.items(), key=lambda item: (item[1]["kind"] != "group", item[1]["name"]))[:CONSUMERS]
     days = {place: watch.history.read(place.path).points for place in places}
     for key, entry in shown[:CHARTED]:

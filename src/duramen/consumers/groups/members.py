@@ -149,3 +149,8 @@ def members_of(held: Iterable[InFlight], now_ms: int) -> list[Member]:
             times = [time for time in (before.oldest_ms, run.fetched_ms) if time is not None]
             found[run.consumer] = Member(run.consumer, before.in_flight + run.end - run.start, min(times, default=None))
     return sorted(found.values(), key=lambda member: (member.consumer is None, member.consumer or ""))
+
+
+def members_in(disk: Disk, place: GroupFiles, machine: StateMachine, now_ms: int) -> list[Member]:
+    """The consumers that hold records according to the files of a group, without its lock."""
+    return members_of(MemberJournal(disk, place).in_flight(machine), now_ms)

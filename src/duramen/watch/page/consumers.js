@@ -5,6 +5,7 @@ import { draw, drawRange } from "./chart.js";
 const COLUMNS = ["Partition", "At offset", "End", "Lag", "In flight", "Expired", "Next deadline"];
 let signal = null;
 let busy = false;
+let loadedAt = 0;
 
 export async function enter(params, ended) {
   signal = ended;
@@ -17,13 +18,14 @@ export async function enter(params, ended) {
 export const update = load;
 
 export async function tick() {
-  if (!busy) await load();
+  if (!busy && Date.now() - loadedAt > 1900) await load();
 }
 
 async function load() {
   const { log, range } = here();
   drawRange($("consumers-view").querySelector(".range"), range);
   busy = true;
+  loadedAt = Date.now();
   try {
     show(await ask("consumers", { log }, signal), range);
   } finally {
@@ -86,8 +88,11 @@ function fill(card, each, range) {
 /** The consumers that hold records now, with what each holds. */
 function members(parts) {
   const held = new Map();
-  for (const part of parts) for (const one of part.members || []) held.set(one.name, (held.get(one.name) || 0) + (one.in_flight || 0));
-  return held.size ? [...held].map(([name, records]) => `${name} (${count(records)})`).join(", ") : "–";
+  for (const part of parts) for (const one of part.members) {
+    const name = one.consumer === null ? "unnamed" : one.consumer;
+    held.set(name, (held.get(name) || 0) + one.in_flight);
+  }
+  return held.size ? [...held].map(([name, records]) => `${name} (${count(records)})`).join(", ") : "none";
 }
 
 function partRow(part, names) {
