@@ -93,11 +93,12 @@ class Page:
     def wait(self, selector: str, **options: Any) -> Any:
         return self.tab.wait_for_selector(selector, **options)
 
-    def check(self) -> None:
-        """Nothing was loaded from elsewhere, nothing went wrong, and nothing of the contents came to life."""
+    def check(self, refused: int | None = None) -> None:
+        """Nothing was loaded from elsewhere, nothing went wrong, and nothing of the contents came to life. The browser
+        itself reports requests that the server refused with the status ``refused``."""
         foreign = [url for url in self.requests if not url.startswith((self.url, "data:", "about:"))]
         assert foreign == []
-        assert self.errors == []
+        assert [error for error in self.errors if f"status of {refused}" not in error] == []
         assert self.dialogs == []
         assert self.count("script") == 1
         assert self.count("main img, main iframe, main b, main i, main style, main form form") == 0

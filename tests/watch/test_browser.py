@@ -23,6 +23,12 @@ def value(number: int, format: str) -> bytes:
     return text.ljust(24, b".") if format == "fixed-slot" else text
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine ends no search."""
+    monkeypatch.setattr(search, "SEARCH_S", 600.0)
+
+
 @pytest.fixture(params=FORMATS)
 def log(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-untyped-def]
     with duramen.open(tmp_path / "log", "a", format=request.param, **FORMATS[request.param]) as opened:
