@@ -39,5 +39,5 @@ from duramen.consumers.groups import (
 )
 from duramen.consumers.lag import ConsumerLag, consumer_lags, group_members
 from duramen.consumers.log import ConsumableLog, ConsumableWritableLog
-from duramen.consumers.producers import Confirmed, Producer, ProducerState
+from duramen.consumers.producers import Confirmed, Producer, ProducerState, check_producer
 from duramen.consumers.shared_lock import hold_lock, take_lock

@@ -28,6 +28,7 @@ from duramen.store.layout import (
 )
 from duramen.store.names import Address, check_topic
 from duramen.store.partitioner import Sticky, assign
+from duramen.store.producers import PlacedOnce, TopicProducer
 from duramen.store.settings import read_settings
 from duramen.store.store import PartitionInfo, Store, TopicInfo
 from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, Topic, TopicRecord, split

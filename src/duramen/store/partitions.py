@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from duramen.consumers import ConsumableLog, ConsumableWritableLog, hold_lock
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, DetectionError, StorageError, UnknownTopicError, UsageError
-from duramen.log import detect
+from duramen.log import Compaction, Retention, detect
 from duramen.sidecar import DIRECTORY, read_config
 from duramen.store import layout
 from duramen.store.names import check_partition
@@ -39,6 +39,8 @@ class TopicShape(NamedTuple):
     options: dict[str, Any]
     created_ms: int | None
     is_ours: bool
+    retention: Retention | None = None
+    compaction: Compaction | None = None
 
 
 class Partitions:
@@ -49,6 +51,7 @@ class Partitions:
         self.root = root
         self._pool = pool
         self._options = options
+        self._synced: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._threads_pid = 0
 
@@ -62,7 +65,10 @@ class Partitions:
         count = existing[-1].number + 1 if existing else 0
         if settings is not None:
             partitions = max(settings.partitions, count)  # another program may have added some
-            return TopicShape(settings.format, partitions, dict(settings.options), settings.created_ms, True)
+            return TopicShape(
+                settings.format, partitions, dict(settings.options), settings.created_ms, True, settings.retention,
+                settings.compaction,
+            )  # fmt: skip
         format, options = FOREIGN_FORMAT, {}
         for partition in existing:
             config = read_config(self.disk, partition.path)
@@ -111,16 +117,28 @@ class Partitions:
         def open_log() -> ConsumableWritableLog:
             is_new = not self.disk.list(path, ("segments",)) if self.disk.kind(path) == Kind.DIRECTORY else True
             options = {"format": shape.format, **shape.options} if is_new else {}
+            if shape.retention is not None:
+                options["retention"] = shape.retention
             create = not shape.is_ours or self.disk.kind(posixpath.join(path, DIRECTORY)) != Kind.DIRECTORY
             try:
                 if create:
                     self.exists(topic, number, shape)
+                self._sync_names(topic)
                 return ConsumableWritableLog(path, disk=self.disk, create=create, **{**self._options, **options})
             except StorageError:
                 self.exists(topic, number, shape)
                 raise
 
         return self._pool.writing(path, open_log)
+
+    def _sync_names(self, topic: str) -> None:
+        """Sync the names of a topic and its partitions once: the process that renamed them may have been killed before
+        it did, and a record is durable only if its directory is."""
+        partitions = layout.partitions_path(self.root, topic)
+        if partitions not in self._synced and self.disk.kind(partitions) == Kind.DIRECTORY:
+            for path in (partitions, posixpath.dirname(partitions), layout.topics_path(self.root), self.root):
+                self.disk.sync_directory(path)
+            self._synced.add(partitions)
 
     def run_together(self, work: Callable[[int], None], numbers: Sequence[int]) -> None:
         """Run the work of several partitions in parallel: each mostly waits for the disk."""
@@ -169,6 +187,17 @@ class TopicPartitions:
     def options(self) -> dict[str, Any]:
         """Options of the format."""
         return dict(self._shape.options)
+
+    @property
+    def retention(self) -> Retention | None:
+        """The rules that every writer of the topic applies."""
+        self._refresh_if_old()
+        return self._shape.retention
+
+    @property
+    def compaction(self) -> Compaction | None:
+        self._refresh_if_old()
+        return self._shape.compaction
 
     @property
     def partitions(self) -> int:

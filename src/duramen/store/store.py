@@ -27,7 +27,7 @@ from duramen.errors import (
     UsageError,
 )
 from duramen.formats import FormatOptions, make
-from duramen.log import DEFAULT_FORMAT, WriterOptions
+from duramen.log import DEFAULT_FORMAT, Compaction, Retention, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import layout
 from duramen.store.names import MAX_PARTITIONS, check_topic
@@ -91,6 +91,12 @@ class Store:
         **options: Unpack[WriterOptions],
     ) -> None:
         self.root = os.fsdecode(path)
+        if unknown := options.keys() - WriterOptions.__annotations__.keys():
+            raise UsageError(
+                f"a store has no option {min(unknown)!r}", path=self.root,
+                hint=f"options of a format belong to create(); those of a store are max_open_segments, "
+                f"{', '.join(sorted(WriterOptions.__annotations__))}",
+            )  # fmt: skip
         self._disk = disk if disk is not None else PosixDisk()
         self._pool = Pool(max_open_segments)
         self._partitions = Partitions(self._disk, self.root, self._pool, options)
@@ -116,14 +122,23 @@ class Store:
         return iter(self.topics())
 
     def create(
-        self, name: str, partitions: int = 1, format: str | None = None, **options: Unpack[FormatOptions]
+        self,
+        name: str,
+        partitions: int = 1,
+        format: str | None = None,
+        *,
+        retention: Retention | None = None,
+        compaction: Compaction | None = None,
+        **options: Unpack[FormatOptions],
     ) -> Topic:
-        """Create a topic. ``options`` belong to its format, by default `keratin`."""
+        """Create a topic. ``options`` belong to its format, by default `keratin`. All of it is stored with the topic:
+        every writer applies the retention, and `Topic.compact` the compaction."""
         check_topic(name)
         _check_count(partitions)
         fmt = make(format or DEFAULT_FORMAT, **options)
         fmt.check_creation()
-        settings = Settings(fmt.name, partitions, fmt.options, time.time_ns() // 1_000_000)
+        created_ms = time.time_ns() // 1_000_000
+        settings = Settings(fmt.name, partitions, fmt.options, created_ms, retention, compaction)
         with self._changing():
             final = layout.topic_path(self.root, name)
             if self._disk.kind(final) != Kind.MISSING:
@@ -135,6 +150,18 @@ class Store:
             self._write_settings(draft, settings)
             self._rename(draft, final)
         return Topic(self._partitions, name)
+
+    def configure(
+        self, name: str, *, retention: Retention | None = None, compaction: Compaction | None = None
+    ) -> Topic:
+        """Replace the retention and the compaction of a topic; None removes one. Writers apply them when they next open
+        a partition."""
+        layout.check_topic_exists(self._disk, self.root, check_topic(name))
+        with self._changing():
+            shape = self._partitions.shape(name)._replace(retention=retention, compaction=compaction)
+            self._write_settings(layout.topic_path(self.root, name), _settings_of(shape, shape.partitions))
+            self._pool.forget(layout.topic_path(self.root, name))
+        return self.topic(name)
 
     def describe(self, name: str) -> TopicInfo:
         """Describe a topic and its partitions. An unreadable partition has a ``problem``."""
@@ -174,9 +201,7 @@ class Store:
                     if shape.is_ours and number < shape.partitions:
                         raise missing_partition(layout.partition_path(self.root, name, number), number)
                     self._add_partition(name, number, shape.format, options)
-            created_ms = shape.created_ms if shape.created_ms is not None else time.time_ns() // 1_000_000
-            settings = Settings(shape.format, partitions, options, created_ms)
-            self._write_settings(layout.topic_path(self.root, name), settings)
+            self._write_settings(layout.topic_path(self.root, name), _settings_of(shape, partitions))
         return self.topic(name)
 
     def _add_partition(self, name: str, number: int, format: str, options: dict[str, Any]) -> None:
@@ -302,6 +327,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<duramen.Store {self.root!r}>"
+
+
+def _settings_of(shape: TopicShape, partitions: int) -> Settings:
+    created_ms = shape.created_ms if shape.created_ms is not None else time.time_ns() // 1_000_000
+    return Settings(shape.format, partitions, shape.options, created_ms, shape.retention, shape.compaction)
 
 
 def _check_count(partitions: object) -> None:

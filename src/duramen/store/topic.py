@@ -5,19 +5,33 @@ come from one partition or from all. Records are ordered within a partition only
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
 
+from duramen.consumers import ConsumableWritableLog, ConsumeLoop, ConsumeOptions
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.log import Appended, Content, HeadersIn, columns_of, records_of
+from duramen.log import (
+    Appended,
+    Compaction,
+    CompactionReport,
+    Content,
+    HeadersIn,
+    Retention,
+    RetentionPlan,
+    columns_of,
+    records_of,
+)
 from duramen.record import Headers, Record
-from duramen.store.consumers import TopicGroup
+from duramen.store.consumers import TopicDelivery, TopicGroup
 from duramen.store.partitioner import Numbers, Sticky, assign, key_column, partition_of
 from duramen.store.partitions import Partitions, TopicPartitions
+from duramen.store.producers import TopicProducer
+
+T = TypeVar("T")
 
 PARTITION = pa.field("partition", pa.int32(), nullable=False)
 FOLLOW_POLL_S = 0.05
@@ -227,7 +241,36 @@ class Topic(TopicPartitions):
     def __iter__(self) -> Iterator[TopicRecord]:
         return self.scan()
 
-    # --- consumers
+    # --- maintenance
+
+    def retain(self, rules: Retention | None = None, *, dry_run: bool = False) -> dict[int, RetentionPlan]:
+        """Remove old segments of every partition by the topic's rules, or by others; see `WritableLog.retain`."""
+        wanted = rules or self.retention
+        if wanted is None:
+            raise UsageError(f"the topic {self.name!r} has no retention", hint="pass rules: duramen.Retention(…)")
+        return self._maintain(lambda log: log.retain(wanted, dry_run=dry_run))
+
+    def compact(self, how: Compaction | None = None, *, dry_run: bool = False) -> dict[int, CompactionReport]:
+        """Keep the newest record of every key in every partition; see `WritableLog.compact`."""
+        wanted = how or self.compaction
+        return self._maintain(lambda log: log.compact(wanted, dry_run=dry_run))
+
+    def _maintain(self, work: Callable[[ConsumableWritableLog], T]) -> dict[int, T]:
+        done = {}
+        for number in self.existing():
+            with self.log_for_append(number) as log:
+                done[number] = work(log)
+        return done
+
+    # --- consumers and producers
+
+    def producer(self, name: str) -> TopicProducer:
+        """A producer that numbers its records, so that each partition stores a repeated one once."""
+        return TopicProducer(self, name)
+
+    def consume(self, group: str, **options: Unpack[ConsumeOptions]) -> ConsumeLoop[TopicDelivery]:
+        """The loop of a consumer over all partitions, in the group with this name; see `ConsumeLoop`."""
+        return self.group(group).consume(**options)
 
     def group(self, name: str, **options: Any) -> TopicGroup:
         """A consumer group over all partitions: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``."""
