@@ -143,7 +143,7 @@ def test_a_topic_carries_null_values(tmp_path: Path) -> None:
 
 def test_the_page_shows_null_values(path: str) -> None:
     with duramen.open(path) as log:
-        shown = [record["preview"] for record in browser.page(log, "0", 10)["records"]]
+        shown = [record["preview"] for record in browser.records(log, {}, 10)["records"]]
         assert shown == ["one", browser.NULL, "", browser.NULL]
         assert browser.one(log, 1)["value_text"] == browser.NULL
-        assert [record["offset"] for record in browser.search(log, "one", "0", 10)["records"]] == [0]
+        assert [record["offset"] for record in browser.records(log, {"q": "one"}, 10)["records"]] == [0]
