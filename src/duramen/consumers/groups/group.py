@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Self, TypeVar, Unpack
 import numpy as np
 
 from duramen.consumers.cursors import Cursor
-from duramen.consumers.files import files_of
+from duramen.consumers.files import GroupFiles, files_of
 from duramen.consumers.groups.consume import ConsumeLoop, ConsumeOptions
 from duramen.consumers.groups.dead_letters import DeadLetters, Target, origin_of, path_of
 from duramen.consumers.groups.deliveries import (
@@ -121,11 +121,7 @@ class Group:
         compact_in_flight: int = COMPACT_IN_FLIGHT,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        place, exists = files_of(log, name)
-        if not exists and not create:
-            raise UsageError(
-                f"the log has no group {name!r}", path=log.path, hint="`duramen group PATH list` lists the groups"
-            )
+        place = _place(log, name, create=create)
         _check_options(on_damage, max_attempts, window)
         self.name = name
         self.consumer = None if consumer is None else check_name("consumer", consumer)
@@ -137,11 +133,7 @@ class Group:
         )
         self._dead_letters = None if dead_letter is None else DeadLetters(dead_letter, name, log)
         self._dispatcher = Dispatcher(log, self._store, checked_position(start), window, self._dead_letters)
-        self._stated: dict[str, Any] = {
-            **({} if lease is None else {"lease_ms": to_ms(lease, "lease")}),
-            **({} if max_attempts is None else {"max_attempts": max_attempts}),
-            **({} if dead_letter is None else {"dead_letter": relative(path_of(dead_letter), log.path)}),
-        }
+        self._stated = _stated(log, lease, max_attempts, dead_letter)
         self._updates_policy = update_policy
         self._settle_policy()
         self._mutex = threading.RLock()
@@ -563,6 +555,24 @@ class Group:
                 path=self._store.place.delta,
                 hint="close the log and reopen it",
             ) from self._store.poison
+
+
+def _place(log: Log, name: str, *, create: bool) -> GroupFiles:
+    place, exists = files_of(log, name)
+    if not exists and not create:
+        raise UsageError(
+            f"the log has no group {name!r}", path=log.path, hint="`duramen group PATH list` lists the groups"
+        )
+    return place
+
+
+def _stated(log: Log, lease: Seconds | None, max_attempts: int | None, dead_letter: Target | None) -> dict[str, Any]:
+    """The part of the policy that the caller states."""
+    return {
+        **({} if lease is None else {"lease_ms": to_ms(lease, "lease")}),
+        **({} if max_attempts is None else {"max_attempts": max_attempts}),
+        **({} if dead_letter is None else {"dead_letter": relative(path_of(dead_letter), log.path)}),
+    }
 
 
 def _check_options(on_damage: str, max_attempts: int | None, window: int) -> None:

@@ -185,6 +185,29 @@ class Ticket(NamedTuple):
 class GroupStore:
     """The files of one group and its state in this process. Not thread-safe, except for `sync`."""
 
+    exists = False
+    is_closed = False
+    poison: BaseException | None = None
+    """The error of a sync that failed, so that the delta's state on the disk is unknown."""
+    _created_ms: int | None = None
+    _header = b""
+    """The delta's header; a different header means a different delta."""
+    _end = 0
+    _start_bytes = 0
+    """Initial size of the delta: acks that a snapshot cannot store."""
+    _file: File | None = None
+    _torn = b""
+    _shared_lock: SharedLock | None = None
+    _is_current = False
+    """No other process has held the lock since the files were read."""
+    is_forgotten = False
+    """The state differs from the files: call `refresh` first."""
+    has_lost = False
+    """Noted events were undone: their callers must not get a result."""
+    must_rewrite = False
+    _named_ms: int | None = None
+    """Creation time of the delta whose name is synced."""
+
     def __init__(
         self,
         log: Log,
@@ -197,38 +220,16 @@ class GroupStore:
         self.place = place
         self.machine = StateMachine()
         self.members = MemberJournal(log.state_disk, place)
-        self.exists = False
-        self.is_closed = False
-        self.poison: BaseException | None = None
-        """The error of a sync that failed, so that the delta's state on the disk is unknown."""
         self.warnings: list[str] = []
         self._log = log
         self._disk = log.state_disk
         self._on_damage = on_damage
         self._compact_bytes = _limit("compact_bytes", compact_bytes, GROUP_BYTES // 2)  # a longer one is not read
         self._compact_in_flight = _limit("compact_in_flight", compact_in_flight, MAX_OFFSET)
-        self._created_ms: int | None = None
-        self._header = b""
-        """The delta's header; a different header means a different delta."""
-        self._end = 0
-        self._start_bytes = 0
-        """Initial size of the delta: acks that a snapshot cannot store."""
-        self._file: File | None = None
-        self._torn = b""
         self._delta = place.delta
         self._noted: list[Run] = []
         """Events applied but not yet written."""
-        self._shared_lock: SharedLock | None = None
-        self._is_current = False
-        """No other process has held the lock since the files were read."""
-        self.is_forgotten = False
-        """The state differs from the files: call `refresh` first."""
-        self.has_lost = False
-        """Noted events were undone: their callers must not get a result."""
-        self.must_rewrite = False
         self._synced = Ticket(None, 0, None)
-        self._named_ms: int | None = None
-        """Creation time of the delta whose name is synced."""
 
     # --- sharing
 

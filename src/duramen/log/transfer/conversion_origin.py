@@ -34,7 +34,7 @@ class Boundary(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Origin:
+class ConversionOrigin:
     """A log of one format, as it was when it was converted."""
 
     options: Mapping[str, Any]
@@ -42,14 +42,14 @@ class Origin:
     segments: tuple[Boundary, ...]
 
 
-def read_origins(disk: Disk, root: str) -> dict[str, Origin]:
+def read_origins(disk: Disk, root: str) -> dict[str, ConversionOrigin]:
     """The origins by format; empty if the file is missing or cannot be read."""
     return _ORIGINS.read_if_sound(disk, sidecar_path(root, ORIGIN_NAME), _parse) or {}
 
 
-def _parse(tree: dict[str, Any]) -> dict[str, Origin]:
+def _parse(tree: dict[str, Any]) -> dict[str, ConversionOrigin]:
     return {
-        str(name): Origin(
+        str(name): ConversionOrigin(
             dict(entry["options"]),
             int(entry["next_offset"]),
             tuple(Boundary(int(b), None if f is None else int(f), int(c)) for b, f, c in entry["segments"]),
@@ -58,7 +58,7 @@ def _parse(tree: dict[str, Any]) -> dict[str, Origin]:
     }
 
 
-def encode_origins(origins: Mapping[str, Origin]) -> bytes:
+def encode_origins(origins: Mapping[str, ConversionOrigin]) -> bytes:
     return _ORIGINS.encode({"origins": {name: asdict(origin) for name, origin in origins.items()}})
 
 

@@ -35,8 +35,8 @@ from duramen.log.transfer.conversion_origin import (
     ORIGIN_PATH,
     Boundary,
     ChunkList,
+    ConversionOrigin,
     KnownChunks,
-    Origin,
     encode_origins,
     read_origins,
 )
@@ -292,7 +292,9 @@ class Conversion:
         if self.source.fmt.name == self.target.name:
             kept = self._origins
         else:
-            mine = Origin(self.source.written_as.options, self.survey.next_offset, tuple(self._own_boundaries()))
+            mine = ConversionOrigin(
+                self.source.written_as.options, self.survey.next_offset, tuple(self._own_boundaries())
+            )
             kept = {name: found for name, found in self._origins.items() if name != self.target.name}
             kept[self.source.fmt.name] = mine
         if kept:

@@ -100,6 +100,7 @@ class WritableLog(Log):
 
     after_opening: ClassVar[list[Callable[[WritableLog], None]]] = []
     """Called with every log that is opened for append, before anything is appended: for packages above the engine."""
+    _timer: RetentionTimer | None = None
 
     def __init__(
         self,
@@ -124,26 +125,22 @@ class WritableLog(Log):
         retention_interval_s: float = RETENTION_INTERVAL_S,
         **options: Unpack[FormatOptions],
     ) -> None:
-        cut_damage = _cuts_damage(on_damage)
         self._durability = _checked(durability)
         self._preallocate_bytes = _checked_room(preallocate_bytes)
         limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._interval = IntervalSync(sync_interval_ms, sync_interval_records, sync_interval_bytes, clock)
         self._alarm = Alarm(self.run_due) if timer else None
         self._retention = retention
-        self._timer: RetentionTimer | None = None
         self._clock = clock
         self._set_up(path)
         self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
             disk if disk is not None else PosixDisk(), path, format, options, create=create,
-            cut_damage=cut_damage, now_us=self._now_us(),
+            cut_damage=_cuts_damage(on_damage), now_us=self._now_us(),
             refuse=lambda fmt: check_rules(fmt, retention or Retention(), path),
         )  # fmt: skip
         self._start(path, limits.max_bytes)
-        self._set_alarm(min(AGE_CHECK_S, self.tail.max_age_us / 1e6))
-        if retention is not None and retention.rules:
-            self._timer = RetentionTimer(self.retain, retention_interval_s, path)
+        self._start_timers(retention_interval_s)
         self._call_after_opening()
 
     def _set_up(self, path: str) -> None:
@@ -166,6 +163,11 @@ class WritableLog(Log):
         self._maintaining = threading.RLock()  # reentrant: a progress callback may close the log
         self.counters = LogCounters(path)
         self._opened_us = self._published_us = self._now_us()
+
+    def _start_timers(self, retention_interval_s: float) -> None:
+        self._set_alarm(min(AGE_CHECK_S, self.tail.max_age_us / 1e6))
+        if self._retention is not None and self._retention.rules:
+            self._timer = RetentionTimer(self.retain, retention_interval_s, self.path)
 
     def _call_after_opening(self) -> None:
         try:
