@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,7 +67,19 @@ def test_the_recovery_of_a_writer_in_another_process(path: Path) -> None:
         assert f'duramen_index_rebuilds_total{{log="events"}} {rebuilt}\n' in text
         assert f'duramen_recoveries_total{{log="events"}} {rebuilt}\n' in text
         assert 'duramen_minor_page_faults_total{log="events"}' in text
-        assert 'duramen_mapped_bytes{log="events"}' in text
+        assert 'duramen_mapped_bytes{log="events"}' not in text, "the process is dead"
+
+
+def test_a_writer_publishes_what_its_process_has_mapped(path: Path) -> None:
+    seconds = itertools.count(time.time_ns(), 2 * 10**9)
+    with duramen.open(path, "a", clock=lambda: next(seconds)) as log:
+        log.append(b"x" * 5000)
+        log.read(100)
+        log.append(b"y")
+        text = observed(path)[1]
+    mapped = re.search(r'^duramen_mapped_bytes\{log="events"\} (\d+)$', text, re.MULTILINE)
+    assert mapped is not None
+    assert int(mapped[1]) > 5000
 
 
 def test_a_check_in_another_process(path: Path) -> None:

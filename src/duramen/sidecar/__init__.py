@@ -123,6 +123,7 @@ from duramen.sidecar.tx_ledger import (
     prepare_ledger,
     record_batch,
     sync_ledger,
+    unreadable_ledgers,
 )
 from duramen.sidecar.tx_marker import (
     CONFIG,
@@ -134,4 +135,4 @@ from duramen.sidecar.tx_marker import (
     tx_marker_path,
     write_tx_marker,
 )
-from duramen.sidecar.watermark import PAGE_BYTES, Watermark, read_watermark
+from duramen.sidecar.watermark import PAGE_BYTES, Watermark, is_garbage_watermark, read_watermark

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, UsageError
-from duramen.sidecar.json_file import JsonFile
+from duramen.sidecar.json_file import TEMPORARY, JsonFile
 from duramen.sidecar.layout import LEDGER_NAME, sidecar_path
 
 JOBS_LEDGER = "jobs"
@@ -111,6 +112,17 @@ def prepare_ledger(disk: Disk, root: str) -> None:
 def read_ledger(disk: Disk, path: str) -> LedgerEntry | None:
     """The entry in the file at ``path``; None if the file is missing."""
     return _LEDGER.read(disk, path, LedgerEntry.parse)
+
+
+def unreadable_ledgers(disk: Disk, root: str) -> Iterator[CorruptionError]:
+    """The error of every file of the ledger that cannot be read."""
+    directory = ledger_directory(root)
+    for name, _ in disk.list(directory) if disk.kind(directory) == Kind.DIRECTORY else ():
+        try:
+            if not name.endswith(TEMPORARY):
+                read_ledger(disk, posixpath.join(directory, name))
+        except CorruptionError as error:
+            yield error
 
 
 def last_batch(disk: Disk, root: str, writer: str) -> LedgerEntry | None:

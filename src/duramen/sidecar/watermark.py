@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 from duramen import kernel
-from duramen.disk import Disk, File, Kind, Page, fenced, open_private
+from duramen.disk import Disk, File, Kind, Page, fenced, map_if_exists, open_private
 from duramen.errors import StorageError
 from duramen.sidecar.layout import WATERMARK_NAME, sidecar_path
 
@@ -98,6 +98,16 @@ def read_watermark(disk: Disk, root: str) -> Watermark | None:
     """The newest watermark of the log at ``root``; None if there is none."""
     page = _read_page(disk, root)
     return None if page is None else page.newest
+
+
+def is_garbage_watermark(disk: Disk, root: str) -> bool:
+    """Whether the file holds no watermark, although no crash leaves it so: its last slots are synced, or zero."""
+    path = sidecar_path(root, WATERMARK_NAME)
+    data = map_if_exists(disk, path)
+    page = _read_page(disk, root) if data else None
+    if not data or (page is not None and page.newest is not None):
+        return False
+    return any(bytes(data[_SLOT_BYTES:PAGE_BYTES])) or 0 < len(data) < _SLOT_BYTES
 
 
 def _read_page(disk: Disk, root: str) -> WatermarkPage | None:

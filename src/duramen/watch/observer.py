@@ -156,7 +156,8 @@ class Observer:
             for standing in seen.standings:
                 yield from _standing_samples(standing, self.place.name)
             if seen.published is not None:
-                yield from seen.published.samples(self.place.name)
+                samples = seen.published.samples(self.place.name)
+                yield from (one for one in samples if seen.is_written or one.name != "duramen_mapped_bytes")
             else:  # Prometheus would not see an increase from nothing to 1
                 yield from log_samples(self.place.name, dict.fromkeys(("recovery_cuts", "index_rebuilds"), 0))
 

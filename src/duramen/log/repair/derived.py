@@ -14,7 +14,7 @@ from duramen.formats import Format, Role, Severity, SupportsManifest
 from duramen.log.repair.plan import Plan, RemovedRecords, RepairAction, RepairStep
 from duramen.log.repair.segment_plan import SegmentPlan, Trust
 from duramen.log.segments import Directory, EndKind
-from duramen.log.verify import Finding, SidecarEvidence, short_indexes
+from duramen.log.verify import Finding, SidecarEvidence, short_indexes, sidecar_groups
 
 SIDECAR_CODES = frozenset({
     "bad-sidecar", "sealed-size", "digest-mismatch", "missing-segment", "durable-records-missing",
@@ -44,7 +44,7 @@ class DerivedFiles:
         for orphan in self._directory.orphans:
             why = f"{orphan.name.role} without a segment"
             self._plan.add(RepairAction.ASIDE, orphan.path, why, orphan.size_bytes)
-        for file in self._directory.others:
+        for file in (*self._directory.others, *sidecar_groups(self._disk, self._plan.path)):
             found = [f for f in by_path.get(self._full(file.path), []) if f.severity != Severity.NOTE]
             if file.name.role == Role.GROUP_DELTA and found and found[0].position:
                 position = found[0].position

@@ -19,6 +19,6 @@ from duramen.log.verify.open_check import damage, refuse_damage
 from duramen.log.verify.ranges import RangeReport, RangeVerifier, SegmentRange, cut_ranges
 from duramen.log.verify.report import Finding, Report, SegmentReport, counted
 from duramen.log.verify.segment_check import Checked, Progress
-from duramen.log.verify.sidecar_check import SidecarEvidence
+from duramen.log.verify.sidecar_check import SidecarEvidence, sidecar_groups
 from duramen.log.verify.verifier import list_settled, missing
 from duramen.log.verify.verify import check_log, format_for, publish_check, retry_if_overtaken, verify_log

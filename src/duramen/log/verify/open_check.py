@@ -72,6 +72,9 @@ class _OpenVerifier(Verifier):
             0 if index is None else index.size_bytes, "", EndKind.CLEAN,
         )  # fmt: skip
 
+    def _check_promises(self) -> None:
+        """Nothing: appending does not need them; a transaction reads its own ledger."""
+
     def _other(self, file: LogFile) -> None:
         if file.name.role not in _NOT_OURS:
             super()._other(file)

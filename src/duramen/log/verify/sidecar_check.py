@@ -12,10 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from duramen.disk import Disk, Kind
-from duramen.formats import Format, Index, Segment, Severity
+from duramen.formats import FileName, Format, Index, Role, Segment, Severity
 from duramen.log.segments import (
     Digest,
     EndKind,
+    LogFile,
     RunningDigest,
     SealVerdict,
     as_described,
@@ -28,9 +29,25 @@ from duramen.log.segments import (
 )
 from duramen.log.verify.index_check import NEVER
 from duramen.log.verify.report import Finding, SegmentReport, counted
-from duramen.sidecar import Sealed, Watermark, has_writer, read_watermark
+from duramen.sidecar import DIRECTORY, GROUPS_NAME, Sealed, Watermark, has_writer, read_watermark, sidecar_path
 
 _RESTORE = "restore the file from a copy; `duramen repair` shows what can be kept without"
+
+
+_GROUP_ROLES = {".snap": Role.GROUP_SNAPSHOT, ".delta": Role.GROUP_DELTA}
+
+
+def sidecar_groups(disk: Disk, root: str) -> list[LogFile]:
+    """The state of the groups of a log whose format has no place for it."""
+    directory = sidecar_path(root, GROUPS_NAME)
+    if disk.kind(directory) != Kind.DIRECTORY:
+        return []
+    found = ((name, size_bytes, posixpath.splitext(name)[1]) for name, size_bytes in disk.list(directory))
+    return [
+        LogFile(posixpath.join(DIRECTORY, GROUPS_NAME, name), FileName(_GROUP_ROLES[suffix]), size_bytes)
+        for name, size_bytes, suffix in found
+        if suffix in _GROUP_ROLES
+    ]
 
 
 class SidecarEvidence:

@@ -18,7 +18,7 @@ from typing import Any
 
 from duramen.disk import Disk, Kind, map_if_exists
 from duramen.errors import CorruptionError, StorageError
-from duramen.formats import Format, Role, Severity, SupportsManifest
+from duramen.formats import Format, Role, Severity, SupportsManifest, check_delta, check_snapshot
 from duramen.log.segments import (
     HINT,
     Directory,
@@ -32,11 +32,13 @@ from duramen.log.segments import (
 from duramen.log.verify.index_check import REINDEX
 from duramen.log.verify.report import Finding, Report, SegmentReport, counted
 from duramen.log.verify.segment_check import SALVAGE, Checked, SegmentVerifier
-from duramen.log.verify.sidecar_check import SidecarEvidence
+from duramen.log.verify.sidecar_check import SidecarEvidence, sidecar_groups
 from duramen.metrics import process as process_counters
 from duramen.sidecar import (
     DIRECTORY,
+    WATERMARK_NAME,
     KnownLoss,
+    is_garbage_watermark,
     is_no_directory,
     known_loss_of,
     read_compaction_state,
@@ -44,11 +46,14 @@ from duramen.sidecar import (
     read_known_losses,
     read_tx_marker,
     refuse_unfinished_repair,
+    sidecar_path,
+    unreadable_ledgers,
 )
 
 _COMMAND = re.compile(r"`duramen (repair|reindex|verify)((?: --\w+)*)`")
 _GAPS = frozenset({"missing-segment", "offset-gap", "wrong-name", "manifest-ahead"})
 """Findings about missing offsets."""
+_GROUP_CHECKS = {Role.GROUP_SNAPSHOT: check_snapshot, Role.GROUP_DELTA: check_delta}
 
 _PATIENCE, _PATIENCE_S = 20, 0.02
 
@@ -107,12 +112,13 @@ class Verifier(SegmentVerifier):
                 f"{orphan.name.role} without its segment",
                 "the segment was removed or lost: if retention removed it, delete this file; else restore the segment",
             )  # fmt: skip
-        for file in self._directory.others:
+        for file in (*self._directory.others, *sidecar_groups(self._disk, self.report.path)):
             self._other(file)
         self._check_against_log()
         self.report.findings += self._evidence.of_log(self.report.segments)
         self._check_special_files()
         self._check_sidecar()
+        self._check_promises()
         self._explain()
         process_counters.found_damage(sum(one.severity == Severity.DAMAGE for one in self.report.findings))
         return self.report
@@ -217,7 +223,8 @@ class Verifier(SegmentVerifier):
         data = map_if_exists(self._disk, path)
         if data is None:
             return  # a group replaced its state file
-        for problem in self._fmt.check_file(file.name.role, data, file.name):
+        check = _GROUP_CHECKS.get(file.name.role)
+        for problem in check(data) if check is not None else self._fmt.check_file(file.name.role, data, file.name):
             self._problem(path, problem)
 
     def _check_against_log(self) -> None:
@@ -260,6 +267,16 @@ class Verifier(SegmentVerifier):
             refuse_unfinished_repair(self._disk, self.report.path)
         except CorruptionError as error:
             self.find("unfinished-repair", Severity.DAMAGE, self.report.path, error.message, error.hint or "")
+
+    def _check_promises(self) -> None:
+        """Report what says which records or batches were acknowledged, and cannot be read."""
+        root = self.report.path
+        for error in unreadable_ledgers(self._disk, root):
+            self.find("bad-ledger", Severity.DAMAGE, error.path or root, error.message, error.hint or "")
+        if is_garbage_watermark(self._disk, root):
+            action = "nothing, if nothing else was found: the next writer goes by the records, and stores a new one"
+            message = "not a watermark: whether acknowledged records are missing at the end cannot be checked"
+            self.find("bad-watermark", Severity.WARNING, sidecar_path(root, WATERMARK_NAME), message, action)
 
     def _explain(self) -> None:
         """Name the log in the commands, mark losses that a repair accepted, and drop gaps that compaction explains."""
