@@ -61,7 +61,7 @@ def axe() -> str:
 class Page:
     """A page of the browser that remembers everything it should not have done."""
 
-    def __init__(self, browser: Any, url: str, place: dict[str, Any], **options: Any) -> None:
+    def __init__(self, browser: Any, url: str, place: dict[str, Any], token: str | None, **options: Any) -> None:
         self.url = url
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -73,6 +73,8 @@ class Page:
         self.tab.on("console", lambda message: self.errors.append(message.text))
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", self._dismiss)
+        if token is not None:
+            self.tab.goto(f"{url}?token={token}")
         self.go(**place)
 
     def go(self, **place: Any) -> None:
@@ -115,11 +117,17 @@ def visit(browser: Any) -> Iterator[Callable[..., Page]]:
     servers: list[Server] = []
     pages: list[Page] = []
 
-    def look(*paths: Path, at: dict[str, Any] | None = None, state: str | None = None, **options: Any) -> Page:
-        server = Server([str(path) for path in paths], state=state)
+    def look(
+        *paths: Path,
+        at: dict[str, Any] | None = None,
+        state: str | None = None,
+        token: str | None = None,
+        **options: Any,
+    ) -> Page:
+        server = Server([str(path) for path in paths], state=state, token=token)
         servers.append(server)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        pages.append(Page(browser, server.url, at or {}, **options))
+        pages.append(Page(browser, server.url, at or {}, token, **options))
         return pages[-1]
 
     yield look

@@ -95,6 +95,13 @@ def test_the_overview_and_one_missing_path(visit: Visit, orders: Path, tmp_path:
     page.check()
 
 
+def test_with_a_token(visit: Visit, orders: Path) -> None:
+    """The link with the token opens the page once; its scripts and requests carry the cookie."""
+    page = visit(orders, token="s3cret")
+    page.wait(f"{row(page, orders)} .badge.good")
+    page.check()
+
+
 def test_an_empty_server_and_an_empty_log(visit: Visit, tmp_path: Path) -> None:
     (tmp_path / "shop" / "topics").mkdir(parents=True)
     duramen.open(tmp_path / "log", "a", format="keratin").close()

@@ -52,6 +52,8 @@ class History:
         self.problem: str | None = None
         if directory is not None:
             self._try(disk.make_directory, directory)
+        if self.problem is not None:
+            self.directory = None
 
     def read(self, path: str) -> LogHistory:
         found = None
