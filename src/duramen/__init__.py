@@ -182,6 +182,7 @@ def copy(
     src: Path,
     dst: Path,
     *,
+    update: bool = False,
     until_offset: int | None = None,
     until_time: datetime | str | int | None = None,
     format: str | None = None,
@@ -189,11 +190,10 @@ def copy(
 ) -> Copied:
     """Copy the log at ``src``, which a writer may have open, to the new path ``dst``.
 
-    ``until_offset`` copies the records before that offset; ``until_time`` stops at the first record with that time or a
-    later one."""
-    return _copy(
-        os.fsdecode(src), os.fsdecode(dst), until_offset=until_offset, until_time=until_time, format=format, **options
-    )
+    ``update`` brings an existing copy up to date. ``until_offset`` copies the records before that offset;
+    ``until_time`` stops at the first record with that time or a later one."""
+    bounds = {"until_offset": until_offset, "until_time": until_time}
+    return _copy(os.fsdecode(src), os.fsdecode(dst), update=update, **bounds, format=format, **options)
 
 
 def repair(

@@ -42,8 +42,8 @@ from duramen.log.maintain.retention import Retention
 from duramen.log.read.log import Log
 from duramen.log.repair import repair_log
 from duramen.log.transfer.convert import convert
-from duramen.log.transfer.copy import copy
 from duramen.log.transfer.loss_survey import FIELDS
+from duramen.log.transfer.update import copy
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.record import Headers, Record

@@ -87,8 +87,10 @@ from duramen.log.transfer import (
     Progress,
     Source,
     TimestampFitter,
+    Update,
     convert,
     copy,
+    copy_or_update,
 )
 from duramen.log.verify import (
     Checked,

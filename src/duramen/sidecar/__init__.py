@@ -26,6 +26,7 @@ from duramen.sidecar.file_swap import (
     prepare_file_swap,
     read_file_swap,
     replay_file_swap,
+    settled_watermark,
 )
 from duramen.sidecar.gaps import (
     COMPACTION_PATH,

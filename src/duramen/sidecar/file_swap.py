@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, StorageError
 from duramen.sidecar.json_file import TEMPORARY, JsonFile, check_state_size, create_file, inside_log
-from duramen.sidecar.layout import DIRECTORY, FILE_SWAP_NAME, sidecar_path
+from duramen.sidecar.layout import DIRECTORY, FILE_SWAP_NAME, WATERMARK_NAME, sidecar_path
+from duramen.sidecar.watermark import Watermark, read_watermark
 
 _FILE_SWAP = JsonFile(
     "the list of a file swap",
@@ -95,6 +96,12 @@ def changed_by_file_swap(disk: Disk, root: str) -> tuple[frozenset[str], frozens
     if change is None:
         return frozenset(), frozenset()
     return frozenset(target for _, target in change.renames), frozenset(change.removals)
+
+
+def settled_watermark(disk: Disk, root: str) -> Watermark | None:
+    """The watermark; None if an unfinished file swap replaces it, because the segments may not fit it yet."""
+    replaced, _ = changed_by_file_swap(disk, root)
+    return None if posixpath.join(DIRECTORY, WATERMARK_NAME) in replaced else read_watermark(disk, root)
 
 
 def replay_file_swap(disk: Disk, root: str) -> FileSwap | None:

@@ -121,8 +121,8 @@ FILES = (
                 "undo of a repair", True, True, "the last repair cannot be undone"),
     SidecarFile(NEXT_NAME, _TREE, "the log that a transaction puts in place of this one", "the transaction",
                 "recovery, readers", True, False, "no replacement is in progress"),
-    SidecarFile(COMPACTING_NAME, _TREE, "segments that compaction is rewriting", "compaction", "compaction", True,
-                True, "compaction starts again"),
+    SidecarFile(COMPACTING_NAME, _TREE, "segments that compaction or an update of a copy is writing",
+                "compaction, copy", "the same", True, True, "they start again"),
     SidecarFile(STAGING_NAME, _TREE, "rows that Spark tasks have written and the driver has not committed",
                 "Spark tasks", "the Spark driver", False, True, "Spark runs the tasks again"),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from duramen.formats import Role, Severity
 from duramen.log.read.log import Log
 from duramen.log.repair import repair_log
 from duramen.log.repair.reindex import reindex
-from duramen.log.transfer.copy import copy
+from duramen.log.transfer.update import copy
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.testing.crash import CrashPattern

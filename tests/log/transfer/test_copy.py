@@ -21,8 +21,9 @@ from duramen.log.read.log import Log
 from duramen.log.segments import snapshot as snapshot_module
 from duramen.log.segments.log_builder import BUILDING
 from duramen.log.transfer import source as source_module
-from duramen.log.transfer.copy import Copy, copy
+from duramen.log.transfer.copy import Copy
 from duramen.log.transfer.source import Source, SourcePart
+from duramen.log.transfer.update import copy
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar.gaps import LOSSES_PATH, KnownLoss, encode_known_losses

@@ -16,7 +16,7 @@ from duramen.formats import Role, Severity
 from duramen.log.maintain.compact import Compaction
 from duramen.log.maintain.retention import Retention
 from duramen.log.segments.listing import list_log
-from duramen.log.transfer.copy import copy
+from duramen.log.transfer.update import copy
 from duramen.log.verify import ranges, threads, verify
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar import file_swap

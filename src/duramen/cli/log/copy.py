@@ -1,7 +1,7 @@
 """`duramen copy`: a consistent copy of a log, also while it is written; optionally up to an offset or a time.
 
 The copy is checked, then appears completely or not at all, also after ctrl-C. Exit code 1 if the source is damaged, 2
-if the target exists.
+if the target exists, or with ``--update`` is not a copy of the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, 
 from duramen.cli.log.convert import RATE_FROM_BYTES, halved
 from duramen.cli.outcome import Outcome, run_each
 from duramen.cli.output import Cell, Output, duration, number, offsets, progress_bar, rate, size
-from duramen.log import Copied, Copy
+from duramen.log import Copied, Update, copy_or_update
 from duramen.store import TreeTransfer
 
 
@@ -35,6 +35,9 @@ def command(
         str | None,
         typer.Option(metavar="T", help="Stop at the first record with this time or a later one."),
     ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="If DST is a copy of SRC, copy only what is new; otherwise copy all.")
+    ] = False,
     format: FormatName = None,
     option: FormatOptions = None,
     dry_run: DryRun = False,
@@ -46,7 +49,7 @@ def command(
     groups and the ledger are copied, too, unless the copy ends before the log does.
     """
     targets = Target.all_of([src], format, option)
-    how = {"until_offset": until_offset, "until_time": until_time}
+    how = {"until_offset": until_offset, "until_time": until_time, "update": update}
     if not targets.is_many:
         return partial(run_each, targets, partial(run, dst=dst, how=how, dry_run=dry_run), json=json)
     return partial(run_tree, targets, transfer_of(src, dst), how, dry_run=dry_run, json=json)
@@ -68,17 +71,19 @@ def run_tree(targets: Targets, tree: TreeTransfer, how: dict[str, Any], *, dry_r
 
 def run(source: Target, *, dst: str, how: dict[str, Any], dry_run: bool) -> Outcome:
     started = perf_counter()
-    copy = Copy(source.path, dst, format=source.format, options=source.options, **how)
-    total = copy.source.size_bytes
+    copy = copy_or_update(source.path, dst, format=source.format, options=source.options, **how)
+    total = copy.plan() if isinstance(copy, Update) and dry_run else copy.source.size_bytes
     if dry_run:
         plan = {"source": source.path, "path": dst, "format": copy.source.fmt.name, "bytes": total, "dry_run": True}
         said = f"{source.path}: would be copied to {dst}: {plan['format']}, at most {size(total)}"
         return Outcome(plan, lambda out: out.line(said))
     with progress_bar(f"copy {source.path}", total) as progress:
-        bars: dict[str, Any] = {}
-        if progress is not None:
-            bars = {"progress": halved(progress), "check_progress": halved(progress)}
-        done = copy.run(**bars)
+        if isinstance(copy, Update):
+            done = copy.run(progress)
+        elif progress is None:
+            done = copy.run()
+        else:
+            done = copy.run(halved(progress), halved(progress))
     document = {"source": source.path, **asdict(done), "dry_run": False}
     return Outcome(document, partial(show, source, done, perf_counter() - started))
 
@@ -86,12 +91,18 @@ def run(source: Target, *, dst: str, how: dict[str, Any], dry_run: bool) -> Outc
 def show(source: Target, done: Copied, seconds: float, out: Output) -> None:
     speed = f" ({rate(done.size_bytes, seconds)})" if done.size_bytes >= RATE_FROM_BYTES else ""
     held = [number(done.segments, "segment"), number(done.records, "record"), size(done.size_bytes)]
-    if done.next_offset > done.first_offset:
+    if done.is_update:
+        held = [number(done.records, "new record"), number(done.segments, "new segment"), size(done.size_bytes)]
+        held.append(f"the copy ends at offset {done.next_offset}")
+    elif done.next_offset > done.first_offset:
         held.insert(2, offsets(done.first_offset, done.next_offset - 1))
     out.line(
-        f"{source.path}: copied to {done.path}: ", Cell("ok", "good"),
+        f"{source.path}: {'updated' if done.is_update else 'copied to'} {done.path}: ", Cell("ok", "good"),
         f": {done.format}, {', '.join(held)} in {duration(seconds)}{speed}",
     )  # fmt: skip
+    if done.replaced or done.removed:
+        gone = f", {done.removed} removed" if done.removed else ""
+        out.line(f"  {number(done.replaced, 'segment')} replaced{gone}: compaction had changed them at the source")
     if done.state:
         out.line(f"  {number(len(done.state), 'file')} of consumers and writers copied")
     if done.left_behind:

@@ -72,7 +72,7 @@ class SegmentBuilder:
 
     The batches have an increasing column ``offset``, with gaps if the format can store them; rows without a time get
     ``default_us``. ``begun`` replaces the header that the format would write. Files of an earlier attempt are
-    replaced."""
+    replaced. ``active`` is an existing segment to continue."""
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class SegmentBuilder:
         max_bytes: int | None = None,
         begun: Encoded | None = None,
         default_us: int = 0,
+        active: ActiveSegment | None = None,
     ) -> None:
         self._disk = disk
         self._root = root
@@ -94,12 +95,14 @@ class SegmentBuilder:
         self._default_us = default_us
         self._held: pa.RecordBatch | None = None
         """The rows of the last chunk, which the next batch may continue."""
-        path = posixpath.join(root, fmt.segment_path(base))
-        if disk.kind(path) == Kind.FILE:
-            disk.remove(path)
-        if begun is None:
-            begun = fmt.begin_segment(base, created_ms, None)
-        self._active = ActiveSegment.create(disk, root, fmt, begun, base, created_ms)
+        if active is None:
+            path = posixpath.join(root, fmt.segment_path(base))
+            if disk.kind(path) == Kind.FILE:
+                disk.remove(path)
+            if begun is None:
+                begun = fmt.begin_segment(base, created_ms, None)
+            active = ActiveSegment.create(disk, root, fmt, begun, base, created_ms)
+        self._active = active
 
     @property
     def base(self) -> int:

@@ -47,6 +47,7 @@ from duramen.sidecar import (
     read_file_swap,
     read_tx_marker,
     read_watermark,
+    settled_watermark,
     sidecar_path,
 )
 
@@ -136,7 +137,7 @@ def take_settled_snapshot(disk: Disk, root: str, fmt: Format) -> Snapshot:
         directory = list_log(disk, root, fmt)
         if swap is not None:
             directory = directory.without(swap.removals).changing([target for _, target in swap.renames])
-        mark = read_watermark(disk, root) if has_sidecar else None
+        mark = settled_watermark(disk, root) if has_sidecar else None
         snapshot = Snapshot(fmt, directory, mark, file_swap=swap, has_sidecar=has_sidecar)
         if mark is None or not mark.is_open or not directory.segments or not has_writer(disk, root):
             return snapshot

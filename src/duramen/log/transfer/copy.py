@@ -20,13 +20,20 @@ import pyarrow as pa
 
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats import Encoded, Format, Role, Rows, Segment, Severity
+from duramen.formats import Encoded, Format, Role, Rows, ScanPosition, Segment, Severity
 from duramen.kernel import ScanEnd, Stop
 from duramen.log.segments import BuiltSegment, LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.transfer.source import SOURCE_HINT, Source, SourcePart
 from duramen.log.verify import Report, counted, verify_log
 from duramen.record import MAX_OFFSET, to_us
-from duramen.sidecar import LOSSES_PATH, encode_known_losses, known_loss_of
+from duramen.sidecar import (
+    COMPACTION_PATH,
+    LOSSES_PATH,
+    CompactionState,
+    encode_known_losses,
+    known_loss_of,
+    read_compaction_state,
+)
 
 Progress = Callable[[int], None]
 
@@ -66,6 +73,12 @@ class Copied:
     """How many of them were not, because the copy ends at an earlier offset."""
     torn_bytes: int
     """Bytes after the last whole record of the source; they were not acknowledged."""
+    is_update: bool = False
+    """Whether an existing copy was updated: records, bytes and segments are then the new ones."""
+    replaced: int = 0
+    """Segments that compaction had rewritten at the source."""
+    removed: int = 0
+    """Segments that compaction had emptied at the source."""
 
 
 class Copy:
@@ -125,23 +138,6 @@ class Copy:
         )  # fmt: skip
 
 
-def copy(
-    src: str,
-    dst: str,
-    *,
-    until_offset: int | None = None,
-    until_time: Any = None,
-    format: str | None = None,
-    disk: Disk | None = None,
-    **options: Any,
-) -> Copied:
-    """Copy the log at ``src`` to the new path ``dst``, up to but not including ``until_offset``, or the first record
-    whose time is ``until_time`` or later."""
-    return Copy(
-        src, dst, until_offset=until_offset, until_time=until_time, format=format, disk=disk, options=options
-    ).run()
-
-
 def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Progress) -> bool:
     """Copy the segments as they are. Returns whether the copy ends before the source does."""
     source.check_presence()
@@ -149,11 +145,11 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
     for part in source.parts:
         if until.offset is not None and part.base is not None and part.base >= until.offset and previous is not None:
             return True
-        built, is_cut = _copy_part(builder, source, part, until, progress)
+        built, is_cut = copy_part(_begin(builder, source, part), source, part, until, progress)
         if is_cut and not built.records and previous is not None:
             _discard(builder, built)  # the cut lies at the seam
             return True
-        if previous is not None and _is_lost(source, previous.next_offset, built.base):
+        if previous is not None and is_lost(source, previous.next_offset, built.base):
             raise CorruptionError(
                 f"{counted(built.base - previous.next_offset, 'offset')} missing before this segment",
                 path=part.path, offset=previous.next_offset, hint="a segment is lost: `duramen repair` repairs the log",
@@ -166,7 +162,7 @@ def copy_parts(builder: LogBuilder, source: Source, until: Until, progress: Prog
     return False
 
 
-def _is_lost(source: Source, expected: int, base: int) -> bool:
+def is_lost(source: Source, expected: int, base: int) -> bool:
     """Whether a segment between two others is lost, and no repair has listed it as a known loss."""
     if not source.fmt.capabilities.lost_segments_show or base == expected:
         return False
@@ -178,18 +174,28 @@ def _discard(builder: LogBuilder, built: BuiltSegment) -> None:
         builder.disk.remove(posixpath.join(builder.root, path))
 
 
-def _copy_part(
-    builder: LogBuilder, source: Source, part: SourcePart, until: Until, progress: Progress
-) -> tuple[BuiltSegment, bool]:
-    """Copy one segment. Returns it, and whether the copy ends in it."""
+def _begin(builder: LogBuilder, source: Source, part: SourcePart) -> SegmentBuilder:
     source.check_digest(part)
+    segment = opened(source, part)
+    begun = beginning(builder.fmt, segment)
+    return builder.segment(segment.base_offset, created_ms=segment.created_ms, begun=begun)
+
+
+def opened(source: Source, part: SourcePart) -> Segment:
     segment = source.open(part)
     assert segment is not None, "only a conversion skips damage"
-    fmt = builder.fmt
-    target = builder.segment(segment.base_offset, created_ms=segment.created_ms, begun=_beginning(fmt, segment))
+    return segment
+
+
+def copy_part(
+    target: SegmentBuilder, source: Source, part: SourcePart, until: Until, progress: Progress,
+    start: ScanPosition | None = None,
+) -> tuple[BuiltSegment, bool]:  # fmt: skip
+    """Copy one segment, from ``start`` on. Returns it, and whether the copy ends in it."""
+    segment = opened(source, part)
     is_cut = False
     try:
-        for _, rows in source.steps(part):
+        for _, rows in source.steps(part, start=start):
             end = until.cut(segment, rows)
             if end is not None:
                 _put_head(target, source, part, segment, rows, end)
@@ -203,7 +209,7 @@ def _copy_part(
         target.close()
 
 
-def _beginning(fmt: Format, segment: Segment) -> Encoded | None:
+def beginning(fmt: Format, segment: Segment) -> Encoded | None:
     """Return the file header as it is; None if the segment has none."""
     start = segment.start.position
     if not start:
@@ -234,7 +240,13 @@ def _put_head(target: SegmentBuilder, source: Source, part: SourcePart, segment:
 
 
 def copy_state(builder: LogBuilder, source: Source) -> None:
-    """Copy the state of consumers and writers. Raises if it is damaged."""
+    """Copy the state of consumers and writers, and how far the log is compacted."""
+    for path, content in checked_state(source).items():
+        builder.put_file(path, content)
+
+
+def checked_state(source: Source) -> dict[str, bytes]:
+    """The state of consumers and writers, and how far the log is compacted, by path. Raises if it is damaged."""
     for path, content in source.format_state.items():
         name = source.fmt.classify(path)
         problems = [] if name is None else source.fmt.check_file(name.role, content, name)
@@ -242,8 +254,9 @@ def copy_state(builder: LogBuilder, source: Source) -> None:
             if problem.severity == Severity.DAMAGE:
                 full = posixpath.join(source.path, path)
                 raise CorruptionError(problem.message, path=full, position=problem.position, hint=SOURCE_HINT)
-    for path, content in {**source.format_state, **source.state}.items():
-        builder.put_file(path, content)
+    compacted = read_compaction_state(source.disk, source.path)
+    files = {COMPACTION_PATH: compacted.encode()} if compacted != CompactionState() else {}
+    return {**source.format_state, **source.state, **files}
 
 
 def copy_losses(builder: LogBuilder, source: Source) -> None:

@@ -101,7 +101,7 @@ class Source:
         self.skips = on_damage == "skip"
         self.is_directory = kind_of(self.disk, path) == Kind.DIRECTORY
         # Before the records, so that it is never ahead of them.
-        self.state = self._state() if self.is_directory else {}
+        self.state = sidecar_state(self.disk, path) if self.is_directory else {}
         self.losses = read_known_losses(self.disk, path)
         """Losses that an earlier repair accepted."""
         with Log(path, format=format, disk=self.disk, **(options or _NO_OPTIONS)) as log:
@@ -112,7 +112,7 @@ class Source:
             self._snapshot, maps = until_stable(self.disk, path, lambda _is_last: self._map(log))
             still = settled_digests(self.disk, path, self.fmt) if self.is_directory else {}
             # Compaction may have replaced the others since: their mapped files are complete, old or new.
-            self._sealed = {base: entry for base, entry in sealed.items() if still.get(base) == entry}
+            self.sealed = {base: entry for base, entry in sealed.items() if still.get(base) == entry}
         self.fmt, self.config = self._snapshot.fmt, self._snapshot.config
         segments = self._snapshot.directory.segments
         self.parts: list[SourcePart] = [
@@ -134,40 +134,9 @@ class Source:
 
     # --- files other than segments
 
-    def _state(self) -> dict[str, bytes]:
-        """Read the state of consumers and writers in the sidecar (cursors, the ledger), by path."""
-        sidecar = posixpath.join(self.path, DIRECTORY)
-        if self.disk.kind(sidecar) != Kind.DIRECTORY:
-            return {}
-        found = {}
-        for name, _ in self.disk.list(sidecar, STATE_DIRECTORIES):
-            if ("/" in name or name in STATE_FILES) and not name.endswith(_TRANSIENT):
-                content = self._content(posixpath.join(sidecar, name))
-                if content is not None:
-                    found[posixpath.join(DIRECTORY, name)] = content
-        return found
-
-    def _content(self, path: str) -> bytes | None:
-        """Return the file's content, None if it was removed since it was listed."""
-        try:
-            return bounded_copy(self.disk.map(path).data, path, COPIED_BYTES)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-
     def files(self, *roles: Role) -> dict[str, bytes]:
         """Read the files of these roles, by path. Not for segments."""
-        if not self.is_directory:
-            return {}
-        found = {}
-        for name, _ in self.disk.list(self.path, SUBDIRECTORIES):
-            known = self.fmt.classify(name)
-            if known is not None and known.role in roles:
-                content = self._content(posixpath.join(self.path, name))
-                if content is not None:
-                    found[name] = content
-        return found
+        return files_of(self.disk, self.path, self.fmt, *roles) if self.is_directory else {}
 
     @cached_property
     def created_ms(self) -> int:
@@ -219,7 +188,7 @@ class Source:
 
     def sealed_ms(self, base: int) -> int | None:
         """When a segment was sealed, if that is known."""
-        entry = self._sealed.get(base)
+        entry = self.sealed.get(base)
         return None if entry is None else entry.sealed_ms
 
     def check_digest(self, part: SourcePart) -> None:
@@ -239,7 +208,7 @@ class Source:
         return self._of_active(part) if part.is_last else self._of_sealed(part)
 
     def _of_sealed(self, part: SourcePart) -> str | None:
-        sealed = self._sealed.get(-1 if part.base is None else part.base)
+        sealed = self.sealed.get(-1 if part.base is None else part.base)
         found = None if sealed is None else judge_seal(sealed, part.data)
         return found.message if found is not None and found.severity == Severity.DAMAGE else None
 
@@ -252,7 +221,7 @@ class Source:
         """Raise if a segment is missing, other than the oldest ones, which retention removes."""
         bases = {part.base for part in self.parts}
         oldest = min((base for base in bases if base is not None), default=-1)
-        for base in self._sealed:
+        for base in self.sealed:
             if self._is_hidden(base):
                 continue
             path = posixpath.join(self.path, self.fmt.segment_path(base))
@@ -276,19 +245,21 @@ class Source:
         is_unfinished = mark is not None and (mark.is_open or self._snapshot.transaction is not None)
         return mark is not None and is_unfinished and base >= mark.next_offset
 
-    def steps(self, part: SourcePart, *, verify: bool = True) -> Iterator[tuple[Segment, Rows]]:
+    def steps(
+        self, part: SourcePart, *, verify: bool = True, start: ScanPosition | None = None
+    ) -> Iterator[tuple[Segment, Rows]]:
         """Yield the rows of a segment, a few MiB at a time; continues after damage that is skipped."""
-        yield from self._steps(part, verify=verify)
+        yield from self._steps(part, verify=verify, start=start)
         if self.skips:
             self._list_contradiction(part)
 
-    def _steps(self, part: SourcePart, *, verify: bool) -> Iterator[tuple[Segment, Rows]]:
+    def _steps(self, part: SourcePart, *, verify: bool, start: ScanPosition | None) -> Iterator[tuple[Segment, Rows]]:
         if part is self.parts[0]:
             self._last_offset = -1
         segment = self.open(part)
         if segment is None:
             return
-        cursor = segment.start
+        cursor = segment.start if start is None else start
         most = self._most(part)
         while True:
             rows = segment.scan(cursor, verify=verify)
@@ -382,6 +353,34 @@ class Source:
         if isinstance(error, CorruptionError):
             error.hint = self._hint
         return error
+
+
+def sidecar_state(disk: Disk, root: str) -> dict[str, bytes]:
+    """Read the state of consumers and writers in the sidecar (cursors, the ledger), by path."""
+    sidecar = posixpath.join(root, DIRECTORY)
+    if disk.kind(sidecar) != Kind.DIRECTORY:
+        return {}
+    names = [name for name, _ in disk.list(sidecar, STATE_DIRECTORIES) if "/" in name or name in STATE_FILES]
+    return _contents(disk, root, [posixpath.join(DIRECTORY, name) for name in names if not name.endswith(_TRANSIENT)])
+
+
+def files_of(disk: Disk, root: str, fmt: Format, *roles: Role) -> dict[str, bytes]:
+    """Read the files of these roles, by path. Not for segments."""
+    known = [(name, fmt.classify(name)) for name, _ in disk.list(root, SUBDIRECTORIES)]
+    return _contents(disk, root, [name for name, found in known if found is not None and found.role in roles])
+
+
+def _contents(disk: Disk, root: str, names: Sequence[str]) -> dict[str, bytes]:
+    """The contents of files, by path, without those that were removed since they were listed."""
+    found = {}
+    for name in names:
+        path = posixpath.join(root, name)
+        try:
+            found[name] = bounded_copy(disk.map(path).data, path, COPIED_BYTES)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+    return found
 
 
 def _row(rows: Rows, row: int) -> Rows:

@@ -29,7 +29,7 @@ from duramen.log.segments import (
 )
 from duramen.log.verify.index_check import NEVER
 from duramen.log.verify.report import Finding, SegmentReport, counted
-from duramen.sidecar import DIRECTORY, GROUPS_NAME, Sealed, Watermark, has_writer, read_watermark, sidecar_path
+from duramen.sidecar import DIRECTORY, GROUPS_NAME, Sealed, Watermark, has_writer, settled_watermark, sidecar_path
 
 _RESTORE = "restore the file from a copy; `duramen repair` shows what can be kept without"
 
@@ -62,7 +62,7 @@ class SidecarEvidence:
         self._watermark: Watermark | None = None
         if disk.kind(root) == Kind.DIRECTORY:
             self._sealed = settled_digests(disk, root, fmt)
-            self._watermark = read_watermark(disk, root)
+            self._watermark = settled_watermark(disk, root)
         self._disk = disk
         self.log_files = described_by(disk, root, fmt)
         """The format's files that describe the log, by path."""
