@@ -165,7 +165,10 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "segment_max_bytes": ("", "size at which the writer starts a new segment"),
     "segment_max_age_ms": ("", "age of the first record at which the writer seals the segment, idle or not"),
     "index_stride_bytes": (f"{Manifest.index_stride_bytes:,}", "bytes of records per index entry"),
-    "max_open_segments": (f"{Manifest.max_open_segments}", "a number that the manifest stores for Keratin's program"),
+    "max_open_segments": (
+        f"{Manifest.max_open_segments}",
+        "segments that a log keeps mapped, at most 64, each with up to three descriptors",
+    ),
     "index_interval_records": (f"{INDEX_INTERVAL_RECORDS}", "records per index entry"),
     "dialect": (
         "document",

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
+from weakref import WeakMethod
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +43,7 @@ from duramen.formats import (
     schema_for,
 )
 from duramen.kernel import Stop
-from duramen.log.read.mapped_segment import MappedSegment, Ordered
+from duramen.log.read.mapped_segment import IsSealedIndex, MappedSegment, Ordered
 from duramen.log.read.records import records_of
 from duramen.log.read.scan import Scan, Time
 from duramen.log.segments import (
@@ -54,6 +55,7 @@ from duramen.log.segments import (
     against_mark,
     classify_rows,
     configured_format,
+    described_at,
     find_contradiction,
     first_at,
     format_at,
@@ -66,6 +68,7 @@ from duramen.record import MAX_OFFSET, Record, checked_us
 from duramen.sidecar import PAGE_BYTES, WATERMARK_NAME, CachedConfig, Config, Need, SealedList, has_writer, sidecar_path
 
 MAX_OPEN_SEGMENTS = 64
+"""Most segments that a log keeps mapped. Each has up to three files, and Python keeps a descriptor for each mapping."""
 FOLLOW_POLL_S = 0.05
 """How often `wait` looks at a log that no Duramen writer notifies it about."""
 FOLLOW_WAIT_S = 0.5
@@ -126,7 +129,7 @@ class Log:
         """The format of the log, and its configuration, which tells it from another log in the same place."""
         config = None if self._configs is None else self._configs.read()
         if config is None:
-            return format_at(self.disk, self.path, format, dict(options)), None
+            return described_at(self.disk, self.path, format_at(self.disk, self.path, format, dict(options))), None
         return configured_format(config, self.path, format, options), config
 
     # --- what may be read
@@ -604,16 +607,22 @@ class Log:
             base = self._snapshot.bases[number]
             opened = self._open.get(base)
             if opened is None:
-                opened = MappedSegment(self.disk, self._snapshot, number, self.ordered, self._is_sealed_index)
+                check: IsSealedIndex = WeakMethod(self._is_sealed_index)
+                opened = MappedSegment(self.disk, self._snapshot, number, self.ordered, check)
                 if self._is_replaced_since():
                     opened.close()
                     raise self.replaced()
                 self._open[base] = opened
-                if len(self._open) > MAX_OPEN_SEGMENTS:
+                while len(self._open) > self._max_open_segments:
                     self._open.popitem(last=False)[1].close()
             else:
                 self._open.move_to_end(base)
             return opened
+
+    @property
+    def _max_open_segments(self) -> int:
+        """Most segments to keep mapped: the format's option, which Keratin stores in its manifest, up to our own."""
+        return max(1, min(int(self.codec.options.get("max_open_segments", MAX_OPEN_SEGMENTS)), MAX_OPEN_SEGMENTS))
 
     def _is_sealed_index(self, base: int, role: Role, data: memoryview) -> bool:
         """Whether an index is what its segment was sealed with, as far as that is known."""

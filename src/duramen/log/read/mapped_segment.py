@@ -6,14 +6,16 @@ import errno
 from bisect import bisect_left
 from collections.abc import Callable
 from copy import copy
+from weakref import WeakMethod
 
 from duramen.disk import Disk, Mapped
 from duramen.errors import DuramenError, IncompleteHeaderError, StorageError
 from duramen.formats import Format, Index, Role, ScanPosition, Segment
 from duramen.log.segments import Snapshot
 
-IsSealedIndex = Callable[[int, Role, memoryview], bool]
-"""Whether the bytes of an index, by base and role, are those that its segment was sealed with."""
+IsSealedIndex = WeakMethod[Callable[[int, Role, memoryview], bool]]
+"""Whether the bytes of an index, by base and role, are those that its segment was sealed with. Weak: a log that is
+dropped goes at once, with its mappings."""
 
 
 class Ordered:
@@ -113,7 +115,8 @@ class MappedSegment:
             index = self.indexes.get(role)
             is_ordered = index is not None and self._ordered.check(f"{self.path} {role}", index)
             if is_ordered and not self.is_last:
-                is_ordered = self._is_sealed_index(self.base, role, self._index_data[role])
+                is_sealed_index = self._is_sealed_index()
+                is_ordered = is_sealed_index is None or is_sealed_index(self.base, role, self._index_data[role])
             self._followed[role] = index if is_ordered else None
         return self._followed[role]
 
