@@ -12,8 +12,8 @@ _HINTS = {
     errno.ENOENT: "check the path",
     errno.EACCES: "check its permissions, or run as another user",
     errno.EPERM: "check its permissions, or run as another user",
-    errno.ENOSPC: "the disk is full: free some space, then open the log again",
-    errno.EDQUOT: "the quota is used up: free some space or raise it, then open the log again",
+    errno.ENOSPC: "the disk is full: free some space, then try again",
+    errno.EDQUOT: "the quota is used up: free some space or raise it, then try again",
     errno.EROFS: "the file system is read-only: mount it for writing, or write elsewhere",
     errno.EIO: "the device failed: the kernel's log says more",
     errno.EMFILE: "too many open files in this process: raise the limit (`ulimit -n`)",
@@ -24,7 +24,7 @@ def refused(error: OSError, path: str) -> StorageError:
     """An error of the operating system as a `StorageError` with the same number.
 
     >>> str(refused(OSError(errno.ENOSPC, "No space left on device"), "0.log"))
-    '0.log: no space left on device (the disk is full: free some space, then open the log again)'
+    '0.log: no space left on device (the disk is full: free some space, then try again)'
     """
     if isinstance(error, StorageError):
         return error

@@ -200,7 +200,7 @@ class FaultyDisk(Disk):
     (3, 2)
     >>> file.write(3, b"two")
     Traceback (most recent call last):
-    duramen.errors.StorageError: /a: no space left on device (the disk is full: free some space, then open ...)
+    duramen.errors.StorageError: /a: no space left on device (the disk is full: free some space, then try ...)
     """
 
     __slots__ = ("inner",)  # everything else is shared by the disks that `within` and `rooted` return

@@ -16,7 +16,7 @@ import duramen
 from duramen.disk import PosixDisk
 from duramen.disk.posix import PosixFile
 from duramen.record import HEADERS, TIMESTAMP
-from duramen.testing import FaultyDisk
+from duramen.testing import FaultyDisk, SimulatedDisk
 from tests.log.conftest import FORMATS, RECORD_SIZE, value
 from tests.log.writing import ORDERED, SEGMENTED, START_MS, TIMED, Open, codes, content, values
 
@@ -347,3 +347,55 @@ def test_a_slow_disk_and_a_full_queue(root: Path) -> None:
         assert sorted([*refused, *stored.values()]) == [b"%c" % (65 + n) for n in range(8)]
         assert log.append(b"afterwards", timeout_s=5) == len(stored)
     assert content(root) == [*(stored[offset] * 60 for offset in sorted(stored)), b"afterwards"]
+
+
+# --- a full disk
+
+
+@pytest.mark.parametrize("how", ["write#{n} {file}: ENOSPC", "write#{n} {file}: short ENOSPC"])
+def test_after_a_full_disk_a_smaller_append_is_stored(format_name: str, how: str) -> None:
+    file = "*.segment" if format_name == "osiris" else "*.log"
+    disk = SimulatedDisk()
+    rule = how.format(n=4 if format_name in ("keratin", "osiris") else 3, file=file)  # these begin with a header
+    size = {"record_size": 600} if format_name == "fixed-slot" else {}
+    log = duramen.open("/log", "a", format=format_name, disk=FaultyDisk(disk, rule), **size)
+    large, small = b"L" * 600, b"s" * (600 if size else 5)
+    assert [log.append(large), log.append(large)] == [0, 1]
+    with pytest.raises(
+        duramen.StorageError, match=r"no space left .* \(the disk is full: free some space, then try again\)"
+    ):
+        log.append(large)
+    assert not log.is_poisoned
+    assert log.append(small) == 2
+    log.close()
+    with duramen.open("/log", disk=disk) as log:
+        assert [record.value for record in log] == [large, large, small]
+    assert duramen.verify("/log", disk=disk).ok
+
+
+@pytest.mark.parametrize("name", ["keratin", "osiris", "durable-log"])
+def test_an_index_waits_for_room(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duramen.log.segments.active_segment.INDEX_FLUSH_BYTES", 100)
+    disk = SimulatedDisk()
+    index = "*.index" if name == "osiris" else "*.idx"
+    log = duramen.open(
+        "/log", "a", format=name, disk=FaultyDisk(disk, f"write#2 {index}: ENOSPC; write#3 {index}: short ENOSPC")
+    )
+    for number in range(6):
+        assert log.append(b"v" * 200) == number
+    assert not log.is_poisoned
+    log.close()
+    report = duramen.verify("/log", disk=disk)
+    assert report.ok, report.findings
+    assert not report.findings
+
+
+def test_closing_on_a_full_disk_says_so_and_loses_nothing() -> None:
+    disk = SimulatedDisk()
+    log = duramen.open("/log", "a", format="durable-log", disk=FaultyDisk(disk, "write *.idx: ENOSPC"))
+    log.append(b"kept")
+    with pytest.raises(duramen.StorageError, match="no space left"):
+        log.close()
+    with duramen.open("/log", "a", disk=disk) as log:
+        assert log.read(0).value == b"kept"
+    assert duramen.verify("/log", disk=disk).findings == []

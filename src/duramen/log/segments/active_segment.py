@@ -78,6 +78,7 @@ class ActiveSegment:
     _reserved_bytes: int = 0
     _index_pending_bytes: int = 0
     _derived: dict[Role, _DerivedFile] = field(default_factory=dict)
+    _due_entries: dict[Role, bytes] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -125,7 +126,8 @@ class ActiveSegment:
         self.ends_in_doubt = self._in_doubt(encoded)
         self._index_pending_bytes += size_bytes
         if self._index_pending_bytes >= INDEX_FLUSH_BYTES or self.fmt.capabilities.index_at_once:
-            self.flush_index()
+            with contextlib.suppress(StorageError):  # usually a full disk: the records are written, the entries wait
+                self.flush_index()
 
     def _reserve(self, end: int) -> None:
         """Allocate the blocks of a large file in large steps, which makes each write cheaper."""
@@ -178,13 +180,17 @@ class ActiveSegment:
     # --- derived files
 
     def flush_index(self) -> None:
-        """Write the index entries that are due. If that fails, recovery rebuilds the index."""
+        """Write the index entries that are due. If that fails, they stay due; after a crash, recovery rebuilds the
+        index."""
         self._index_pending_bytes = 0
         for role, raw in self.index.build().items():
+            self._due_entries[role] = self._due_entries.get(role, b"") + raw
+        for role, raw in self._due_entries.items():
             if raw or role not in self._derived:
                 derived = self._derived_file(role)
                 write_all(derived.file, derived.size_bytes, raw)
                 derived.size_bytes += len(raw)
+                self._due_entries[role] = b""
 
     def adopt_index(self, role: Role, file: File, size_bytes: int, missing: bytes) -> None:
         """Continue an index file whose entries recovery has checked."""
