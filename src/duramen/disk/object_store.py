@@ -12,7 +12,7 @@ import posixpath
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import fs
@@ -144,20 +144,6 @@ class ArrowDisk(Disk):
 
     def _inner(self, path: str) -> str:
         return path.removeprefix(self._prefix) or "/"
-
-    # --- one directory
-
-    def within(self, root: str) -> Self:
-        return self  # there are no links
-
-    def rooted(self, root: str) -> Self:
-        return self
-
-    def check_root(self) -> None:
-        return
-
-    def unroot(self) -> None:
-        return
 
     # --- looking
 

@@ -122,22 +122,26 @@ class Page(Protocol):
 class Disk(Protocol):
     """A file system. See the top of this module for its promises after a crash."""
 
-    # --- one directory
+    # --- one directory; as they are here, for a disk without symbolic links
 
     def within(self, root: str) -> Self:
         """The same disk with a rule for everything below the directory ``root``: it follows no symbolic link there and
         opens only regular files, so that nothing leads out of it. A link, a FIFO, a device or a socket is `Kind.OTHER`,
         and opening it raises `StorageError`. ``root`` itself may be a link; it need not exist yet."""
+        return self
 
     def rooted(self, root: str) -> Self:
         """Like `within`, with the directory opened now: if it is moved, operations follow it, and nothing is created in
         another directory that takes its name."""
+        return self
 
     def check_root(self) -> None:
         """Raise `FencedError` if the directory that `rooted` opened was deleted, or another one has its name."""
+        return
 
     def unroot(self) -> None:
         """Close the directory that `rooted` opened; later operations use its path."""
+        return
 
     # --- looking
 

@@ -19,7 +19,6 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from duramen.disk import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, fenced, locked, refusal, refused
 from duramen.errors import StorageError
@@ -302,20 +301,6 @@ class SimulatedDisk(Disk):
         self._moment = 0
         self._nodes: dict[int, _Node] = {_ROOT: _DirectoryNode(_ROOT)}
         self._next_number = _ROOT + 1
-
-    # --- one directory
-
-    def within(self, root: str) -> Self:
-        return self  # there are no links
-
-    def rooted(self, root: str) -> Self:
-        return self
-
-    def check_root(self) -> None:
-        return
-
-    def unroot(self) -> None:
-        return
 
     # --- looking
 
