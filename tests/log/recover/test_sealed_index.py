@@ -15,7 +15,7 @@ from duramen.formats import make
 from duramen.log.recover import RecoveryCase
 from duramen.log.repair import reindex
 from duramen.metrics import process as process_counters
-from duramen.sidecar import SealedList, Sidecar
+from duramen.sidecar import SealedList, Sidecar, read_writer_metrics
 from tests.log.conftest import value
 from tests.log.writing import SEGMENTED, codes, content, values
 
@@ -96,6 +96,9 @@ def test_a_wrong_byte_is_noticed_when_the_index_is_used(tmp_path: Path, name: st
         assert log.read(EACH + 8).value == value(EACH + 8)
         log.run_due()
         assert len(steps(log)) == 1
+        published = read_writer_metrics(PosixDisk(), str(tmp_path))
+        assert published is not None
+        assert published.counters["index_rebuilds"] == 1, "at once, for processes that watch the log"
     assert codes(tmp_path) == []
 
 

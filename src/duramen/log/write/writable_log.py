@@ -599,6 +599,7 @@ class WritableLog(Log):
             for base in bases & self._open.keys():
                 self._open.pop(base).close()
         self.look_again()
+        self._publish(self._now_us())
 
     # --- producers
 
