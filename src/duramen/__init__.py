@@ -14,7 +14,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 from duramen.consumers import (
     Confirmed,
@@ -81,7 +81,21 @@ from duramen.log import repair_log as _repair
 from duramen.log import verify_log as _verify
 from duramen.record import SCHEMA, Record
 from duramen.sidecar import Need
-from duramen.store import PartitionInfo, Placed, Store, Topic, TopicDelivery, TopicGroup, TopicInfo, TopicRecord
+from duramen.store import (
+    PartitionInfo,
+    Placed,
+    PlacedOnce,
+    Store,
+    Topic,
+    TopicDelivery,
+    TopicGroup,
+    TopicInfo,
+    TopicProducer,
+    TopicRecord,
+    log_path,
+    open_topic,
+    topic_address,
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -113,7 +127,8 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     Mode ``"r"`` reads a directory or a single segment file and writes nothing. Mode ``"a"`` appends, and creates a
     missing log (as ``keratin`` by default). ``format`` is detected from the files unless given. ``options`` belong to
     the format (``record_size`` for fixed-slot) and, for ``"a"``, to the writer: see `WritableLog`. A URI that pyarrow
-    or fsspec supports (``s3://bucket/events``) can be read; its segments are fetched whole.
+    or fsspec supports (``s3://bucket/events``) can be read; its segments are fetched whole. As on the command line,
+    ``PATH#topic/0`` names a partition of a store, and ``PATH#topic`` a topic: for that this returns a `Topic`.
 
     >>> import tempfile, duramen
     >>> with duramen.open(tempfile.mkdtemp() + "/events", "a") as log:
@@ -123,19 +138,28 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     b'hello'
     """
     path = os.fsdecode(path)
+    if mode not in ("r", "a"):
+        raise UsageError(f"mode must be 'r' or 'a' (got {mode!r})")
     if is_address(path):
         disk, path = disk_for(path)
         options = {"disk": disk, **options}
+    elif (topic := topic_address(path)) is not None:
+        return cast(Log, open_topic(topic, writable=mode == "a", **options))
+    else:
+        path = log_path(path)
     if mode == "r":
         return Log(path, format=format, **options)
-    if mode == "a":
-        return WritableLog(path, format=format, **options)
-    raise UsageError(f"mode must be 'r' or 'a' (got {mode!r})")
+    return WritableLog(path, format=format, **options)
+
+
+def _log_path(path: Path) -> str:
+    text = os.fsdecode(path)
+    return text if is_address(text) else log_path(text)
 
 
 def detect(path: Path) -> Detected:
     """Detect the format of the log at ``path``, with the reason. `DetectionError` if it is unknown."""
-    return _detect(PosixDisk().within(os.fsdecode(path)), os.fsdecode(path))
+    return _detect(PosixDisk().within(_log_path(path)), _log_path(path))
 
 
 def verify(path: Path, *, format: str | None = None, publish: bool = False, **options: Unpack[ReaderOptions]) -> Report:
@@ -144,7 +168,7 @@ def verify(path: Path, *, format: str | None = None, publish: bool = False, **op
     ``publish`` stores a summary in the log's sidecar for `duramen top`, `duramen serve` and alerts, as the command
     line does. Without it, and where the log has no sidecar that this process may write to, a check leaves no trace.
     """
-    return _verify(os.fsdecode(path), format=format, publish=publish, **options)
+    return _verify(_log_path(path), format=format, publish=publish, **options)
 
 
 def convert(
@@ -173,7 +197,7 @@ def convert(
     1
     """
     return _convert(
-        os.fsdecode(src), os.fsdecode(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
+        _log_path(src), os.fsdecode(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
         source_options=source_options, **options,
     )  # fmt: skip
 
@@ -193,7 +217,7 @@ def copy(
     ``update`` brings an existing copy up to date. ``until_offset`` copies the records before that offset;
     ``until_time`` stops at the first record with that time or a later one."""
     bounds = {"until_offset": until_offset, "until_time": until_time}
-    return _copy(os.fsdecode(src), os.fsdecode(dst), update=update, **bounds, format=format, **options)
+    return _copy(_log_path(src), os.fsdecode(dst), update=update, **bounds, format=format, **options)
 
 
 def repair(
@@ -217,7 +241,7 @@ def repair(
     >>> print(duramen.repair(path))
     nothing to repair
     """
-    return _repair(os.fsdecode(path), plan_only=plan_only, strategy=strategy, format=format, **options)
+    return _repair(_log_path(path), plan_only=plan_only, strategy=strategy, format=format, **options)
 
 
 __all__ = [
@@ -257,6 +281,7 @@ __all__ = [
     "OffsetError",
     "PartitionInfo",
     "Placed",
+    "PlacedOnce",
     "Plan",
     "PoisonedError",
     "Producer",
@@ -277,6 +302,7 @@ __all__ = [
     "TopicDelivery",
     "TopicGroup",
     "TopicInfo",
+    "TopicProducer",
     "TopicRecord",
     "UnknownTopicError",
     "UnknownVersionError",

@@ -11,12 +11,20 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from duramen.cli.address import parse, path_of, topic_of
 from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import UsageError
 from duramen.formats import Detected, Format, Role, make
 from duramen.log import Log, detect, format_at, kind_of
-from duramen.store import FoundLog, TreeTransfer, find_logs, list_partitions, topic_path
+from duramen.store import (
+    FoundLog,
+    TreeTransfer,
+    find_logs,
+    list_partitions,
+    log_path,
+    parse_address,
+    topic_address,
+    topic_path,
+)
 
 Job = Callable[[], int]
 """What a typer command returns: the work, which `main` runs. It returns the exit code."""
@@ -52,7 +60,7 @@ class Target:
 
     @classmethod
     def of(cls, path: str, format: str | None, options: Sequence[str] | None) -> Target:
-        return cls(path_of(path), format, dict(_pair(text) for text in options or ()))
+        return cls(log_path(path), format, dict(_pair(text) for text in options or ()))
 
     @classmethod
     def all_of(cls, paths: Sequence[str], format: str | None, options: Sequence[str] | None) -> Targets:
@@ -110,14 +118,14 @@ class Targets(NamedTuple):
 def logs_of(text: str) -> list[FoundLog]:
     """The logs that an argument stands for: a log, ``ROOT#topic``, ``ROOT#topic/partition``, a store, or a directory of
     logs."""
-    disk, topic = PosixDisk(), topic_of(text)
+    disk, topic = PosixDisk(), topic_address(text)
     if topic is not None:
         parts = list_partitions(disk, topic.root, topic.topic)
         if not parts:
             raise UsageError("the topic has no partitions yet", path=text)
         return [FoundLog(f"{topic}/{part.number}", part.path) for part in parts]
-    if parse(text) is not None:
-        return [FoundLog(text, path_of(text))]
+    if parse_address(text) is not None:
+        return [FoundLog(text, log_path(text))]
     found = find_logs(disk, text)
     if not found:
         raise UsageError("the store has no topics", path=text, hint="`duramen topic ROOT create NAME` creates one")
@@ -126,10 +134,10 @@ def logs_of(text: str) -> list[FoundLog]:
 
 def transfer_of(src: str, dst: str) -> TreeTransfer:
     """Where the logs of a topic, a store or a directory of logs go. A topic keeps its name, unless ``dst`` has one."""
-    disk, topic = PosixDisk(), topic_of(src)
+    disk, topic = PosixDisk(), topic_address(src)
     if topic is None:
         return TreeTransfer(disk, src, dst)
-    address = parse(dst)
+    address = parse_address(dst)
     if address is not None and address[1].partition is not None:
         raise UsageError(f"a topic cannot be copied to a partition (got {dst!r})", hint="give a store or STORE#topic")
     root, name = (dst, topic.topic) if address is None else (address[0], address[1].topic)

@@ -13,6 +13,7 @@ of a log.
 
 from __future__ import annotations
 
+from duramen.store.address import TopicAddress, log_path, parse_address, topic_address
 from duramen.store.consumers import TopicDelivery, TopicGroup
 from duramen.store.discovery import FoundLog, find_logs
 from duramen.store.layout import (
@@ -30,6 +31,6 @@ from duramen.store.names import Address, check_topic
 from duramen.store.partitioner import Sticky, assign
 from duramen.store.producers import PlacedOnce, TopicProducer
 from duramen.store.settings import read_settings
-from duramen.store.store import PartitionInfo, Store, TopicInfo
+from duramen.store.store import PartitionInfo, Store, TopicInfo, open_topic
 from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, Topic, TopicRecord, split
 from duramen.store.transfer import TreeTransfer

@@ -164,6 +164,7 @@ class TopicPartitions:
 
     def __init__(self, partitions: Partitions, name: str) -> None:
         self.name = name
+        self.is_writable = True
         self._partitions = partitions
         self._refreshed_s = -REFRESH_S
         self._refresh_if_old()
@@ -223,6 +224,10 @@ class TopicPartitions:
 
     def log_for_append(self, partition: int) -> AbstractContextManager[ConsumableWritableLog]:
         """The log of one partition for append, during a ``with`` block: for producers, sealing, syncing."""
+        if not self.is_writable:
+            raise UsageError(
+                f"the topic {self.name!r} is open for reading", path=self._partitions.root, hint='open it with mode "a"'
+            )
         return self._partitions.writing(self.name, self._checked(partition), self._shape)
 
     def starting_lock(self) -> AbstractContextManager[None]:

@@ -30,6 +30,7 @@ from duramen.formats import FormatOptions, make
 from duramen.log import DEFAULT_FORMAT, Compaction, Retention, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import layout
+from duramen.store.address import TopicAddress
 from duramen.store.names import MAX_PARTITIONS, check_topic
 from duramen.store.partitions import Partitions, TopicShape, missing_partition
 from duramen.store.pool import MAX_OPEN_SEGMENTS, Pool
@@ -327,6 +328,14 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<duramen.Store {self.root!r}>"
+
+
+def open_topic(address: TopicAddress, *, writable: bool, **options: Any) -> Topic:
+    """A topic with a store of its own, which closing the topic closes."""
+    store = Store(address.root, **options)
+    topic = store.topic(address.topic)
+    topic.owner, topic.is_writable = store, writable
+    return topic
 
 
 def _settings_of(shape: TopicShape, partitions: int) -> Settings:

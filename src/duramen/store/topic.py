@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar, Unpack
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +76,21 @@ class Topic(TopicPartitions):
     def __init__(self, partitions: Partitions, name: str) -> None:
         super().__init__(partitions, name)
         self._sticky = Sticky()
+        self.owner: AbstractContextManager[object] | None = None
+        """The store that closes with the topic: that of ``duramen.open("PATH#topic")``."""
+
+    def close(self) -> None:
+        """Close the store of the topic, if it has one of its own."""
+        if self.owner is not None:
+            self.owner.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """First and next offset of every existing partition."""

@@ -139,7 +139,7 @@ def test_other_verbs_take_a_partition(root: Path, call: Run, feed: Feed) -> None
     whole = call("info", f"{root}#orders", "--json").json
     assert [part["next_offset"] for part in whole["partitions"]] == [0, 2, 0]
     assert "offsets 0 to 1" in call("info", f"{root}#orders").text
-    assert call("verify", f"{root}#orders").fails(2, "needs one partition", "#orders/0")
+    assert call("cursor", f"{root}#orders").fails(2, "needs one partition", "#orders/0")
 
 
 def test_keyed_lines_into_a_log(tmp_path: Path, call: Run, feed: Feed) -> None:
@@ -150,6 +150,7 @@ def test_keyed_lines_into_a_log(tmp_path: Path, call: Run, feed: Feed) -> None:
 
 
 def test_a_directory_with_a_hash_is_a_log(tmp_path: Path, call: Run) -> None:
+    (tmp_path / "a#b").mkdir()
     with duramen.open(tmp_path / "a#b", "a") as log:
         log.append(b"x")
     assert call("cat", tmp_path / "a#b").text == "x\n"

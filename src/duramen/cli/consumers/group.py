@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from duramen.cli.address import path_of
 from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectory, Target
 from duramen.cli.log.cat import LogPosition
 from duramen.cli.output import Cell, Column, Output, duration, number, to_json
 from duramen.consumers import ConsumableLog, ConsumerLag, Group, GroupPolicy, InFlight, Member, consumer_lags
 from duramen.errors import CorruptionError, UsageError
+from duramen.store import log_path
 
 MAX_OFFSETS = 10_000_000
 
@@ -236,7 +236,7 @@ def _replay(group: Group, arguments: list[str], dry_run: bool) -> dict[str, Any]
             "`group … replay` needs the log of the dead letters",
             hint=f"the group's policy names {group.policy.dead_letter}" if group.policy.dead_letter else None,
         )
-    done = group.replay(path_of(arguments[0]), dry_run=dry_run)
+    done = group.replay(log_path(arguments[0]), dry_run=dry_run)
     gone = f"; {number(done.missing, 'record')} no longer in the log" if done.missing else ""
     said = f"{number(done.replayed, 'dead letter')} {'would be' if dry_run else 'will be'} delivered again{gone}"
     return {"said": said, **done._asdict()}

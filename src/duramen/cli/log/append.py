@@ -15,7 +15,6 @@ import pyarrow as pa
 import typer
 
 import duramen
-from duramen.cli.address import TopicAddress, topic_of
 from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, LogDirectories, Target
 from duramen.cli.dialect import show_dialect
 from duramen.cli.outcome import Outcome, run_each
@@ -27,6 +26,7 @@ from duramen.errors import StorageError, UsageError
 from duramen.formats import Format, make
 from duramen.log import DEFAULT_FORMAT, RecoveryCase
 from duramen.record import HEADERS, KEY, TIMESTAMP, VALUE, to_us
+from duramen.store import TopicAddress, topic_address
 
 READ_BYTES = 1 << 20
 
@@ -84,7 +84,7 @@ def append_command(
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
     lines = Lines(jsonl, None if key_separator is None else key_separator.encode())
-    address = topic_of(path)
+    address = topic_address(path)
     if address is not None:
         return partial(_append_to_topic, address, file, lines, routing, durability, dry_run, json)
     if routing:

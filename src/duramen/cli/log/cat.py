@@ -11,13 +11,13 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
 from duramen.cli.records import Form, writer
 from duramen.cli.store import topic_records
 from duramen.errors import UsageError
 from duramen.log import Log
 from duramen.record import MAX_OFFSET, to_us
+from duramen.store import topic_address
 
 _POSITIONS = "an offset, -N (the last N records), beginning, end or @TIME (ISO 8601 or epoch milliseconds)"
 
@@ -54,7 +54,7 @@ def command(
     form = Form.JSONL if json else output or Form.TEXT
     if base64 and form != Form.JSONL:
         raise UsageError(f"--base64 works with --output jsonl only (got --output {form})")
-    address = topic_of(path)
+    address = topic_address(path)
     if address is not None:
         first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
         bounds = partial(_bounds, first=first, last=last)

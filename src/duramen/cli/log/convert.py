@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from duramen.cli.address import path_of
 from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Job, Json, Target, Targets, transfer_of
 from duramen.cli.dialect import show_dialect
 from duramen.cli.outcome import Outcome, run_each
@@ -32,7 +31,7 @@ from duramen.cli.output import (
 from duramen.errors import UsageError
 from duramen.formats import make
 from duramen.log import FIELDS, Conversion, Converted, FieldLoss, LossError
-from duramen.store import TreeTransfer
+from duramen.store import TreeTransfer, log_path
 
 RATE_FROM_BYTES = 1 << 20
 
@@ -71,7 +70,7 @@ def command(
     on_damage = "raise" if on_damage == "stop" else on_damage
     work = partial(run, allow_loss=tuple(allow_loss or ()), on_damage=on_damage, dry_run=dry_run)
     if not targets.is_many:
-        return partial(run_each, targets, partial(work, target=replace(wanted, path=path_of(dst))), json=json)
+        return partial(run_each, targets, partial(work, target=replace(wanted, path=log_path(dst))), json=json)
     return partial(run_tree, targets, transfer_of(src, dst), wanted, work, dry_run=dry_run, json=json)
 
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from duramen.cli.address import topic_of
 from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, LogPath, Target, Targets
 from duramen.cli.outcome import Outcome, run_each
 from duramen.cli.output import Cell, Column, Output, exact_size, moment, number, safe, size
@@ -20,6 +19,7 @@ from duramen.cli.store.topic import TopicAction
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, OffsetError, StorageError
 from duramen.formats import Capabilities, Role
 from duramen.log import EndKind, Log, LogFile, SegmentFiles, list_settled, read_producers, refuse_foreign_sidecar
+from duramen.store import topic_address
 
 COUNT_BYTES = 64 << 20
 """Logs up to this size are read completely to count their records."""
@@ -42,7 +42,7 @@ def command(path: LogPath, format: FormatName = None, option: FormatOptions = No
     Prints the format, offsets, sizes, segments, the end (clean, torn tail or damage), the fields that the format can
     store, and the content of its manifest or checkpoint. `duramen verify` checks every byte.
     """
-    address = topic_of(path)
+    address = topic_address(path)
     if address is not None:
         describe = TopicAction.DESCRIBE
         return partial(topic.run, Target(address.root), describe, address.topic, None, dry_run=True, json=json)

@@ -12,14 +12,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from duramen.cli.address import TopicAddress
 from duramen.cli.output import Output, number, to_json
 from duramen.cli.records import Form, json_lines, writer
 from duramen.errors import UsageError
 from duramen.formats import make
 from duramen.log import Log
 from duramen.record import KEY, SCHEMA, VALUE
-from duramen.store import FOLLOW_POLL_S, PARTITION, Store, Topic, split
+from duramen.store import FOLLOW_POLL_S, PARTITION, Store, Topic, TopicAddress, split
 
 WritePart = Callable[[int, pa.RecordBatch], None]
 

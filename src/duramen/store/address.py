@@ -1,7 +1,7 @@
-"""Addresses: ``PATH#topic`` and ``PATH#topic/partition`` in place of a plain path, for every verb that takes a log.
+"""Addresses: ``PATH#topic`` and ``PATH#topic/partition`` in place of a plain path, wherever a log is named.
 
-A partition is an ordinary log, so its address is replaced by its path before the verb sees it. Only some verbs work on
-a whole topic. An existing file or directory whose name contains ``#`` is a plain path.
+A partition is an ordinary log, so its address stands for its path. Some calls work on a whole topic. An existing file
+or directory whose name contains ``#`` is a plain path.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from duramen.disk import Kind, PosixDisk
 from duramen.errors import UsageError
-from duramen.store import Address, check_topic_exists, list_partitions, partition_path
+from duramen.store.layout import check_topic_exists, list_partitions, partition_path
+from duramen.store.names import Address
 
 
 class TopicAddress(NamedTuple):
-    """A topic as given on the command line."""
+    """A topic and the store that it belongs to."""
 
     root: str
     topic: str
@@ -23,12 +24,12 @@ class TopicAddress(NamedTuple):
         return f"{self.root}#{self.topic}"
 
 
-def parse(text: str) -> tuple[str, Address] | None:
+def parse_address(text: str) -> tuple[str, Address] | None:
     """Split an address into the store's root and the topic with its partition; None for a plain path.
 
-    >>> parse("data#orders/3")
+    >>> parse_address("data#orders/3")
     ('data', Address(topic='orders', partition=3))
-    >>> parse("data") is None
+    >>> parse_address("data") is None
     True
     """
     root, hash_, rest = text.rpartition("#")
@@ -37,9 +38,9 @@ def parse(text: str) -> tuple[str, Address] | None:
     return root, Address.parse(rest)
 
 
-def topic_of(text: str) -> TopicAddress | None:
+def topic_address(text: str) -> TopicAddress | None:
     """The topic that an address names as a whole; None for a plain path or a partition. The topic must exist."""
-    found = parse(text)
+    found = parse_address(text)
     if found is None or found[1].partition is not None:
         return None
     root, address = found
@@ -47,16 +48,16 @@ def topic_of(text: str) -> TopicAddress | None:
     return TopicAddress(root, address.topic)
 
 
-def path_of(text: str) -> str:
+def log_path(text: str) -> str:
     """The path of a log, which may be given as the address of a partition. `UsageError` for a whole topic."""
-    found = parse(text)
+    found = parse_address(text)
     if found is None:
         return text
     root, (topic, number) = found
     parts = list_partitions(PosixDisk(), root, topic)
     if number is None:
         raise UsageError(
-            f"this verb needs one partition, and {topic!r} is a topic with {len(parts)} partitions", path=root,
+            f"this call needs one partition, and {topic!r} is a topic with {len(parts)} partitions", path=root,
             hint=f"give a partition, for example {root}#{topic}/0",
         )  # fmt: skip
     if number not in [part.number for part in parts]:
