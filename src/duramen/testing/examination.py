@@ -18,7 +18,7 @@ from duramen.testing.simulated_disk import SimulatedDisk
 
 
 @dataclass
-class Outcome:
+class CrashOutcome:
     """What recovery and readers find on one crashed disk. It depends only on the disk, so it is computed once."""
 
     records: list[Stored]
@@ -35,7 +35,7 @@ def open_again(disk: SimulatedDisk, run: Run) -> WritableLog:
     return WritableLog(ROOT, format=run.setup.format, disk=disk, **options)
 
 
-def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> Outcome:
+def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> CrashOutcome:
     """Read, recover, verify and reopen a crashed disk, with all checks that need no model."""
     before = crashed.tree()
     bare, in_doubt = _read_bare(before, run)
@@ -52,7 +52,7 @@ def examine(crashed: SimulatedDisk, run: Run, *, again: bool = True) -> Outcome:
         raise BrokenPromiseError("after recovery: the tracking state has changed")
     if again:
         _check_again(opened, disk, run, records, next_offset)
-    return Outcome(records, steps, seen, bare, in_doubt)
+    return CrashOutcome(records, steps, seen, bare, in_doubt)
 
 
 def _check_again(

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from duramen.errors import DuramenError
 from duramen.formats import make
 from duramen.testing.crash import CrashPattern, patterns
-from duramen.testing.examination import Outcome, check_verified, examine, open_again, same
+from duramen.testing.examination import CrashOutcome, check_verified, examine, open_again, same
 from duramen.testing.run import BrokenPromiseError, Moment, Run, compare, read_all
 from duramen.testing.simulated_disk import SimulatedDisk
 
@@ -99,7 +99,7 @@ class Explorer:
         try:
             run = Run(case.setup, case.workload, case.seed, self.files.get(case.setup))
             moments = run.run()
-            examined: dict[bytes, Outcome] = {}
+            examined: dict[bytes, CrashOutcome] = {}
             for number, moment in enumerate(moments):
                 if not self._is_chosen(case, number, run):
                     continue
@@ -150,7 +150,7 @@ class Explorer:
         run: Run,
         moment: Moment,
         pattern: CrashPattern | None,
-        examined: dict[bytes, Outcome],
+        examined: dict[bytes, CrashOutcome],
     ) -> None:
         crashed = moment.disk.clone() if pattern is None else moment.disk.crash(pattern)
         digest = crashed.digest()
@@ -170,7 +170,7 @@ class Explorer:
         compare(outcome.records, moment, needed, "after recovery", gaps=gaps)
         self._compare_readers(outcome, moment, run, gaps)
 
-    def _compare_readers(self, outcome: Outcome, moment: Moment, run: Run, gaps: bool) -> None:
+    def _compare_readers(self, outcome: CrashOutcome, moment: Moment, run: Run, gaps: bool) -> None:
         for found, where in ((outcome.seen, "a reader"), (outcome.bare, "a reader without the sidecar")):
             proven = found
             if not make(run.setup.format, **run.options).capabilities.record_checksum:
@@ -182,7 +182,7 @@ class Explorer:
     # --- crashing recovery itself
 
     def _crash_recovery(
-        self, crashed: SimulatedDisk, run: Run, outcome: Outcome, killed: Moment | None, case: Case
+        self, crashed: SimulatedDisk, run: Run, outcome: CrashOutcome, killed: Moment | None, case: Case
     ) -> None:
         """Lose power during recovery. The records must be the same as without that, unless the first crash was a kill:
         then recovery saw bytes that were not on the disk yet."""
