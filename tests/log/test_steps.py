@@ -221,7 +221,7 @@ def test_copy(tmp_path: Path, sources: dict[str, Path], name: str) -> None:
         for context in (contextlib.nullcontext(), steps(3, 700)):
             target = tmp_path / "copy"
             shutil.rmtree(target, ignore_errors=True)
-            with context:
+            with clocked(), context:
                 duramen.copy(sources[name], target, **until)
             copies.append(tree(target))
         assert copies[0] == copies[1]
@@ -238,7 +238,7 @@ def test_convert(tmp_path: Path, sources: dict[str, Path], name: str, to: str) -
     for step in (None, (3, 700)):
         target = tmp_path / "converted"
         shutil.rmtree(target, ignore_errors=True)
-        with contextlib.nullcontext() if step is None else steps(*step):
+        with clocked(), contextlib.nullcontext() if step is None else steps(*step):
             duramen.convert(sources[name], target, to=to, allow_loss=tuple(FIELDS), **options)
             assert duramen.verify(target).ok
         with duramen.open(target) as log:

@@ -95,7 +95,9 @@ class Clock:
 def clocked() -> Iterator[None]:
     """Run with a clock that tells the same times in every run."""
     clock = Clock()
-    with mock.patch("duramen.log.write.writable_log.time", clock), mock.patch("duramen.log.write.appender.time", clock):
+    with contextlib.ExitStack() as patches:
+        for module in ("segments.log_builder", "write.appender", "write.writable_log"):
+            patches.enter_context(mock.patch(f"duramen.log.{module}.time", clock))
         yield
 
 
