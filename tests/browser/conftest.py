@@ -6,15 +6,14 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
-from duramen.watch.server import Server
+from tests.browser.visiting import Page, serving
 
 AXE = "4.14.0"
 FLAGS = [
@@ -58,81 +57,18 @@ def axe() -> str:
     return source.read_text(encoding="utf-8")
 
 
-class Page:
-    """A page of the browser that remembers everything it should not have done."""
-
-    def __init__(self, browser: Any, url: str, place: dict[str, Any], token: str | None, **options: Any) -> None:
-        self.url = url
-        self.requests: list[str] = []
-        self.errors: list[str] = []
-        self.dialogs: list[str] = []
-        self.context = browser.new_context(viewport={"width": 1280, "height": 1000}, **options)
-        self.tab = self.context.new_page()
-        self.tab.set_default_timeout(20_000)
-        self.tab.on("request", lambda request: self.requests.append(request.url))
-        self.tab.on("console", lambda message: self.errors.append(message.text))
-        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.tab.on("dialog", self._dismiss)
-        if token is not None:
-            self.tab.goto(f"{url}?token={token}")
-        self.go(**place)
-
-    def go(self, **place: Any) -> None:
-        """Open a place as a link that somebody pasted."""
-        self.tab.goto("about:blank")
-        self.tab.goto(self.url + "#" + urlencode(place))
-
-    def _dismiss(self, dialog: Any) -> None:
-        self.dialogs.append(dialog.message)
-        dialog.dismiss()
-
-    def text(self, selector: str) -> str:
-        return str(self.tab.locator(selector).inner_text())
-
-    def count(self, selector: str) -> int:
-        return int(self.tab.locator(selector).count())
-
-    def wait(self, selector: str, **options: Any) -> Any:
-        return self.tab.wait_for_selector(selector, **options)
-
-    def check(self, refused: int | None = None) -> None:
-        """Nothing was loaded from elsewhere, nothing went wrong, and nothing of the contents came to life. The browser
-        itself reports requests that the server refused with the status ``refused``."""
-        foreign = [url for url in self.requests if not url.startswith((self.url, "data:", "about:"))]
-        assert foreign == []
-        assert [error for error in self.errors if f"status of {refused}" not in error] == []
-        assert self.dialogs == []
-        assert self.count("script") == 1
-        assert self.count("main img, main iframe, main b, main i, main style, main form form") == 0
-        links = self.tab.eval_on_selector_all("main a", "all => all.map((each) => each.getAttribute('href'))")
-        assert all(link is None or link.startswith(("#", "api/value?")) for link in links)
-
-    def close(self) -> None:
-        self.context.close()
-
-
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Callable[..., Page]]:
     """Serve some logs, and look at them."""
-    servers: list[Server] = []
-    pages: list[Page] = []
+    with ExitStack() as stack:
 
-    def look(
-        *paths: Path,
-        at: dict[str, Any] | None = None,
-        state: str | None = None,
-        token: str | None = None,
-        **options: Any,
-    ) -> Page:
-        server = Server([str(path) for path in paths], state=state, token=token)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        pages.append(Page(browser, server.url, at or {}, token, **options))
-        return pages[-1]
+        def look(
+            *paths: Path, at: dict[str, Any] | None = None, state: str | None = None, token: str | None = None,
+            **options: Any,
+        ) -> Page:  # fmt: skip
+            server = stack.enter_context(serving([str(path) for path in paths], state=state, token=token))
+            page = Page(browser, server.url, at or {}, token, **options)
+            stack.callback(page.close)
+            return page
 
-    yield look
-    for page in pages:
-        page.close()
-    for server in servers:
-        server.shutdown()
-        server.close()
+        yield look

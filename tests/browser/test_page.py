@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 import duramen
 from duramen.watch import search
+from tests.browser.visiting import Page, serving
 from tests.watch.building import many_segments, many_topics
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -50,6 +51,17 @@ def orders(tmp_path: Path) -> Path:
         log.append_batch(pa.record_batch({"value": pa.array(values), "key": pa.array(keys), "timestamp": times}))
         log.cursor("report").store(120)
     return path
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page for what needs no log of its own."""
+    path = tmp_path_factory.mktemp("empty") / "log"
+    duramen.open(path, "a", format="keratin").close()
+    with serving([str(path)]) as server:
+        page = Page(browser, server.url, {}, None)
+        yield page
+        page.close()
 
 
 @pytest.fixture
@@ -302,6 +314,26 @@ def test_one_record(visit: Visit, orders: Path) -> None:
     page.tab.click("#record-newer")
     page.wait("#record-problem:has-text('301')")
     page.check(refused=409)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('{"a:b{": "x,\\"]", "e": [], "o": {}}', ["{", '  "a:b{": "x,\\"]",', '  "e": [],', '  "o": {}', "}"]),
+        ("[1.10, -1e400,12345678901234567890]", ["[", "  1.10,", "  -1e400,", "  12345678901234567890", "]"]),
+        ('[{"a": [true]}]', ["[", "  {", '    "a": [', "      true", "    ]", "  }", "]"]),
+        ("{'a': 1}", None),
+        ("17", None),
+        ("[" * 100_000, None),
+        ("[" + "1," * 50_000 + "1]", None),
+    ],
+    ids=["strings", "numbers", "nested", "no JSON", "a number", "deep", "long"],
+)  # fmt: skip
+def test_json_keeps_what_was_written(pages: Any, text: str, lines: list[str] | None) -> None:
+    script = "async text => { const nodes = (await import('/record.js')).pretty(text); "
+    script += "return nodes && nodes.map((each) => each.textContent ?? each).join('') }"
+    shown = pages.tab.evaluate(script, text)
+    assert shown == (None if lines is None else "\n".join(lines))
 
 
 def test_consumers_and_their_history(visit: Visit, tmp_path: Path) -> None:

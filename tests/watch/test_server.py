@@ -477,6 +477,7 @@ def test_a_store_of_a_thousand_topics(serving: Callable[..., Client], tmp_path: 
     two = client.ask("/metrics", {"log": [first["rows"][0]["logs"][0], last[0]]})[2].decode()
     assert two.count("duramen_next_offset{") == 2
     assert len(client.server.watch._observers) <= 64
+    assert len(client.server.watch._glances) <= 500
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from duramen.watch.observer import Observation
 
 EVERY_S = 300
 KEPT = 24 * 3600 // EVERY_S
-MAX_CONSUMERS = 50
+MAX_CONSUMERS = 20
+MAX_NAME = 100
 _FILE = JsonFile("the history of a log", limit_bytes=4 << 20, separator=b" ", sort_keys=False)
 
 
@@ -27,7 +28,7 @@ class HistoryPoint(NamedTuple):
     next_offset: int
     size_bytes: int
     lags: dict[str, int]
-    """Lag per consumer, by `consumer_id`."""
+    """Lag per consumer, by `history_key`."""
 
 
 class LastCheck(NamedTuple):
@@ -64,7 +65,7 @@ class History:
     def add(self, path: str, seen: Observation) -> None:
         """Add a point, unless the newest is of the same interval."""
         at = int(seen.at) // EVERY_S * EVERY_S
-        lags = sorted(((one.lag or 0, consumer_id(one.kind, one.name)) for one in seen.standings), reverse=True)
+        lags = sorted(((one.lag or 0, history_key(one.kind, one.name)) for one in seen.standings), reverse=True)
         point = HistoryPoint(at, seen.next_offset, seen.size_bytes, {name: lag for lag, name in lags[:MAX_CONSUMERS]})
         with self._guard:
             points, check = self.read(path)
@@ -96,8 +97,9 @@ def _whole(path: str) -> str:
     return path if "://" in path else posixpath.abspath(path)
 
 
-def consumer_id(kind: str, name: str) -> str:
-    return f"{kind} {name[:200]}"
+def history_key(kind: str, name: str) -> str:
+    """The key of a consumer in `HistoryPoint.lags`. Bounded: a file holds many of them."""
+    return f"{kind} {name[:MAX_NAME]}"
 
 
 def _parse(tree: dict[str, Any], path: str) -> LogHistory:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from duramen.consumers import ConsumerLag, group_members
 from duramen.watch.discovery import WatchedPath
-from duramen.watch.history import LastCheck, consumer_id
+from duramen.watch.history import LastCheck, history_key
 from duramen.watch.observer import Observation
 from duramen.watch.watcher import Check, Watch
 
@@ -168,23 +168,24 @@ def _warnings(seen: Observation) -> list[str]:
 # --- consumers
 
 
-def consumers(watch: Watch, name: str) -> dict[str, Any]:
+def consumers(watch: Watch, log: str) -> dict[str, Any]:
     """The groups and cursors of a log or of its topic, with the lag per partition and its history."""
-    title = title_of(watch.places.get(name).name)
+    title = title_of(watch.places.get(log).name)
     places = [place for place in watch.places.all() if title_of(place.name) == title][:PARTITIONS]
     histories = {place: watch.observer(place.name).seen() for place in places}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for place, history in histories.items():
         members = {} if history[-1].problem else group_members(watch.observer(place.name).log())
         for one in history[-1].standings:
-            entry = found.setdefault(consumer_id(one.kind, one.name), {"kind": one.kind, "name": one.name, "parts": []})
+            entry = found.setdefault((one.kind, one.name), {"kind": one.kind, "name": one.name, "parts": []})
             held = members.get(one.name, []) if one.kind == "group" else []
             part = {"log": place.name, **_part(one), "members": [member._asdict() for member in held[:MEMBERS]]}
             entry["parts"].append(part)
     shown = sorted(found.items(), key=lambda item: (item[1]["kind"] != "group", item[1]["name"]))[:CONSUMERS]
     days = {place: watch.history.read(place.path).points for place in places}
-    for key, entry in shown[:CHARTED]:
-        entry["recent"] = total([_recent(history, key) for history in histories.values()])
+    for (kind, name), entry in shown[:CHARTED]:
+        key = history_key(kind, name)
+        entry["recent"] = total([_recent(history, kind, name) for history in histories.values()])
         entry["day"] = total([[(p.at, p.lags[key]) for p in points if key in p.lags] for points in days.values()])
     return {
         "consumers": [entry for _, entry in shown],
@@ -197,12 +198,12 @@ def _part(one: ConsumerLag) -> dict[str, Any]:
     return {key: value for key, value in one._asdict().items() if key not in ("kind", "name", "paths")}
 
 
-def _recent(history: Iterable[Observation], key: str) -> Series:
+def _recent(history: Iterable[Observation], kind: str, name: str) -> Series:
     return [
         (seen.at, one.lag)
         for seen in history
         for one in seen.standings
-        if one.lag is not None and consumer_id(one.kind, one.name) == key
+        if one.lag is not None and (one.kind, one.name) == (kind, name)
     ]
 
 

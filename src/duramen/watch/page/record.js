@@ -1,6 +1,7 @@
 // One record: its value as JSON, text or hexadecimal, to copy and to download, and every field of its bytes.
 import { $, ask, clock, count, go, guard, here, make, pairs, put, size } from "./dom.js";
 
+const MOST_NODES = 50000; // more of them make a browser slow
 let record = null;
 let chosen = null; // the form that the reader chose, for all records
 let opener = null;
@@ -82,7 +83,7 @@ function drawValue(natural) {
 
 // --- JSON
 
-/** JSON on several lines, as nodes; null if the text is not JSON. Numbers and strings stay as they are written. */
+/** JSON on several lines, as nodes; null if the text is not JSON or has too many parts. Numbers and strings stay as they are written. */
 export function pretty(text) {
   try {
     const tree = JSON.parse(text);
@@ -105,6 +106,7 @@ export function pretty(text) {
     } else if (/^[{}[\],]$/.test(token)) nodes.push(token);
     else nodes.push(make("span", token, token[0] === '"' ? "string" : "atom"));
     before = token;
+    if (nodes.length > MOST_NODES) return null;
   }
   return nodes;
 }
