@@ -134,6 +134,8 @@ class LogCounters:
 
     def _count(self) -> None:
         """Count what was noted; the writer may note more at the same time."""
+        if not (self.noted_seconds or self._noted_bytes):
+            return
         with self._counting:
             seconds, sizes, records = self.noted_seconds[:], self._noted_bytes[:], self._noted_records[:]
             del self.noted_seconds[: len(seconds)], self._noted_bytes[: len(sizes)], self._noted_records[: len(records)]

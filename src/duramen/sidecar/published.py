@@ -70,7 +70,7 @@ class WriterMetrics:
         )
 
     def encode(self) -> bytes:
-        return _METRICS.encode(asdict(self))
+        return _METRICS.encode(vars(self))
 
     @classmethod
     def parse(cls, tree: dict[str, Any]) -> WriterMetrics:
