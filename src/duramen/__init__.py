@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, Unpack, cast, overload
 
+from duramen.arguments import check_path
 from duramen.consumers import (
     Confirmed,
     ConsumeLoop,
@@ -49,6 +50,7 @@ from duramen.errors import (
     OffsetError,
     PoisonedError,
     QueueTimeoutError,
+    ReadOnlyError,
     StorageError,
     UnknownTopicError,
     UnknownVersionError,
@@ -137,7 +139,7 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     0
     b'hello'
     """
-    path = os.fsdecode(path)
+    path = check_path(path)
     if mode not in ("r", "a"):
         raise UsageError(f"mode must be 'r' or 'a' (got {mode!r})")
     if is_address(path):
@@ -153,13 +155,14 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
 
 
 def _log_path(path: Path) -> str:
-    text = os.fsdecode(path)
+    text = check_path(path)
     return text if is_address(text) else log_path(text)
 
 
 def detect(path: Path) -> Detected:
     """Detect the format of the log at ``path``, with the reason. `DetectionError` if it is unknown."""
-    return _detect(PosixDisk().within(_log_path(path)), _log_path(path))
+    path = _log_path(path)
+    return _detect(PosixDisk().within(path), path)
 
 
 def verify(path: Path, *, format: str | None = None, publish: bool = False, **options: Unpack[ReaderOptions]) -> Report:
@@ -197,7 +200,7 @@ def convert(
     1
     """
     return _convert(
-        _log_path(src), os.fsdecode(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
+        _log_path(src), check_path(dst), to, allow_loss=allow_loss, on_damage=on_damage, format=format,
         source_options=source_options, **options,
     )  # fmt: skip
 
@@ -217,7 +220,7 @@ def copy(
     ``update`` brings an existing copy up to date. ``until_offset`` copies the records before that offset;
     ``until_time`` stops at the first record with that time or a later one."""
     bounds = {"until_offset": until_offset, "until_time": until_time}
-    return _copy(_log_path(src), os.fsdecode(dst), update=update, **bounds, format=format, **options)
+    return _copy(_log_path(src), check_path(dst), update=update, **bounds, format=format, **options)
 
 
 def repair(
@@ -287,6 +290,7 @@ __all__ = [
     "Producer",
     "ProducerState",
     "QueueTimeoutError",
+    "ReadOnlyError",
     "ReaderOptions",
     "Record",
     "RecoveryStep",

@@ -19,7 +19,6 @@ and a cancelled open closes the log. All tasks that wait for new records share o
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial, wraps
@@ -29,6 +28,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 import pyarrow as pa
 
 import duramen
+from duramen.arguments import check_path
 from duramen.consumers import (
     POLL_S,
     ConsumableLog,
@@ -381,4 +381,4 @@ def open(
     path: duramen.Path, mode: str = "r", *, format: str | None = None, **options: Unpack[AppendOptions]
 ) -> AsyncLog:
     """Like `duramen.open`, for ``async with`` or ``await``."""
-    return AsyncLog(os.fsdecode(path), mode, {"format": format, **options})
+    return AsyncLog(check_path(path), mode, {"format": format, **options})

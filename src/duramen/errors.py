@@ -67,6 +67,10 @@ class UsageError(DuramenError, ValueError):
     exit_code = 2
 
 
+class ReadOnlyError(UsageError, AttributeError):
+    """The log is open for reading, and the call needs mode ``"a"``."""
+
+
 class UnsupportedFieldError(UsageError):
     """A record holds a field that the format cannot store."""
 

@@ -127,7 +127,7 @@ def test_sequences_are_64_bits(tmp_path: Path, sequence: int) -> None:
         producer = log.producer("p")
         with pytest.raises(UsageError, match="sequence"):
             producer.append(b"v", sequence=sequence)
-        with pytest.raises(TypeError):
+        with pytest.raises(UsageError, match="whole number"):
             producer.append(b"v", sequence="1")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="at least one record"):
             producer.append_batch([], sequence=1)

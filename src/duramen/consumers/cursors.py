@@ -28,9 +28,9 @@ from __future__ import annotations
 import posixpath
 import time
 from datetime import datetime
-from operator import index
 from typing import NamedTuple
 
+from duramen.arguments import check_int
 from duramen.consumers.files import ensure_directory, sidecar_of
 from duramen.consumers.shared_lock import hold_lock
 from duramen.disk import Disk, Kind
@@ -38,7 +38,7 @@ from duramen.errors import CorruptionError, StorageError, UnsupportedFieldError,
 from duramen.formats import ConsumerPositions
 from duramen.log import Log, WritableLog, store_positions, stored_positions
 from duramen.names import check_name, decode_name, encode_name
-from duramen.record import MAX_OFFSET, checked_us, from_us
+from duramen.record import checked_us, from_us
 from duramen.sidecar import CURSORS_NAME, decode_line, encode_line, replace_file
 
 SUBDIRECTORY = CURSORS_NAME
@@ -97,9 +97,7 @@ class Cursor:
 
     def store(self, offset: int) -> None:
         """Store an offset durably."""
-        offset = index(offset)
-        if not 0 <= offset <= MAX_OFFSET:
-            raise UsageError(f"the offset of a cursor must be 0 to {MAX_OFFSET} (got {offset!r})", path=self.path)
+        offset = check_int("the offset of a cursor", offset)
         if isinstance(self._log, WritableLog) and self._log.codec.capabilities.tracking:
             store_positions(self._log, ConsumerPositions({self.name.encode(): offset}))
             self._remove()

@@ -6,15 +6,16 @@ exception: opening a log for append rewinds groups that refer to records lost in
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duramen.consumers.cursors import Cursor, CursorState, cursors
 from duramen.consumers.files import group_files
 from duramen.consumers.groups import Group, load
 from duramen.consumers.lag import ConsumerLag, consumer_lags, needed_from
 from duramen.consumers.producers import Producer, ProducerState, producers
-from duramen.errors import CorruptionError, UsageError
+from duramen.errors import CorruptionError, ReadOnlyError, UsageError
 from duramen.log import Log, WritableLog
+from duramen.names import check_name
 from duramen.sidecar import Need
 
 
@@ -22,6 +23,16 @@ class ConsumableLog(Log):
     """A log opened for reading, with its cursors and groups."""
 
     _groups: dict[str, tuple[Group, dict[str, Any]]] | None = None
+
+    if not TYPE_CHECKING:  # a type checker knows that a reader has no such method
+
+        def __getattr__(self, name: str) -> Any:
+            if not isinstance(self, WritableLog) and hasattr(ConsumableWritableLog, name):
+                raise ReadOnlyError(
+                    f"{name} needs a log that is open for append, and this one is open for reading", path=self.path,
+                    hint='open it with mode "a"',
+                )  # fmt: skip
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def cursor(self, name: str) -> Cursor:
         """The cursor with this name: ``load()``, ``store(offset)``, ``delete()``."""
@@ -47,6 +58,7 @@ class ConsumableLog(Log):
 
     def _group(self, name: str, options: dict[str, Any]) -> Group:
         self._check_open()
+        check_name("group", name)
         with self._guard:
             if self._groups is None:
                 self._groups = {}

@@ -13,9 +13,9 @@ duplicate.
 from __future__ import annotations
 
 from datetime import datetime
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from duramen.arguments import check_int
 from duramen.errors import UsageError
 from duramen.log import (
     MAX_SEQUENCE,
@@ -116,9 +116,7 @@ class Producer:
 
     def _submit(self, batch: Batch, sequence: int | None, durability: str | None, timeout_s: float | None) -> Confirmed:
         if sequence is not None:
-            sequence = index(sequence)
-            if not 0 <= sequence <= MAX_SEQUENCE - batch.num_rows + 1:
-                raise UsageError(f"sequence must be 0 to 2**64 - 1 (got {sequence})", path=self._log.path)
+            sequence = check_int("sequence", sequence, most=MAX_SEQUENCE - batch.num_rows + 1)
         claim = SequenceClaim(self._raw, sequence)
         done = self._log.submit(batch, durability, timeout_s, claim)
         base = done.base_offset if done.count else None

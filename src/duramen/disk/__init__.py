@@ -15,7 +15,7 @@ from __future__ import annotations
 from duramen.disk.hard_links import open_private
 from duramen.disk.object_store import ArrowDisk
 from duramen.disk.os_errors import fenced, locked, refusal, refused
-from duramen.disk.posix import PosixDisk
+from duramen.disk.posix import PosixDisk, disk_or_real
 from duramen.disk.uri import disk_for, is_address
 from duramen.disk.vfs import (
     Buffer,
@@ -44,6 +44,7 @@ __all__ = [
     "Page",
     "PosixDisk",
     "disk_for",
+    "disk_or_real",
     "fenced",
     "is_address",
     "locked",

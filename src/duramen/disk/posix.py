@@ -28,7 +28,7 @@ from duramen.disk.posix_locks import PosixDirectoryLock, PosixGate, PosixLock, c
 from duramen.disk.posix_page import PosixPage
 from duramen.disk.rename import rename_new
 from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
-from duramen.errors import StorageError
+from duramen.errors import StorageError, UsageError
 from duramen.metrics import process as process_counters
 
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
@@ -420,3 +420,10 @@ class PosixDisk(Disk):
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         return PosixPage(path, self._to(path), size_bytes, writable=writable)
+
+
+def disk_or_real(disk: Disk | None) -> Disk:
+    """The disk that a caller gave; the real one by default."""
+    if disk is not None and not hasattr(disk, "within"):
+        raise UsageError(f"disk must be a duramen.disk.Disk (got {disk!r:.80})")
+    return PosixDisk() if disk is None else disk

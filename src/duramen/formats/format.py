@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duramen.arguments import MOST, check_int
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values
 from duramen.formats.extensions import SupportsManifest
@@ -131,17 +132,12 @@ class Format(ABC):
             raise UsageError(f"{self.name} has no option {', '.join(sorted(unknown))}", hint=f"its options: {known}")
         self.options: dict[str, Any] = {}
         for name, value in options.items():
-            try:
-                self.options[name] = self.option_names[name](value)
-            except (TypeError, ValueError) as error:
-                kind = self.option_names[name].__name__
-                raise UsageError(f"option {name} must be of type {kind} (got {value!r})") from error
+            self.options[name] = _converted(name, value, self.option_names[name])
         dialect = self.options.get("dialect", DOCUMENT)
         if dialect not in (DOCUMENT, PROGRAM):
             raise UsageError(f"dialect must be {DOCUMENT!r} or {PROGRAM!r} (got {dialect!r})")
         for name in ("segment_max_bytes", "segment_max_age_ms"):
-            if self.options.get(name, 1) < 1:
-                raise UsageError(f"{name} must be at least 1 (got {self.options[name]})")
+            check_int(name, self.options.get(name, 1), least=1)
 
     @property
     def dialect(self) -> str:
@@ -325,6 +321,20 @@ class Format(ABC):
             )
 
 
+def _converted(name: str, value: Any, kind: type) -> Any:
+    """An option in its type. The command line and Spark pass options as text."""
+    try:
+        if isinstance(value, str):
+            return kind(value)
+        if kind is int:
+            return check_int(name, value, least=-MOST)
+        if type(value) is kind:
+            return value
+    except ValueError:
+        pass
+    raise UsageError(f"option {name} must be of type {kind.__name__} (got {value!r:.80})")
+
+
 def _rebuilt(kind: type[Format], options: dict[str, Any]) -> Format:
     return kind(**options)
 
@@ -333,6 +343,8 @@ def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns to decode, by default all of the neutral record. Raises for an unknown name."""
     if columns is None:
         return COLUMNS
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise UsageError(f"columns must be a list of names (got {columns!r:.80})")
     known = (*COLUMNS, *(f.name for f in fmt.capabilities.extras))
     for name in columns:
         if name not in known:

@@ -37,6 +37,8 @@ def extractor(fmt: Format, key: str | KeyOf) -> tuple[tuple[str, ...], Extract]:
     """The columns that hold the keys, and a function from a batch of them to the keys (null: the record has none)."""
     if callable(key):
         return ("value",), _each(key)
+    if not isinstance(key, str):
+        raise UsageError(f"{key!r:.80} does not say what a record's key is", hint=HINT)
     kind, _, argument = key.partition(":")
     if kind == "key" and not argument:
         if not fmt.capabilities.key:

@@ -55,6 +55,6 @@ def make(name: str, **options: Any) -> Format:
     """
     try:
         kind = FORMATS[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise UsageError(f"unknown format {name!r}", hint=f"the formats: {', '.join(FORMATS)}") from None
     return kind(**options)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, Unpack
 
+from duramen.arguments import check_int, check_kind, check_timeout
 from duramen.consumers import (
     ConsumeLoop,
     ConsumeOptions,
@@ -88,7 +89,7 @@ class TopicGroup:
         """Return up to ``max`` records of any partitions; wait up to ``timeout_s`` for the first. If a partition is
         unreadable, return the records of the others; raise the error if there are none."""
         found: list[TopicDelivery] = []
-        until = time.monotonic() + timeout_s
+        max, until = check_int("max", max, least=1), time.monotonic() + check_timeout(timeout_s)
         while True:
             for number in self._in_turn():
                 try:
@@ -109,7 +110,7 @@ class TopicGroup:
     ) -> tuple[int, DeliveryBatch] | None:
         """Return a partition's number and up to ``max`` of its records as an Arrow batch, or None. Pass the pair to
         ``ack_many``, ``nack`` or ``extend``."""
-        until = time.monotonic() + timeout_s
+        max, until = check_int("max", max, least=1), time.monotonic() + check_timeout(timeout_s)
         while True:
             for number in self._in_turn():
                 with self._group(number) as group:
@@ -237,8 +238,9 @@ def _by_partition(handed: Any) -> dict[int, Any]:
         handed = [handed]
     if isinstance(handed, tuple) and len(handed) == 2 and isinstance(handed[1], DeliveryBatch):
         return {handed[0]: handed[1]}
-    deliveries: Iterable[TopicDelivery] = handed
+    deliveries = list(handed) if isinstance(handed, Iterable) else [handed]
     found: dict[int, list[Delivery]] = {}
-    for partition, record, deadline_ms, epoch in deliveries:
-        found.setdefault(partition, []).append(Delivery(record, deadline_ms, epoch))
+    for delivery in deliveries:
+        check_kind("a delivery", delivery, TopicDelivery)
+        found.setdefault(delivery.partition, []).append(Delivery(*delivery[1:]))
     return found

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from duramen.arguments import check_int
 from duramen.consumers import ConsumableLog, ConsumableWritableLog
 from duramen.errors import UsageError
 from duramen.log import WritableLog
@@ -39,9 +40,7 @@ class Pool:
     """Open logs by path, the least recently used first."""
 
     def __init__(self, max_open_segments: int = MAX_OPEN_SEGMENTS) -> None:
-        if max_open_segments < 1:
-            raise UsageError(f"max_open_segments must be at least 1 (got {max_open_segments})")
-        self.max_open_segments = max_open_segments
+        self.max_open_segments = check_int("max_open_segments", max_open_segments, least=1)
         self._entries: OrderedDict[str, _PooledLog] = OrderedDict()
         self._guard = threading.RLock()
         self._closed = False

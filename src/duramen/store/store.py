@@ -16,8 +16,9 @@ from itertools import count, groupby
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
+from duramen.arguments import check_path
 from duramen.consumers import ConsumableWritableLog, hold_lock, take_lock
-from duramen.disk import Disk, Kind, PosixDisk
+from duramen.disk import Disk, Kind, disk_or_real
 from duramen.errors import (
     CorruptionError,
     DetectionError,
@@ -91,14 +92,14 @@ class Store:
         disk: Disk | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:
-        self.root = os.fsdecode(path)
+        self.root = check_path(path)
         if unknown := options.keys() - WriterOptions.__annotations__.keys():
             raise UsageError(
                 f"a store has no option {min(unknown)!r}", path=self.root,
                 hint=f"options of a format belong to create(); those of a store are max_open_segments, "
                 f"{', '.join(sorted(WriterOptions.__annotations__))}",
             )  # fmt: skip
-        self._disk = disk if disk is not None else PosixDisk()
+        self._disk = disk_or_real(disk)
         self._pool = Pool(max_open_segments)
         self._partitions = Partitions(self._disk, self.root, self._pool, options)
         kind = self._disk.kind(self.root)

@@ -216,7 +216,9 @@ class Topic(TopicPartitions):
         """Like `scan`, as Arrow batches with a first column ``partition``. ``from_offset``, ``to_offset``,
         ``from_time``, ``to_time``, ``max_records``, ``max_bytes`` and ``follow`` as for a log; over all partitions,
         offsets and limits apply to each partition."""
-        named = None if columns is None else [name for name in columns if name != PARTITION.name]
+        named = columns
+        if isinstance(columns, list | tuple):
+            named = [name for name in columns if name != PARTITION.name]
         for number, batch in self._batches(partition, named, window):
             with_partition = pa.array(np.full(batch.num_rows, number, np.int32))
             schema = pa.schema([PARTITION, *batch.schema])

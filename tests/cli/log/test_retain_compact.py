@@ -75,7 +75,7 @@ def test_retain_beside_a_writer(call: Run, tmp_path: Path) -> None:
         (["retain", "{log}", "--before-offset", "-5"], ["must be at least 0 (got -5)"]),
         (["compact", "{log}"], ["no key"]),
         (["compact", "{log}", "--key", "regex:a"], ["does not say"]),
-        (["compact", "{log}", "--min-dirty", "2", "--key", "prefix:1"], ["between 0 and 1"]),
+        (["compact", "{log}", "--min-dirty", "2", "--key", "prefix:1"], ["0 to 1"]),
         (["top", "{log}", "--every", "0"], ["must be greater than 0"]),
         (["serve", "{log}", "--host", "0.0.0.0"], ["token"]),
     ],

@@ -138,7 +138,7 @@ def test_one_thread_waits_for_all_logs() -> None:
 @pytest.mark.parametrize("name", ["ms", "records", "bytes"])
 @pytest.mark.parametrize("wrong", [0, -1, "1s"])
 def test_a_wrong_interval_is_refused(root: Path, name: str, wrong: object) -> None:
-    with pytest.raises(duramen.UsageError, match=rf"sync_interval_{name} must be more than 0 \(got {wrong!r}\)"):
+    with pytest.raises(duramen.UsageError, match=rf"sync_interval_{name} must be .* \(got {wrong!r}\)"):
         duramen.open(root, "a", **{f"sync_interval_{name}": wrong})
     assert not root.exists()
 

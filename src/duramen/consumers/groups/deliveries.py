@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import chain, repeat
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from duramen.arguments import LONGEST_S, check_int
 from duramen.consumers.groups.state_machine import LeaseClaim
 from duramen.errors import UsageError
 from duramen.log import records_of
@@ -79,6 +81,7 @@ class DeliveryBatch:
         return map(_delivery, zip(records_of(self.records), repeat(self.deadline_ms, len(self)), epochs, strict=True))
 
 
+EPOCHS = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)
 Handed = Delivery | DeliveryBatch | int | Iterable[Any]
 """A delivery, a batch, an offset, an iterable of deliveries or offsets, or an array of offsets."""
 
@@ -107,7 +110,7 @@ def claims_of(handed: Handed, epoch: Any = None) -> list[LeaseClaim]:
         raise UsageError(f"an offset must be at least 0 (got {int(offsets.min())})")
     if epoch is None:
         return [claim._replace(epoch=None) for claim in _runs(offsets, np.zeros_like(offsets))]
-    epochs = _array(epoch) if np.ndim(epoch) else np.full(len(offsets), int(epoch), np.int64)
+    epochs = _array(epoch) if isinstance(epoch, EPOCHS) else np.full(len(offsets), check_int("epoch", epoch), np.int64)
     if len(epochs) != len(offsets):
         raise UsageError(f"epochs must have one entry per offset (got {len(epochs)} for {len(offsets)} offsets)")
     return _runs(offsets, epochs)
@@ -164,10 +167,7 @@ def to_ms(duration: Seconds, what: str) -> int:
     >>> to_ms(1.5, "lease"), to_ms(timedelta(minutes=1), "lease")
     (1500, 60000)
     """
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if not 0 <= seconds <= _LONGEST_S:
-        raise UsageError(f"{what} must be 0 to {_LONGEST_S} seconds (got {duration!r})")
-    return round(seconds * 1000)
-
-
-_LONGEST_S = 10 * 365 * 86_400
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 <= seconds <= LONGEST_S:
+        raise UsageError(f"{what} must be 0 to {LONGEST_S} seconds (got {duration!r:.80})")
+    return round(float(seconds) * 1000)

@@ -25,11 +25,11 @@ import time
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from operator import index
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 
+from duramen.arguments import check_int, check_timeout
 from duramen.consumers.cursors import Cursor
 from duramen.consumers.files import GroupFiles, files_of
 from duramen.consumers.groups.consume import ConsumeLoop, ConsumeOptions
@@ -89,7 +89,8 @@ class Replayed(NamedTuple):
 
 
 class Group:
-    """A consumer group of a log, created by ``log.group(name)``.
+    """A consumer group of a log, created by ``log.group(name)``. Times are in seconds; ``clock`` returns milliseconds
+    since 1970.
 
     >>> import tempfile, duramen
     >>> with duramen.open(tempfile.mkdtemp() + "/orders", "a") as log:
@@ -127,6 +128,8 @@ class Group:
         self.consumer = None if consumer is None else check_name("consumer", consumer)
         self._log = log
         self._durability = _checked(durability)
+        if clock is not None and not callable(clock):
+            raise UsageError(f"clock must be a function that returns milliseconds since 1970 (got {clock!r:.80})")
         self._clock = clock or _now_ms
         self._store = GroupStore(
             log, place, on_damage=on_damage, compact_bytes=compact_bytes, compact_in_flight=compact_in_flight
@@ -178,12 +181,11 @@ class Group:
 
     def fetch_batch(self, max: int = 1, lease: Seconds | None = None, *, timeout_s: float = 0.0) -> DeliveryBatch:
         """Like `fetch`, as an Arrow batch without an object per record."""
-        if index(max) < 1:
-            raise UsageError(f"max must be at least 1 (got {max})")
+        max = check_int("max", max, least=1)
         lease_ms = self._policy.lease_ms if lease is None else to_ms(lease, "lease")
         self._check_dead_letters()
         consumer = self.consumer or f"{socket.gethostname()}-{os.getpid()}"
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + check_timeout(timeout_s)
         seen: object = None
         while True:
             batch, next_deadline_ms = self._turn(FetchRequest(max, lease_ms, consumer))
@@ -578,9 +580,9 @@ def _stated(log: Log, lease: Seconds | None, max_attempts: int | None, dead_lett
 def _check_options(on_damage: str, max_attempts: int | None, window: int) -> None:
     if on_damage not in ("raise", "redeliver"):
         raise UsageError(f"on_damage must be 'raise' or 'redeliver' (got {on_damage!r})")
-    for option, number in {"max_attempts": max_attempts, "window": window}.items():
-        if number is not None and number < 1:
-            raise UsageError(f"{option} must be at least 1 (got {number})")
+    check_int("window", window, least=1)
+    if max_attempts is not None:
+        check_int("max_attempts", max_attempts, least=1)
 
 
 def _nothing() -> None:

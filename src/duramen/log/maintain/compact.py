@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from duramen.arguments import check_choice, check_int, check_number, check_path
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats import Format, KeyOf, Rows, ScanPosition, Segment, extractor
 from duramen.kernel import FrameColumns, Stop
@@ -78,15 +79,13 @@ class Compaction:
     """Directory for temporary files; the system's default if not given."""
 
     def __post_init__(self) -> None:
-        if self.keyless not in ("keep", "drop"):
-            raise UsageError(f"keyless must be 'keep' or 'drop' (got {self.keyless!r})")
-        for name in ("tombstone_delay_ms", "min_lag_ms"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be at least 0 (got {getattr(self, name)})")
-        if not 0 <= self.min_dirty_ratio <= 1:
-            raise UsageError(f"min_dirty_ratio must be between 0 and 1 (got {self.min_dirty_ratio})")
-        if self.memory_bytes < 4096:
-            raise UsageError(f"memory_bytes must be at least 4096 (got {self.memory_bytes})")
+        check_choice("keyless", self.keyless, ("keep", "drop"))
+        check_int("tombstone_delay_ms", self.tombstone_delay_ms)
+        check_int("min_lag_ms", self.min_lag_ms)
+        check_number("min_dirty_ratio", self.min_dirty_ratio, most=1)
+        check_int("memory_bytes", self.memory_bytes, least=4096)
+        if self.spill is not None:
+            check_path(self.spill)
 
 
 def check_compaction(fmt: Format, how: Compaction, path: str) -> None:

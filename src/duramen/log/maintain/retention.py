@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from duramen.arguments import check_int, check_number
 from duramen.disk import Disk
 from duramen.errors import UsageError
 from duramen.formats import Format, Role, ScanPosition, Segment
@@ -43,11 +44,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         for name in ("max_age_ms", "max_bytes", "before_offset"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"{name} must be at least 0 (got {value})")
-        if self.keep_free_percent is not None and not 0 <= self.keep_free_percent <= 100:
-            raise UsageError(f"keep_free_percent must be between 0 and 100 (got {self.keep_free_percent})")
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name))
+        if self.keep_free_percent is not None:
+            check_number("keep_free_percent", self.keep_free_percent, most=100)
 
     @property
     def rules(self) -> tuple[str, ...]:

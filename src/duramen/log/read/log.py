@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.disk import Disk, Kind, Page, PosixDisk
+from duramen.arguments import check_int, check_timeout
+from duramen.disk import Disk, Kind, Page, disk_or_real
 from duramen.errors import (
     CorruptionError,
     DuramenError,
@@ -107,7 +108,7 @@ class Log:
     def __init__(
         self, path: str, *, format: str | None = None, disk: Disk | None = None, **options: Unpack[FormatOptions]
     ) -> None:
-        self.disk = (disk if disk is not None else PosixDisk()).within(path)
+        self.disk = disk_or_real(disk).within(path)
         self.path = path
         self.is_directory = self.disk.kind(path) == Kind.DIRECTORY
         self._configs = CachedConfig(self.disk, path) if self.is_directory else None
@@ -293,6 +294,7 @@ class Log:
         Raises `OffsetError` if it does not exist, `CorruptionError` if it is damaged."""
         self._check_open()
         self._before_read()
+        check_int("offset", offset, least=-(2**128), most=2**128)
         opened = self._segment_for(offset)
         self.check_witness(opened)
         found: Record | Stop = Stop.LIMIT
@@ -491,6 +493,7 @@ class Log:
         """Where the record with that offset is stored: its file, and the byte at which it (or its chunk) starts."""
         self._check_open()
         self._before_read()
+        check_int("offset", offset, least=-(2**128), most=2**128)
         opened = self._segment_for(offset)
         for rows in opened.segment.steps(opened.cursor_before(offset), verify=False):
             row = int(np.searchsorted(rows.columns.first_offsets, offset, side="right")) - 1
@@ -517,6 +520,7 @@ class Log:
         """Wait until a writer acknowledges records, or ``timeout_s`` passes, and refresh. ``seen`` is the result of the
         previous call; without it this returns at once."""
         self._check_open()
+        timeout_s = check_timeout(timeout_s)
         if self._snapshot.watermark is None:  # no Duramen writer has opened this log
             time.sleep(min(timeout_s, FOLLOW_POLL_S))
             seen = None

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duramen.arguments import check_int
 from duramen.errors import CorruptionError, OffsetError, StorageError, UsageError
 from duramen.formats import Rows, ScanPosition, StoredChunk, SupportsChunks
 from duramen.log.read.mapped_segment import MappedSegment
@@ -57,8 +58,8 @@ class Scan:
         if self._from_us is not None and from_time is not None:
             self._next = max(self._next, log.offset_at(from_time))
         self._to_offset = MAX_OFFSET + 1 if to_offset is None else min(to_offset, MAX_OFFSET + 1)
-        self._records_left = 2**63 - 1 if max_records is None else max_records
-        self._bytes_left = 2**63 - 1 if max_bytes is None else max_bytes
+        self._records_left = 2**63 - 1 if max_records is None else check_int("max_records", max_records)
+        self._bytes_left = 2**63 - 1 if max_bytes is None else check_int("max_bytes", max_bytes)
         self._from_the_beginning = from_offset is None
         """No offset was requested and nothing was returned yet, so the scan may start wherever the log does."""
         self._has_passed = False
@@ -220,7 +221,10 @@ class Scan:
 
 def _from_start(log: Log, offset: int | None) -> int | None:
     """An offset; a negative one counts records from the end."""
-    return offset if offset is None or offset >= 0 else _start_of_last(log, -offset)
+    if offset is None:
+        return None
+    offset = check_int("an offset", offset, least=-MAX_OFFSET - 1, most=MAX_OFFSET + 1)
+    return offset if offset >= 0 else _start_of_last(log, -offset)
 
 
 def _start_of_last(log: Log, count: int) -> int:

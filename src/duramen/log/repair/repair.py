@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from duramen.disk import Disk, Kind, PosixDisk, rooted
+from duramen.disk import Disk, Kind, disk_or_real, rooted
 from duramen.errors import DuramenError, UsageError
 from duramen.formats import Format
 from duramen.log.recover import resolve_tx
@@ -66,7 +66,7 @@ def repair_log(
     ``strategy``: ``"salvage"`` keeps every whole record, ``"truncate"`` cuts a segment at its first bad one.
     ``strays``: also set aside files that do not belong to the log.
     """
-    disk = (disk if disk is not None else PosixDisk()).within(path)
+    disk = disk_or_real(disk).within(path)
     asked = _RepairRequest(path, format, options, _strategy(strategy), strays, progress)
     if kind_of(disk, path) != Kind.DIRECTORY:
         raise UsageError("cannot repair a single file", path=path, hint="give the log's directory")
@@ -219,7 +219,7 @@ def undo_repair(
     **options: Any,
 ) -> Undone:
     """Undo the last repair. Raises `UsageError` if the log has changed since, unless ``force`` is given."""
-    disk = (disk if disk is not None else PosixDisk()).within(path)
+    disk = disk_or_real(disk).within(path)
     if kind_of(disk, path) != Kind.DIRECTORY:
         raise UsageError("cannot undo a repair of a single file", path=path, hint="give the log's directory")
     journal = last_repair(disk, path)

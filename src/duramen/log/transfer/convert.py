@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from duramen.arguments import check_kind
 from duramen.disk import Disk, Kind
-from duramen.errors import UnsupportedFieldError
+from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import FORMATS, Encoded, Format, Role, Rows, ScanPosition, SupportsGapFill, SupportsTracking, make
 from duramen.kernel import Int64s, ScanEnd, Stop
 from duramen.log.segments import LogBuilder, SegmentBuilder, refuse_taken
@@ -100,6 +101,9 @@ class Conversion:
         nested: bool = False,
         **options: Any,
     ) -> None:
+        if isinstance(allow_loss, str) or not isinstance(allow_loss, Iterable):
+            raise UsageError(f"allow_loss must be a list of fields (got {allow_loss!r:.80})")
+        check_kind("source_options", source_options or {}, Mapping)
         self._allowed = tuple(allow_loss)
         check_allowed(self._allowed)
         refuse_inside(src, dst)
@@ -110,6 +114,7 @@ class Conversion:
         )  # fmt: skip
         refuse_taken(source.disk, dst, nested=nested)
         self._origins = read_origins(source.disk, src) if source.is_directory else {}
+        check_kind("to", to, str)
         self.target = make(to, **{**self._inherited(to, options), **options})
         self._resized = "segment_max_bytes" in options
         source.check_presence()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from duramen.arguments import check_int
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Encoded, Format, Role, Rows, ScanPosition, Segment, Severity
@@ -25,7 +26,7 @@ from duramen.kernel import ScanEnd, Stop
 from duramen.log.segments import BuiltSegment, LogBuilder, SegmentBuilder, refuse_taken
 from duramen.log.transfer.source import SOURCE_HINT, Source, SourcePart
 from duramen.log.verify import Report, counted, verify_log
-from duramen.record import MAX_OFFSET, to_us
+from duramen.record import MAX_OFFSET, checked_us
 from duramen.sidecar import (
     COMPACTION_PATH,
     LOSSES_PATH,
@@ -106,17 +107,13 @@ class Copy:
         fmt = self.source.fmt
         if offset is not None and when is not None:
             raise UsageError("give until_offset or until_time, not both")
-        if offset is not None and offset < 0:
-            raise UsageError(f"until_offset must be at least 0 (got {offset})")
+        if offset is not None:
+            check_int("until_offset", offset)
         if when is None:
             return Until(offset)
         if fmt.capabilities.timestamps is None:
             raise UsageError(f"{fmt.name} records have no time", path=self.source.path)
-        try:
-            return Until(None, to_us(when))
-        except ValueError as error:
-            hint = "give ISO 8601, or milliseconds since 1970"
-            raise UsageError(f"until_time is not a valid time (got {when!r}): {error}", hint=hint) from error
+        return Until(None, checked_us(when))
 
     def run(self, progress: Progress | None = None, check_progress: Progress | None = None) -> Copied:
         """Copy. The destination is complete when this returns, and missing if it raises."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from duramen.disk import Disk, Kind, PosixDisk
+from duramen.disk import Disk, Kind, disk_or_real
 from duramen.errors import CorruptionError, IncompleteHeaderError, LimitError, StorageError, UsageError
 from duramen.formats import Format, Role, Rows, ScanPosition, Segment, Severity, make
 from duramen.kernel import ScanEnd, Stop
@@ -94,7 +94,7 @@ class Source:
         if on_damage not in ("raise", "skip"):
             raise UsageError(f"on_damage must be 'raise' or 'skip' (got {on_damage!r})")
         self.path, self._hint = path, hint
-        self.disk: Disk = (disk if disk is not None else PosixDisk()).within(path)
+        self.disk: Disk = disk_or_real(disk).within(path)
         self.skipped: list[SkippedRange] = []
         self.torn_bytes = 0
         """Bytes after the last whole record: an unfinished write."""

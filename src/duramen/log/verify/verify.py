@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from duramen.disk import Disk, PosixDisk
+from duramen.disk import Disk, disk_or_real
 from duramen.errors import CorruptionError, StorageError
 from duramen.formats import Format, Severity, make
 from duramen.log.segments import format_at, refuse_foreign_sidecar, told_by_files
@@ -36,7 +36,7 @@ def verify_log(
 ) -> Report:
     """Check the log at ``path``, a directory or a single segment file. ``publish`` stores the result in the sidecar, if
     the log has one, for processes that watch the log."""
-    disk = (disk if disk is not None else PosixDisk()).within(path)
+    disk = disk_or_real(disk).within(path)
 
     def check() -> Report:
         fmt, problem = format_for(disk, path, format, options)

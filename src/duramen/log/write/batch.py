@@ -89,7 +89,7 @@ def batch_of(fmt: Format, data: Any) -> Batch:
         return fmt.accept_values(Values(data))
     if isinstance(data, ARROW):
         return fmt.accept(_neutral(fmt, columns_of(data)))
-    items = _items(data)
+    items = items_of(data)
     try:
         values = Values(items)
     except TypeError:  # not all of them are bytes
@@ -104,7 +104,7 @@ def columns_of(data: Any) -> pa.RecordBatch:
         return data
     if isinstance(data, ARROW):
         return _whole(data if isinstance(data, pa.Table) else pa.table({"value": data}))
-    items = _items(data)
+    items = items_of(data)
     if not items or not isinstance(items[0], tuple):
         return pa.RecordBatch.from_arrays([_array(items, VALUE.type, "value")], names=["value"])
     if not all(isinstance(item, tuple) and len(item) == 2 for item in items):
@@ -114,7 +114,8 @@ def columns_of(data: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["key", "value"])
 
 
-def _items(data: Any) -> tuple[Any, ...]:
+def items_of(data: Any) -> tuple[Any, ...]:
+    """The items of an iterable of values or batches."""
     if isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
         raise UsageError(f"a batch is a list of values or of keys and values, or Arrow data, not {type(data).__name__}")
     return tuple(data)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from duramen.arguments import check_timeout
 from duramen.errors import PoisonedError, QueueTimeoutError, UsageError
 
 PATIENCE = 1.0
@@ -139,7 +140,7 @@ class GroupCommit:
         Raises `QueueTimeoutError` if no leader took it within ``timeout_s``: then nothing of it is stored."""
         refuse_owned(self._lock)
         request.thread = threading.get_ident()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + check_timeout(timeout_s)
         try:
             self._enter(request, deadline)
             while not request.done:

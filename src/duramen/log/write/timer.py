@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakMethod
 
-from duramen.errors import UsageError
+from duramen.arguments import LONGEST_S, check_int, check_number
 from duramen.log.write.group_commit import Request
 
 SYNC_INTERVAL_MS = 1000.0
@@ -28,11 +28,10 @@ class IntervalSync:
     milliseconds after the first of them, or with the append that completes that many records or bytes."""
 
     def __init__(self, ms: float, records: int | None, size_bytes: int | None, clock: Callable[[], int] | None) -> None:
-        limits: dict[str, Any] = {"ms": ms, "records": records, "bytes": size_bytes}
-        for name, limit in limits.items():
-            if limit is not None and (not isinstance(limit, (int, float)) or not limit > 0):
-                raise UsageError(f"sync_interval_{name} must be more than 0 (got {limit!r})")
-        self._us = int(ms * 1000)
+        for name, limit in (("records", records), ("bytes", size_bytes)):
+            if limit is not None:
+                check_int(f"sync_interval_{name}", limit, least=1)
+        self._us = int(check_number("sync_interval_ms", ms, least=0.001, most=LONGEST_S * 1000) * 1000)
         self._most_records, self._most_bytes = records, size_bytes
         self._clock = clock or time.monotonic_ns
         self._due_us: int | None = None

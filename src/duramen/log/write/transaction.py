@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from duramen.arguments import check_int, check_kind
 from duramen.disk import Disk, Kind, Lock, PosixDisk, rooted
 from duramen.errors import CorruptionError, DetectionError, DuramenError, LockedError, UsageError
 from duramen.formats import Format, Values, make
 from duramen.log.recover import clear_next, make_directory, move_in, replacement_marker, resolve_tx
 from duramen.log.segments import detect, sync_tree
-from duramen.log.write.batch import Appended, Batch, batch_of
+from duramen.log.write.batch import Appended, Batch, batch_of, items_of
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar import (
     DIRECTORY,
@@ -101,9 +102,10 @@ def new_attempt() -> str:
 
 def append_once(log: WritableLog, data: Iterable[Any], writer: str, batch: int) -> Appended | None:
     """See `WritableLog.append_once`."""
-    key = BatchKey(writer, batch, new_attempt())
+    check_kind("writer", writer, str)
+    key = BatchKey(writer, check_int("batch", batch), new_attempt())
     check_batch_key(key)
-    batches = [batch_of(log.codec, one) for one in data]
+    batches = [batch_of(log.codec, one) for one in items_of(data)]
     results: list[Appended | None] = []
     log.exclusively(lambda: results.append(_once(log, batches, key)))
     return results[0]

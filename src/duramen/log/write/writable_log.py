@@ -18,7 +18,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
-from duramen.disk import Disk, PosixDisk
+from duramen.arguments import LONGEST_S, check_choice, check_int, check_kind, check_number, check_timeout
+from duramen.disk import Disk, disk_or_real
 from duramen.errors import CorruptionError, DuramenError, FencedError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, FormatOptions
 from duramen.log.maintain import (
@@ -96,7 +97,7 @@ class _Control(NamedTuple):
 
 class WritableLog(Log):
     """A log opened for append. Made by ``duramen.open(path, "a")``; reads like any other log, up to what is
-    acknowledged. Safe to use from several threads."""
+    acknowledged. Safe to use from several threads. ``clock`` returns nanoseconds since 1970."""
 
     after_opening: ClassVar[list[Callable[[WritableLog], None]]] = []
     """Called with every log that is opened for append, before anything is appended: for packages above the engine."""
@@ -130,12 +131,12 @@ class WritableLog(Log):
         limits = _limits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
         self._interval = IntervalSync(sync_interval_ms, sync_interval_records, sync_interval_bytes, clock)
         self._alarm = Alarm(self.run_due) if timer else None
-        self._retention = retention
-        self._clock = clock
+        self._retention = _checked_rules(retention, retention_interval_s)
+        self._clock = _checked_clock(clock)
         self._set_up(path)
         self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
-            disk if disk is not None else PosixDisk(), path, format, options, create=create,
+            disk_or_real(disk), path, format, options, create=create,
             cut_damage=_cuts_damage(on_damage), now_us=self._now_us(),
             refuse=lambda fmt: check_rules(fmt, retention or Retention(), path),
         )  # fmt: skip
@@ -211,7 +212,10 @@ class WritableLog(Log):
             self._timer.wake()
 
     def _now_us(self) -> int:
-        return max((self._clock or time.time_ns)() // 1000, 0)  # no format can store a time before 1970
+        now_ns = (self._clock or time.time_ns)()
+        if not isinstance(now_ns, int):
+            raise UsageError(f"clock must return whole nanoseconds since 1970 (got {now_ns!r:.80})")
+        return max(now_ns // 1000, 0)  # no format can store a time before 1970
 
     # --- appending
 
@@ -297,7 +301,7 @@ class WritableLog(Log):
         """Remove the oldest segments that ``rules`` (by default those that the log was opened with) allow and no group,
         cursor or job needs. Returns what was removed and what held the rest back."""
         self._check_usable()
-        wanted = rules or self._retention or Retention()
+        wanted = _checked_rules(rules) or self._retention or Retention()
         if dry_run:
             return plan_retention(self, wanted)
         self.check_place(closely=True)
@@ -309,6 +313,9 @@ class WritableLog(Log):
     ) -> CompactionReport:
         """Keep only the newest record of every key in the sealed segments. Appends may continue."""
         self._check_usable()
+        check_kind("how", how if how is not None else Compaction(), Compaction, "such as duramen.Compaction(key=...)")
+        if progress is not None and not callable(progress):
+            raise UsageError(f"progress must be a function (got {progress!r:.80})")
         if not dry_run:
             self.check_place(closely=True)
         with self._maintaining:
@@ -655,6 +662,7 @@ class WritableLog(Log):
 
     def wait(self, timeout_s: float = FOLLOW_WAIT_S, seen: object = None) -> object:
         self._check_open()
+        timeout_s = check_timeout(timeout_s)
         if seen is not None:
             with self._grown:
                 self._followers += 1  # before the check: the committing thread looks for followers after it publishes
@@ -684,25 +692,35 @@ class WritableLog(Log):
 
 
 def _limits(max_batch_bytes: int, max_batch_records: int, linger_ms: float, queue_bytes: int) -> GroupLimits:
-    counts = {"max_batch_bytes": max_batch_bytes, "max_batch_records": max_batch_records, "queue_bytes": queue_bytes}
-    for name, count in counts.items():
-        if count < 1:
-            raise UsageError(f"{name} must be at least 1 (got {count})")
-    if linger_ms < 0:
-        raise UsageError(f"linger_ms must be at least 0 (got {linger_ms})")
-    return GroupLimits(max_batch_bytes, max_batch_records, linger_ms, queue_bytes)
+    return GroupLimits(
+        check_int("max_batch_bytes", max_batch_bytes, least=1),
+        check_int("max_batch_records", max_batch_records, least=1),
+        check_number("linger_ms", linger_ms, most=LONGEST_S * 1000),
+        check_int("queue_bytes", queue_bytes, least=1),
+    )
 
 
 def _checked_room(preallocate_bytes: int | None) -> int | None:
-    if preallocate_bytes is not None and not 0 <= preallocate_bytes <= MOST_PREALLOCATED_BYTES:
-        raise UsageError(f"preallocate_bytes must be between 0 and {MOST_PREALLOCATED_BYTES} (got {preallocate_bytes})")
-    return preallocate_bytes
+    if preallocate_bytes is None:
+        return None
+    return check_int("preallocate_bytes", preallocate_bytes, most=MOST_PREALLOCATED_BYTES)
+
+
+def _checked_clock(clock: Callable[[], int] | None) -> Callable[[], int] | None:
+    if clock is not None and not callable(clock):
+        raise UsageError(f"clock must be a function that returns nanoseconds since 1970 (got {clock!r:.80})")
+    return clock
+
+
+def _checked_rules(rules: Retention | None, interval_s: float = RETENTION_INTERVAL_S) -> Retention | None:
+    check_number("retention_interval_s", interval_s, most=LONGEST_S)
+    if rules is not None:
+        check_kind("retention", rules, Retention, "such as duramen.Retention(max_age_ms=3_600_000)")
+    return rules
 
 
 def _cuts_damage(on_damage: str) -> bool:
-    if on_damage not in ("raise", "truncate"):
-        raise UsageError(f"on_damage must be 'raise' or 'truncate' (got {on_damage!r})")
-    return on_damage == "truncate"
+    return check_choice("on_damage", on_damage, ("raise", "truncate")) == "truncate"
 
 
 def _checked(durability: str) -> str:
