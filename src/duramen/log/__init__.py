@@ -104,6 +104,7 @@ from duramen.log.verify import (
     cut_ranges,
     list_settled,
     missing,
+    name_emptied,
     publish_check,
     retry_if_overtaken,
     verify_log,

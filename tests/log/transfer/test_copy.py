@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import duramen
+from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DuramenError, StorageError, UsageError
 from duramen.log.maintain.compact import Compaction
 from duramen.log.read.log import Log
@@ -27,6 +28,7 @@ from duramen.log.transfer.update import copy
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar.gaps import LOSSES_PATH, KnownLoss, encode_known_losses
+from duramen.sidecar.tx_ledger import LedgerEntry, record_batch
 from duramen.testing.crash import CrashPattern
 from duramen.testing.faulty_disk import FaultyDisk
 from duramen.testing.simulated_disk import SimulatedDisk
@@ -227,6 +229,10 @@ def test_what_is_beside_the_records(tmp_path: Path, golden: Path) -> None:
     for name in (".duramen/cursors/c.json", ".duramen/ledger/l.json", "groups/t-0_g.snap"):
         (tmp_path / "log" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "log" / name).write_bytes(next((golden / "keratin").rglob("*.snap")).read_bytes())
+    ledger = tmp_path / "log" / ".duramen/ledger/l.json"
+    ledger.unlink()
+    record_batch(PosixDisk(), str(tmp_path / "log"), LedgerEntry("l", 1, "a", 9, {".": (0, 9)}, 0))
+    next(ledger.parent.iterdir()).rename(ledger)
     done = duramen.copy(tmp_path / "log", tmp_path / "copy")
     assert done.state == [".duramen/cursors/c.json", ".duramen/ledger/l.json", "groups/t-0_g.snap"]
     assert all((tmp_path / "copy" / name).exists() for name in done.state)

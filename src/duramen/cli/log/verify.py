@@ -100,6 +100,9 @@ def show(report: Report, seconds: float, out: Output) -> None:
     rest = len(report.findings) - FINDINGS_SHOWN
     if rest > 0:
         out.line(Cell(f"  … and {number(rest, 'more finding')}: --json lists them all", "label"))
+    if report.findings:
+        codes = dict.fromkeys(f"#{finding.code}" for finding in report.findings)
+        out.paragraph(f"more: docs/findings.md{', '.join(codes)}", indent="  ", style="label")
 
 
 def verdict(report: Report) -> Cell:

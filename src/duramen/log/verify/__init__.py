@@ -17,7 +17,7 @@ from __future__ import annotations
 from duramen.log.verify.index_check import short_indexes
 from duramen.log.verify.open_check import damage, refuse_damage
 from duramen.log.verify.ranges import RangeReport, RangeVerifier, SegmentRange, cut_ranges
-from duramen.log.verify.report import Finding, Report, SegmentReport, counted
+from duramen.log.verify.report import Finding, Report, SegmentReport, counted, name_emptied
 from duramen.log.verify.segment_check import Checked, Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence, sidecar_groups
 from duramen.log.verify.verifier import list_settled, missing

@@ -1,7 +1,8 @@
-"""The report of a check: findings, each with a place, a message and an action."""
+"""The report of a check: findings, each with a place, a message and an action. docs/findings.md explains the codes."""
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -84,3 +85,32 @@ class Report:
             "findings": [asdict(finding) for finding in self.findings],
         }
         return head | tail
+
+
+def name_emptied(report: Report) -> Report:
+    """Put one finding in the place of the many that a segment without its records causes: in the segment, its indexes,
+    the manifest and the segment after it. Each of those is true, and their advice contradicts each other."""
+    for segment in report.segments:
+        own = [finding for finding in report.findings if _is_about(finding, segment)]
+        is_emptied = not segment.records and segment.valid_bytes == segment.size_bytes
+        if is_emptied and any(finding.severity == Severity.DAMAGE for finding in own):
+            last = max(finding.last_offset or 0 for finding in own)
+            first = report.findings.index(own[0])
+            report.findings = [finding for finding in report.findings if finding not in own]
+            report.findings.insert(first, _emptied(report, segment, last))
+    return report
+
+
+def _is_about(finding: Finding, segment: SegmentReport) -> bool:
+    is_after = finding.code in ("missing-segment", "manifest-ahead") and finding.first_offset == segment.base_offset
+    return is_after or posixpath.splitext(finding.path)[0] == posixpath.splitext(segment.path)[0]
+
+
+def _emptied(report: Report, segment: SegmentReport, last: int) -> Finding:
+    holds = f"only its header ({segment.size_bytes} bytes)" if segment.size_bytes else "0 bytes"
+    message = f"the segment is emptied: the file has {holds}, and held offsets {segment.base_offset} to {last}"
+    action = (
+        "restore the file from a copy and verify again; without a copy these records are lost, and "
+        f"`duramen repair {report.path}` continues without them"
+    )
+    return Finding("emptied-segment", Severity.DAMAGE, segment.path, message, action, 0, segment.base_offset, last)

@@ -12,7 +12,7 @@ from duramen.disk import Disk, disk_or_real
 from duramen.errors import CorruptionError, StorageError
 from duramen.formats import Format, Severity, make
 from duramen.log.segments import format_at, refuse_foreign_sidecar, told_by_files
-from duramen.log.verify.report import Finding, Report, counted
+from duramen.log.verify.report import Finding, Report, counted, name_emptied
 from duramen.log.verify.segment_check import Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence
 from duramen.log.verify.threads import check_in_threads
@@ -40,7 +40,7 @@ def verify_log(
 
     def check() -> Report:
         fmt, problem = format_for(disk, path, format, options)
-        return check_log(disk, path, fmt, progress, [] if problem is None else [problem])
+        return name_emptied(check_log(disk, path, fmt, progress, [] if problem is None else [problem]))
 
     return publish_check(disk, path, check) if publish else check()
 

@@ -28,6 +28,7 @@ from duramen.log import (
     format_at,
     list_settled,
     missing,
+    name_emptied,
     publish_check,
     retry_if_overtaken,
 )
@@ -92,7 +93,7 @@ def verify(
     whole = posixpath.abspath(path)  # executors run elsewhere
 
     def check() -> Report:
-        return retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options))
+        return name_emptied(retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options)))
 
     return _named(publish_check(PosixDisk().within(whole), whole, check) if publish else check(), whole, path)
 
