@@ -29,8 +29,7 @@ from duramen.store.layout import (
 )
 from duramen.store.names import Address, check_topic
 from duramen.store.partitioner import Sticky, assign
-from duramen.store.producers import PlacedOnce, TopicProducer
 from duramen.store.settings import read_settings
 from duramen.store.store import PartitionInfo, Store, TopicInfo, open_topic
-from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, Topic, TopicRecord, split
+from duramen.store.topic import FOLLOW_POLL_S, PARTITION, Placed, PlacedOnce, Topic, TopicProducer, TopicRecord, split
 from duramen.store.transfer import TreeTransfer
