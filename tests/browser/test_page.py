@@ -243,6 +243,16 @@ def test_charts_and_live_records(visit: Visit, orders: Path) -> None:
         writer.join()
 
 
+def test_a_live_view_survives_an_error(visit: Visit, orders: Path) -> None:
+    page = visit(orders)
+    page.tab.route(re.compile("api/tail"), lambda route: route.fulfill(status=409, json={"error": "gone"}), times=1)
+    page.go(log=orders, order="live")
+    page.wait("#records-state:has-text('gone')")
+    page.wait("#records-state:has-text('Live')")
+    assert offsets(page)[0] == 299
+    page.check(refused=409)
+
+
 def test_browsing(visit: Visit, orders: Path) -> None:
     page = visit(orders, at={"log": orders})
     page.wait("#records tbody tr")

@@ -64,6 +64,7 @@ def test_newest_first(log) -> None:  # type: ignore[no-untyped-def]
     assert offsets(page) == list(range(69, -1, -1))
     assert page["next"] is None
     assert browser.records(log, {"order": "newest", "at": "0"}, 5)["next"] is None
+    assert offsets(browser.records(log, {"order": "newest", "at": "end"}, 2)) == [119, 118]
 
 
 @pytest.mark.parametrize("at", ["x", "1.5", "--1", "²", "1" * 30, "@", "@never", "@" + "9" * 30, "0x10"])

@@ -24,15 +24,6 @@ def test_a_log_and_a_store(tmp_path: Path) -> None:
     assert Path(found.get(f"{store}#topic-0001/0").path).is_dir()
 
 
-def test_pages_and_a_search(tmp_path: Path) -> None:
-    found = WatchedPaths(PosixDisk(), [str(many_topics(tmp_path / "store", 30))])
-    total, page = found.page("", 20, 50)
-    assert (total, len(page)) == (30, 10)
-    total, page = found.page("TOPIC-002", 0, 5)
-    assert (total, len(page)) == (10, 5)
-    assert found.page("", 99, 5) == (30, [])
-
-
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../log", "log/../log", "{root}/log/", "{root}/./log", "{root}"])
 def test_only_what_is_listed_can_be_had(tmp_path: Path, name: str) -> None:
     duramen.open(tmp_path / "log", "a").close()

@@ -64,7 +64,10 @@ def records(log: Log, query: Mapping[str, str], count: int) -> dict[str, Any]:
     if query.get("until"):
         stop = min(stop, log.offset_at(_time(query["until"])))
     at = query.get("at", "").strip()
-    start = min(start_offset(log, at), MAX_OFFSET - 1) if at else stop - 1 if newest else first
+    if newest and at in ("", "end"):
+        start = stop - 1
+    else:
+        start = min(start_offset(log, at), MAX_OFFSET - 1) if at else first
     return shown(find(log, wanted, SearchRange(start, first, stop, newest), max(1, min(count, PAGE_RECORDS))), wanted)
 
 

@@ -45,11 +45,6 @@ class WatchedPaths:
                 self._listed_at = time.monotonic()
             return list(self._listed.values())
 
-    def page(self, query: str, skip: int, count: int) -> tuple[int, list[WatchedPath]]:
-        """The number of logs with ``query`` in their name, and the first of them."""
-        found = [place for place in self.all() if query.lower() in place.name.lower()]
-        return len(found), found[skip : skip + count]
-
     def get(self, name: str) -> WatchedPath:
         """The listed log with this name; a name is never used as a path."""
         self.all()

@@ -85,8 +85,9 @@ export async function guard(work, tell) {
 
 export function pause(milliseconds, signal) {
   return new Promise((done, fail) => {
-    const timer = setTimeout(done, milliseconds);
-    signal.addEventListener("abort", () => { clearTimeout(timer); fail(new DOMException("left", "AbortError")); });
+    const leave = () => { clearTimeout(timer); fail(new DOMException("left", "AbortError")); };
+    const timer = setTimeout(() => { signal.removeEventListener("abort", leave); done(); }, milliseconds);
+    signal.addEventListener("abort", leave);
   });
 }
 

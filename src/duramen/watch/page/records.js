@@ -106,17 +106,25 @@ function mark(offset) {
 async function live(started) {
   const signal = started.controller.signal;
   const { log, q, key, header } = started.params;
-  let after;
-  let arrived = 0;
+  let after, arrived = 0, isTold = false;
   for (;;) {
     while (document.hidden || started.paused) await pause(300, signal);
-    const found = await ask("tail", { log, q, key, header, after, count: 50 }, signal);
+    let found;
+    try {
+      found = await ask("tail", { log, q, key, header, after, count: 50 }, signal);
+    } catch (error) { // the log or the server may come back
+      if (error.name === "AbortError") throw error;
+      fail(started, error instanceof TypeError ? "the server cannot be reached" : error.message);
+      isTold = false;
+      await pause(2000, signal);
+      continue;
+    }
     if (started.paused) continue;
     if (after !== undefined) arrived += found.records.length + found.skipped;
-    const first = after === undefined;
+    prepend(found, after === undefined);
     after = found.next;
-    prepend(found, first);
-    if (first || found.records.length || found.skipped) tellLive(started, arrived, found.problem);
+    if (!isTold || found.records.length || found.skipped) tellLive(started, arrived, found.problem);
+    isTold = true;
     if (found.records.length >= 50) await pause(500, signal); // a fast log: the newest, twice a second
   }
 }
