@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -309,5 +310,151 @@ def test_what_a_log_does_besides(tmp_path: Path) -> None:
             group = await log.group("g")
             await group.fetch(1)
             assert (await group.delete(), await group.delete()) == (True, False)
+
+    asyncio.run(main())
+
+
+# --- the loop of a consumer
+
+
+def test_consuming(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with duramen.aio.open(tmp_path / "log", "a") as log:
+            await log.append_batch([value(n) for n in range(5)])
+            group = await log.group("g", consumer="w")
+            async with group.consume(timeout_s=0) as loop:
+                async for delivery in loop:
+                    assert (await group.status()).acked_until == delivery.offset
+                    assert (await group.members())[0].consumer == "w"
+                    if delivery.offset == 1:
+                        loop.stop()
+            assert (await group.status())[1:5] == (2, 5, 3, 0)
+
+            async def fail() -> None:
+                async with group.consume(retry_delay=0) as loop:
+                    async for _ in loop:
+                        raise ValueError("no such customer")
+
+            with pytest.raises(ValueError, match="no such customer"):
+                await fail()
+            seen: list[tuple[int, int]] = []
+
+            async def handle(delivery: duramen.Delivery) -> None:
+                seen.append((delivery.offset, delivery.epoch))
+                if delivery.offset == 3 and delivery.epoch == 1:
+                    raise OSError("busy")
+
+            assert await group.consume(timeout_s=0, retry_delay=0).run(handle) == 3
+            assert seen == [(2, 2), (3, 1), (3, 2), (4, 1)]
+            assert [one.lag for one in await log.groups()] == [0]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_consumer_returns_its_record(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with duramen.aio.open(tmp_path / "log", "a") as log:
+            group = await log.group("g")
+            waiting = asyncio.create_task(group.consume().__anext__())
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await log.append(b"late")
+            (delivery,) = await group.fetch(1, timeout_s=60)
+            assert delivery.value == b"late"
+
+    asyncio.run(main())
+
+
+def test_many_consumers_leave_room_for_those_who_work(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with duramen.aio.open(tmp_path / "log", "a") as log:
+            group, seen = await log.group("g"), []
+            loops = [group.consume() for _ in range(duramen.aio.THREADS + 2)]
+
+            async def handle(delivery: duramen.Delivery) -> None:
+                seen.append(delivery.offset)
+                for loop in loops:
+                    loop.stop()
+
+            running = [asyncio.create_task(loop.run(handle)) for loop in loops]
+            await asyncio.sleep(0.1)
+            await log.append(b"v")
+            assert sum(await asyncio.wait_for(asyncio.gather(*running), 60)) == 1
+            assert seen == [0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_an_asynchronous_loop(tmp_path: Path, number: int) -> None:
+    caught: list[int] = []
+    before = signal.signal(number, lambda got, _frame: caught.append(got))
+
+    async def main() -> None:
+        async with duramen.aio.open(tmp_path / "log", "a") as log:
+            await log.append_batch([b"a", b"b"])
+            group = await log.group("g")
+            async for _ in group.consume():
+                signal.raise_signal(number)
+            assert ((await group.status()).acked_until, caught) == (1, [])
+            signal.raise_signal(number)
+            assert caught == [number]
+
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(number, before)
+
+
+# --- the store
+
+
+def test_a_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with duramen.aio.Store(tmp_path, durability="write") as store:
+            orders = await store.create("orders", partitions=3, retention=Retention(max_bytes=1 << 20))
+            assert (orders.name, orders.format, await store.topics()) == ("orders", "keratin", ["orders"])
+            placed = await orders.append(b"one beer", key=b"anna")
+            assert (await orders.read(*placed)).value == b"one beer"
+            await orders.append_batch([b"%d" % n for n in range(600)], partition=1)
+            assert len([record async for record in orders.scan()]) == 601
+            assert sum([batch.num_rows async for batch in orders.batches(1)]) >= 600
+            with pytest.raises(duramen.UsageError, match="cannot be followed"):
+                await anext(aiter(orders.scan(follow=True)))
+            till = await orders.producer("till")
+            assert not (await till.append(b"x", key=b"k", sequence=1)).confirmed.is_duplicate
+            assert (await till.append(b"x", key=b"k", sequence=1)).confirmed.is_duplicate
+            group = await orders.group("billing")
+            assert await group.ack_many(await group.fetch(600, timeout_s=5)) == 600
+            async with group.consume(timeout_s=0) as loop:
+                assert len([delivery async for delivery in loop]) == 2
+            assert sum(status.lag for status in (await group.status()).values()) == 0
+            assert await group.fetch_batch(1) is None
+            assert (await orders.retain()).keys() == {0, 1, 2}
+            assert len(await (await store.add_partitions("orders", 4)).offsets()) == 4
+            assert (await store.configure("orders")).blocking.retention is None
+            assert (await store.describe("orders")).records == 602
+            await store.delete("orders")
+            with pytest.raises(duramen.UnknownTopicError):
+                await store.topic("orders")
+        with pytest.raises(duramen.UsageError, match="the store is closed"):
+            await store.topics()
+        with pytest.raises(duramen.UsageError, match="a store has no option"):
+            await duramen.aio.Store(tmp_path, durabillity="write")  # type: ignore[call-arg]
+
+    asyncio.run(main())
+
+
+def test_a_topic_is_no_log(tmp_path: Path) -> None:
+    with duramen.Store(tmp_path) as store:
+        store.create("orders")
+
+    async def main() -> None:
+        with pytest.raises(duramen.UsageError, match=r"use duramen.aio.Store"):
+            await duramen.aio.open(f"{tmp_path}#orders")
+        async with duramen.aio.open(f"{tmp_path}#orders/0", "a") as log:
+            assert await log.append(b"v") == 0
 
     asyncio.run(main())

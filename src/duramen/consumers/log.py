@@ -49,7 +49,7 @@ class ConsumableLog(Log):
         self._check_open()
         return [one for one in consumer_lags(self) if one.kind == "group"]
 
-    def group(self, name: str, *, consumer: str | None = None, **options: Any) -> Group:
+    def group(self, /, name: str, *, consumer: str | None = None, **options: Any) -> Group:
         """The consumer group with this name: ``consume()``, ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``. See
         `Group` for the options. ``consumer`` is the name that `Group.members` shows for this handle (default: host and
         process). Threads that use the same group share its state, and thereby the cost of syncing."""

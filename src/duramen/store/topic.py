@@ -203,14 +203,14 @@ class Topic(TopicPartitions):
         with self.log(partition) as log:
             return log.read(offset)
 
-    def scan(self, partition: int | None = None, **window: Any) -> Iterator[TopicRecord]:
+    def scan(self, /, partition: int | None = None, **window: Any) -> Iterator[TopicRecord]:
         """The records of one partition, or of all, one partition after another. See `batches`."""
         for number, batch in self._batches(partition, None, window):
             for record in records_of(batch):
                 yield TopicRecord(number, *record)
 
     def batches(
-        self, partition: int | None = None, *, columns: Sequence[str] | None = None, **window: Any
+        self, /, partition: int | None = None, *, columns: Sequence[str] | None = None, **window: Any
     ) -> Iterator[pa.RecordBatch]:
         """Like `scan`, as Arrow batches with a first column ``partition``. ``from_offset``, ``to_offset``,
         ``from_time``, ``to_time``, ``max_records``, ``max_bytes`` and ``follow`` as for a log; over all partitions,
@@ -290,7 +290,7 @@ class Topic(TopicPartitions):
         """The loop of a consumer over all partitions, in the group with this name; see `ConsumeLoop`."""
         return self.group(group).consume(**options)
 
-    def group(self, name: str, **options: Any) -> TopicGroup:
+    def group(self, /, name: str, **options: Any) -> TopicGroup:
         """A consumer group over all partitions: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``."""
         return TopicGroup(self, name, options)
 

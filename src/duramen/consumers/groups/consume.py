@@ -80,8 +80,8 @@ class ConsumeLoop(Generic[D]):
     """
 
     def __init__(self, group: Deliverer[D], **options: Unpack[ConsumeOptions]) -> None:
-        lease, signals = options.get("lease", group.lease_s), options.get("signals")
-        if to_ms(lease, "lease") < 1:
+        lease, signals = options.get("lease"), options.get("signals")
+        if lease is not None and to_ms(lease, "lease") < 1:
             raise UsageError(f"the lease of a loop must be longer than 0 (got {lease!r})")
         if unknown := options.keys() - ConsumeOptions.__annotations__.keys():
             raise UsageError(
@@ -96,7 +96,7 @@ class ConsumeLoop(Generic[D]):
         self._lease = lease
         self._timeout_s = options.get("timeout_s")
         self._retry_s = to_ms(options.get("retry_delay", 1.0), "retry_delay") / 1000
-        self._keeper: _LeaseKeeper[D] = _LeaseKeeper(group, lease, options.get("max_lease_s", MAX_LEASE_S))
+        self._keeper: _LeaseKeeper[D] = _LeaseKeeper(group, options.get("max_lease_s", MAX_LEASE_S))
         self._stop = _StopFlag(_in_main_thread() if signals is None else signals)
         self._current: D | None = None
 
@@ -113,7 +113,9 @@ class ConsumeLoop(Generic[D]):
 
     def __next__(self) -> D:
         """Acknowledge the current record, and wait for the next one."""
-        self._stop.install()
+        self.catch_signals()
+        if self._lease is None:
+            self._lease = self._group.lease_s
         if self._current is not None:
             self._settle(self._group.ack)
         until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
@@ -121,12 +123,24 @@ class ConsumeLoop(Generic[D]):
             left_s = POLL_S if until is None else until - time.monotonic()
             for delivery in self._group.fetch(1, self._lease, timeout_s=max(min(left_s, POLL_S), 0.0)):
                 self._current = delivery
-                self._keeper.hold(delivery)
+                self._keeper.hold(delivery, self._lease)
                 return delivery
             if left_s <= 0:
                 break
         self.close()
         raise StopIteration
+
+    def catch_signals(self) -> None:
+        """Let signals stop the loop, if this is the main thread and the loop shall."""
+        self._stop.install()
+
+    def release_signals(self) -> None:
+        self._stop.restore()
+
+    def fail(self, error: BaseException) -> None:
+        """Return the current record because of an exception."""
+        _logger.warning("a record failed and will be delivered again", exc_info=error)
+        self.give_back(_reason(error))
 
     def give_back(self, reason: str) -> None:
         """Return the current record, which the group delivers again after the retry delay."""
@@ -150,9 +164,8 @@ class ConsumeLoop(Generic[D]):
             for delivery in self:
                 try:
                     handle(delivery)
-                except Exception as error:
-                    _logger.exception("a record failed and will be delivered again")
-                    self.give_back(_reason(error))
+                except Exception as error:  # noqa: BLE001  the group delivers the record again
+                    self.fail(error)
                 else:
                     done += 1
         return done
@@ -166,7 +179,7 @@ class ConsumeLoop(Generic[D]):
             self._keeper.end()
 
     def __enter__(self) -> Self:
-        self._stop.install()
+        self.catch_signals()
         return self
 
     def __exit__(
@@ -188,17 +201,18 @@ class _LeaseKeeper(Generic[D]):
     """Extends the lease of one delivery at a time. Does not refer to the loop, so that an abandoned loop is collected,
     which ends the thread."""
 
-    def __init__(self, group: Deliverer[D], lease: Seconds, max_lease_s: float) -> None:
+    def __init__(self, group: Deliverer[D], max_lease_s: float) -> None:
         self._group = group
-        self._lease = lease
-        self._period_s = to_ms(lease, "lease") / 3000
+        self._lease: Seconds = 0.0
+        self._period_s = 0.0
         self._max_lease_s = max_lease_s
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # `put` is safe in a destructor
         self._thread: threading.Thread | None = None
         self._held: D | None = None
         self._until_s = 0.0
 
-    def hold(self, delivery: D) -> None:
+    def hold(self, delivery: D, lease: Seconds) -> None:
+        self._lease, self._period_s = lease, to_ms(lease, "lease") / 3000
         self._until_s = time.monotonic() + self._max_lease_s
         self._held = delivery
         if self._thread is None:
