@@ -46,7 +46,6 @@ app = typer.Typer(
     help="Write, read, inspect, verify and repair durable logs in five on-disk formats.",
     epilog="Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 bug in duramen; "
     "130 ctrl-C, 143 SIGTERM.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},

@@ -5,8 +5,14 @@ To a pipe, or with ``--once``, it observes for a moment, prints the table once a
 
 from __future__ import annotations
 
+import os
+import select
 import sys
+import termios
 import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +37,10 @@ COLUMNS = (
     Column("next offset", right=True), Column("lag", right=True), Column("warnings"),
 )  # fmt: skip
 
-NARROW = {"format": 110, "next offset": 100, "segments": 85}
-"""Columns hidden on terminals narrower than this."""
+DROPPED = ("format", "next offset", "segments", "bytes/s", "sync p50/p99", "size", "lag")
+"""Columns that a narrow terminal leaves out, in this order."""
+NAME_WIDTH = 16
+"""How far a name may be shortened before a column is left out."""
 
 
 def command(
@@ -41,7 +49,7 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
     json: Json = False,
 ) -> Job:
-    """Watch logs on the terminal."""
+    """Watch logs on the terminal. Press q or Ctrl-C to stop."""
     if every <= 0:
         raise UsageError(f"--every must be greater than 0 (got {every:g})")
     return partial(run, paths, every, once=once, json=json)
@@ -89,11 +97,53 @@ def _watch(observers: list[Observer], every_s: float, hidden: int) -> None:
     from rich.live import Live
 
     console = Console(markup=False, highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             _observe(observers)
             live.update(_screen(observers, hidden, console.width), refresh=True)
-            time.sleep(every_s)
+            if pressed(every_s) in ("q", "Q"):
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Yield a function that waits up to some seconds for a key, which needs no Enter. Returns it, or nothing."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return os.read(descriptor, 1).decode("ascii", "replace") if ready else ""
+
+    try:
+        tty.setcbreak(descriptor)
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+def fitting(rows: list[list[str]], width: int) -> list[int]:
+    """The columns that fit whole next to a short name: a number is never cut.
+
+    >>> full = [[column.title for column in COLUMNS[:-1]]]
+    >>> [len(fitting(full, width)) for width in (200, 80, 60, 20)]
+    [9, 8, 7, 2]
+    """
+    shown = list(range(len(COLUMNS) - 1))
+    widths = [max(len(text) for text in column) + 2 for column in zip(*rows, strict=True)]
+    for title in DROPPED:
+        if min(widths[0], NAME_WIDTH) + sum(widths[number] for number in shown[1:]) <= width:
+            break
+        shown = [number for number in shown if COLUMNS[number].title != title]
+    return shown
 
 
 def _screen(observers: list[Observer], hidden: int, width: int) -> Group:
@@ -105,19 +155,19 @@ def _screen(observers: list[Observer], hidden: int, width: int) -> Group:
     from duramen.cli.output import STYLES
 
     more = f", {hidden:,} more logs" if hidden else ""
-    title = f"duramen top  {time.strftime('%H:%M:%S')}{more}  (press ctrl-C to stop)"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=Text(title), title_justify="left")
-    dropped = {name for name, least in NARROW.items() if width < least}
-    shown = [number for number, column in enumerate(COLUMNS[:-1]) if column.title not in dropped]
+    title = Text(f"duramen top  {time.strftime('%H:%M:%S')}{more}  (q quits)", no_wrap=True, overflow="ellipsis")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    rows = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in _row(observer)] for observer in observers]
+    texts = [[column.title for column in COLUMNS[:-1]], *([safe(cell.text) for cell in row[:-1]] for row in rows)]
+    shown = fitting(texts, width)
     for number in shown:
         column = COLUMNS[number]
         table.add_column(Text(column.title, STYLES["label"]), justify="right" if column.right else "left", no_wrap=True)
-    room = max(width - 75, 16)
+    room = max(width - sum(max(len(row[number]) for row in texts) + 2 for number in shown[1:]) - 2, 1)
     warnings = []
-    for observer in observers:
-        cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in _row(observer)]
+    for cells in rows:
         name = safe(cells[0].text)
-        cells[0] = Cell(name if len(name) <= room else "…" + name[1 - room :])
+        cells[0] = Cell(name if len(name) <= room else "…" + name[len(name) + 1 - room :])
         table.add_row(*(Text(safe(cells[number].text), style=STYLES.get(cells[number].style, "")) for number in shown))
         if cells[-1].text:
             text = safe(cells[-1].text)
