@@ -11,6 +11,7 @@ import duramen.starting  # noqa: F401  # before what takes long, for where this 
 
 # isort: split
 import importlib
+import logging
 import os
 from collections.abc import Sequence
 from datetime import datetime
@@ -107,6 +108,8 @@ def __getattr__(name: str) -> Any:
 
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 Path = str | bytes | os.PathLike[str]
 

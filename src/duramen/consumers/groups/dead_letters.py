@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import posixpath
 import time
@@ -37,6 +38,8 @@ from duramen.record import HEADERS, KEY, VALUE, Record
 
 PREFIX = "duramen-dead-letter-"
 LOCK_PATIENCE_S = 10.0
+
+logger = logging.getLogger("duramen.consumers")
 
 Target = WritableLog | str | os.PathLike[str]
 
@@ -79,6 +82,12 @@ class DeadLetters:
                 name: column for name, column in columns.items() if name == "value" or column.null_count < len(column)
             }
             log.append_batch(pa.RecordBatch.from_pydict(kept), durability="fsync")
+            target = log.path
+        extra = {"path": self._source, "group": self._group, "offset": records[0].offset, "records": len(records)}
+        logger.warning(
+            "%d records of group %r moved to the dead letters in %s: %s", len(records), self._group, target, reasons[0],
+            extra={**extra, "dead_letter": target, "reason": reasons[0]},
+        )  # fmt: skip
 
     @contextmanager
     def _opened(self) -> Iterator[WritableLog]:

@@ -17,6 +17,7 @@ ends leases early, which costs a second delivery, never a record.
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
 import socket
@@ -51,6 +52,8 @@ from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, Gro
 from duramen.errors import LeaseError, PoisonedError, UsageError
 from duramen.log import GroupCommit, GroupLimits, Log, Request, Time, WritableLog, refuse_owned
 from duramen.names import check_name
+
+logger = logging.getLogger("duramen.consumers")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -544,6 +547,8 @@ class Group:
             self._store.sync(ticket)
         except BaseException as error:
             self._store.poison = error
+            extra = {"path": self._log.path, "group": self.name, "error": type(error).__name__}
+            logger.error("the group %r of %s stops: %s", self.name, self._log.path, error, extra=extra)
             raise
 
     def _check_usable(self) -> None:

@@ -17,6 +17,7 @@ Refuses formats whose records cannot be left out one by one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ from duramen.sidecar import COMPACTING_NAME, DIRECTORY, Need, read_compaction_st
 if TYPE_CHECKING:
     from duramen.log.read import Log
     from duramen.log.write import WritableLog
+
+logger = logging.getLogger(__package__)
 
 STAGING = posixpath.join(DIRECTORY, COMPACTING_NAME)
 DEFAULT_MEMORY_BYTES = 128 << 20
@@ -179,6 +182,9 @@ class Compactor:
             writer.counters.compaction_records += report.records_before - report.records_after
             state = read_compaction_state(writer.disk, writer.path)
             write_state(writer, state._replace(cleaned_until=until, begun_until=until, at_us=self._now_us))
+            removed = report.records_before - report.records_after
+            extra = {"path": writer.path, "offset": until, "records": removed, "segments": report.rewritten}
+            logger.info("compaction removed %d records of %s", removed, writer.path, extra=extra)
         return report
 
     # --- what may be compacted

@@ -82,6 +82,11 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     log.tail.earlier = earlier
     log.counters.retention_segments += len(found.removed)
     log.counters.retention_bytes += found.removed_bytes
+    removed = {"segments": len(found.removed), "bytes": found.removed_bytes}
+    logger.info(
+        "retention removed %d segments of %s: it begins at offset %d now", len(found.removed), log.path,
+        found.first_offset, extra={"path": log.path, "offset": found.first_offset, **removed},
+    )  # fmt: skip
     return True
 
 

@@ -7,18 +7,21 @@ before every action that changes a file.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from duramen.disk import Disk
 from duramen.formats import Format
-from duramen.log.recover.case import CUTS
+from duramen.log.recover.case import CUTS, RecoveryStep
 from duramen.log.recover.case import RecoveryCase as Case
 from duramen.log.recover.evidence import Evidence
 from duramen.log.recover.recovery import Recovered, Recovery
 from duramen.metrics import process as process_counters
 from duramen.sidecar import FileSwap, Sidecar, TxMarker, refuse_unfinished_repair
+
+logger = logging.getLogger(__package__)
 
 
 class Row(NamedTuple):
@@ -103,7 +106,16 @@ def recover(
     recovery.adopt_indexes()
     process_counters.recovered(time.perf_counter() - began, sum(step.case in CUTS for step in recovery.steps))
     assert recovery.recovered is not None
+    _log_steps(root, recovery.steps)
     return recovery.recovered
+
+
+def _log_steps(root: str, steps: list[RecoveryStep]) -> None:
+    for step in steps:
+        usual = step.case in (Case.FRESH, Case.CLEAN)
+        level = logging.WARNING if step.case in CUTS else logging.DEBUG if usual else logging.INFO
+        extra = {"path": root, "case": str(step.case), "file": step.path, "position": step.position}
+        logger.log(level, "recovery of %s: %s", root, step, extra=extra)
 
 
 def evidence_of(case: Case) -> str:

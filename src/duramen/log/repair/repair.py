@@ -14,6 +14,7 @@ raises a deferred signal; repair calls it where it can still roll back.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from duramen.sidecar import (
     refuse_no_directory,
     replay_file_swap,
 )
+
+logger = logging.getLogger(__package__)
 
 Hold = Callable[[], AbstractContextManager[Callable[[], None]]]
 
@@ -123,6 +126,8 @@ def _repair(disk: Disk, asked: _RepairRequest, hold: Hold) -> Plan:
 
                 journal = _apply(Application(disk, path, fmt, sidecar, plan, made=made, check=check, confirm=confirm))
             plan.quarantine = journal.directory
+            extra = {"path": path, "steps": len(plan.steps), "quarantine": plan.quarantine}
+            logger.warning("repaired %s in %d steps", path, len(plan.steps), extra=extra)
         plan.applied = True
     if plan.report is None:
         plan.report = asked.verify(disk, asked.progress)
@@ -237,4 +242,6 @@ def undo_repair(
                 hint="`--undo --force` drops these changes and keeps a copy in the quarantine",
             )  # fmt: skip
         with hold() as check:
-            return undo(disk, path, fmt, journal, undone, check)
+            undone = undo(disk, path, fmt, journal, undone, check)
+    logger.warning("the last repair of %s is undone", path, extra={"path": path, "quarantine": journal.directory})
+    return undone

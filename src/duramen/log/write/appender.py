@@ -10,6 +10,7 @@ and maintenance.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,8 @@ from duramen.log.write.batch import Batch, rows_within
 from duramen.metrics import LogCounters
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import Watermark, create_file, replace_file
+
+logger = logging.getLogger(__package__)
 
 Announce = Callable[[Encoded, Batch, int, Sequence[int]], Encoded]
 """Called before a piece of a batch is written, with its bytes, its rows, the number of its first row in the batch, and
@@ -127,7 +130,10 @@ class Appender:
 
     def poison(self, error: BaseException) -> None:
         """Poison the writer: the on-disk state is unknown. The first failure is kept."""
-        self.poisoned_by = self.poisoned_by or error
+        if self.poisoned_by is None:
+            self.poisoned_by = error
+            extra = {"path": self._path, "error": type(error).__name__, "offset": self.visible.next_offset}
+            logger.error("the writer of %s stops: %s", self._path, error, extra=extra)
 
     # --- writing
 
