@@ -4,14 +4,14 @@ A command line goes through the parser and the verbs of the real program; Python
 session. An act makes a claim with `show` and the condition that proves it; a false claim ends the act. `perform` plays
 an act of ``tour.txt``, whose lines start with a mark:
 
-====  =============================================================
-$     a command line; ``(exit code 1)`` at its end is the expected exit code
-&     a Python program to start in the background
->>>   a line of Python, ``...`` its continuation
-=     a program with this name follows, up to a line with ``=`` alone
-!     a line of Python that is not shown
-✔     a claim, and ``?`` on the next line the expression that proves it
-====  =============================================================
+=======  =============================================================
+$        a command line; ``(exit code 1)`` at its end is the expected exit code
+&        a Python program to start in the background
+``>>>``  a line of Python, ``...`` its continuation
+=        a program with this name follows, up to a line with ``=`` alone
+!        a line of Python that is not shown
+✔        a claim, and ``?`` on the next line the expression that proves it
+=======  =============================================================
 
 Any other line is a paragraph; in paragraphs and claims, ``{name}`` stands for a value of the act.
 """
