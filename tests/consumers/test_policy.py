@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import duramen
+from duramen.consumers import Group, GroupOptions
 from duramen.errors import CorruptionError, UsageError
 from tests.consumers.logs import FORMATS, make_log, value
 from tests.consumers.test_group import Clock, got
@@ -77,6 +79,15 @@ def test_a_damaged_policy_raises(root: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"5000", b"9000"))
     with duramen.open(root) as log, pytest.raises(CorruptionError, match="the policy of a group cannot be read"):
         log.group("g")
+
+
+def test_unknown_options_are_refused(root: Path) -> None:
+    names = set(inspect.signature(Group.__init__).parameters) - {"self", "log", "name", "consumer"}
+    assert names == set(GroupOptions.__annotations__)
+    with duramen.open(root) as log, pytest.raises(UsageError, match="a group has no option 'leese'"):
+        log.group("g", leese=3)  # type: ignore[call-arg]
+    with duramen.Store(root.parent / "store") as store, pytest.raises(UsageError, match="a group has no option"):
+        store.create("orders").group("g", leese=3)  # type: ignore[call-arg]
 
 
 # --- members

@@ -27,6 +27,7 @@ from duramen.consumers.groups import (
     Delivery,
     DeliveryBatch,
     Group,
+    GroupOptions,
     GroupPolicy,
     GroupStatus,
     Handed,
@@ -35,6 +36,7 @@ from duramen.consumers.groups import (
     Replayed,
     Seconds,
     Target,
+    check_group_options,
     checked_position,
 )
 from duramen.consumers.lag import ConsumerLag, consumer_lags, group_members

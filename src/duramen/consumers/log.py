@@ -6,11 +6,11 @@ exception: opening a log for append rewinds groups that refer to records lost in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from duramen.consumers.cursors import Cursor, CursorState, cursors
 from duramen.consumers.files import group_files
-from duramen.consumers.groups import Group, load
+from duramen.consumers.groups import Group, GroupOptions, check_group_options, load
 from duramen.consumers.lag import ConsumerLag, consumer_lags, needed_from
 from duramen.consumers.producers import Producer, ProducerState, producers
 from duramen.errors import CorruptionError, ReadOnlyError, UsageError
@@ -22,7 +22,7 @@ from duramen.sidecar import Need
 class ConsumableLog(Log):
     """A log opened for reading, with its cursors and groups."""
 
-    _groups: dict[str, tuple[Group, dict[str, Any]]] | None = None
+    _groups: dict[str, tuple[Group, GroupOptions]] | None = None
 
     if not TYPE_CHECKING:  # a type checker knows that a reader has no such method
 
@@ -49,14 +49,15 @@ class ConsumableLog(Log):
         self._check_open()
         return [one for one in consumer_lags(self) if one.kind == "group"]
 
-    def group(self, /, name: str, *, consumer: str | None = None, **options: Any) -> Group:
+    def group(self, /, name: str, *, consumer: str | None = None, **options: Unpack[GroupOptions]) -> Group:
         """The consumer group with this name: ``consume()``, ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``. See
         `Group` for the options. ``consumer`` is the name that `Group.members` shows for this handle (default: host and
         process). Threads that use the same group share its state, and thereby the cost of syncing."""
+        check_group_options(options)
         group = self._group(name, options)
         return group if consumer is None else group.as_consumer(consumer)
 
-    def _group(self, name: str, options: dict[str, Any]) -> Group:
+    def _group(self, name: str, options: GroupOptions) -> Group:
         self._check_open()
         check_name("group", name)
         with self._guard:

@@ -26,6 +26,7 @@ from duramen.consumers import (
     Replayed,
     Seconds,
     Target,
+    check_group_options,
     checked_position,
     files_of,
 )
@@ -78,6 +79,7 @@ class TopicGroup:
     def __init__(self, topic: TopicPartitions, name: str, options: dict[str, Any]) -> None:
         self.name = check_name("group", name)
         self._topic = topic
+        check_group_options({name: given for name, given in options.items() if name != "consumer"})
         self._options = options
         self._start = checked_position(options.get("start", "beginning"))
         self._turn = 0

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple, Self, TypeVar, Unpack
 import numpy as np
 import pyarrow as pa
 
-from duramen.consumers import Confirmed, ConsumableWritableLog, ConsumeLoop, ConsumeOptions, check_producer
+from duramen.consumers import (
+    Confirmed,
+    ConsumableWritableLog,
+    ConsumeLoop,
+    ConsumeOptions,
+    GroupOptions,
+    check_producer,
+)
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.log import (
     Appended,
@@ -290,9 +297,9 @@ class Topic(TopicPartitions):
         """The loop of a consumer over all partitions, in the group with this name; see `ConsumeLoop`."""
         return self.group(group).consume(**options)
 
-    def group(self, /, name: str, **options: Any) -> TopicGroup:
+    def group(self, /, name: str, *, consumer: str | None = None, **options: Unpack[GroupOptions]) -> TopicGroup:
         """A consumer group over all partitions: ``fetch(max, lease)``, ``ack``, ``nack``, ``extend``."""
-        return TopicGroup(self, name, options)
+        return TopicGroup(self, name, {**options, **({} if consumer is None else {"consumer": consumer})})
 
 
 def split(batch: pa.RecordBatch, partitions: Numbers) -> dict[int, pa.RecordBatch]:

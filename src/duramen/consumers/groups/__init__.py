@@ -12,7 +12,7 @@ from duramen.consumers.groups.consume import ConsumeLoop, ConsumeOptions
 from duramen.consumers.groups.dead_letters import Target
 from duramen.consumers.groups.deliveries import Delivery, DeliveryBatch, Handed, Seconds
 from duramen.consumers.groups.dispatcher import checked_position
-from duramen.consumers.groups.group import POLL_S, Group, GroupStatus, Replayed
+from duramen.consumers.groups.group import POLL_S, Group, GroupOptions, GroupStatus, Replayed, check_group_options
 from duramen.consumers.groups.members import InFlight, Member, members_in
 from duramen.consumers.groups.policy import GroupPolicy
 from duramen.consumers.groups.store import Loaded, load

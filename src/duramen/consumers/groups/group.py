@@ -23,10 +23,10 @@ import posixpath
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -61,6 +61,32 @@ T = TypeVar("T")
 WINDOW = 1_000_000
 POLL_S = 0.1
 """Longest sleep of a waiting fetch before it checks again for records that other consumers returned."""
+
+
+class GroupOptions(TypedDict, total=False):
+    """The keyword arguments of `Group`, as a type."""
+
+    start: str | int
+    lease: Seconds | None
+    max_attempts: int | None
+    dead_letter: Target | None
+    update_policy: bool
+    durability: str
+    window: int
+    on_damage: str
+    create: bool
+    compact_bytes: int
+    compact_in_flight: int
+    clock: Callable[[], int] | None
+
+
+def check_group_options(options: Mapping[str, object]) -> None:
+    """`UsageError` for an option that `Group` does not have."""
+    if unknown := options.keys() - GroupOptions.__annotations__.keys():
+        raise UsageError(
+            f"a group has no option {min(unknown)!r}",
+            hint=f"its options are {', '.join(GroupOptions.__annotations__)}",
+        )
 
 
 class GroupStatus(NamedTuple):
