@@ -69,7 +69,20 @@ MACHINE = "tests/consumers/test_state_machine.py tests/consumers/test_group.py"
 GROUPS = "tests/torture/test_consumers.py tests/consumers"
 SINK = "tests/spark/sink"
 
+INTERVALS = crashes("durable-log:intervals", "keratin:intervals")
+
 MUTATIONS = [
+    # --- on time
+    Mutation("interval: no append completes it", "log/write", "IntervalSync.is_completed_by", "", "return False",
+             INTERVALS),
+    Mutation("interval: the timer syncs nothing", "log/write", "WritableLog._do_due", "self._do_sync()", "pass",
+             INTERVALS),
+    Mutation("interval: an idle segment grows old", "log/write", "WritableLog._do_due", "self.tail.roll_if_old()", "",
+             "tests/log/write/test_timer.py"),
+    Mutation("indexes: sizes are not compared", "log/recover", "_has_wrong_index", "", "return not files.derived",
+             "tests/log/recover/test_sealed_index.py"),
+    Mutation("indexes: a reader follows any", "log/read", "Log._is_sealed_index", "", "return True",
+             "tests/log/recover/test_sealed_index.py"),
     # --- recovery
     Mutation("recovery: names are not synced", "log/recover", "Recovery.settle", "", "return",
              f"tests/torture/test_regressions.py {crashes('durable-log:kills', 'osiris:kills', 'keratin:kills')}"),
