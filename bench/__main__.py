@@ -21,6 +21,7 @@ from bench import (
     groups,
     limits,
     opening,
+    planning,
     preallocation,
     reading,
     syncing,
@@ -48,6 +49,9 @@ SUBJECTS: dict[str, Subject] = {
     "convert": converting.converting,
     "compact": compacting.compacting,
     "metrics": counting.counting,
+    "cold": planning.cold,
+    "index": planning.index,
+    "segments": planning.segments,
 }
 ON_REQUEST = brokers.SUBJECTS
 """Measured only where `--only` names them: they install servers and start them."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from duramen.formats import Format, ScanPosition, SegmentSummary, make
+from duramen.formats import Format, ScanPosition, SegmentSummary, SupportsManifest, make
 from duramen.record import TIMESTAMP
 
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
@@ -71,6 +71,7 @@ def write(root: Path, name: str, payload_bytes: int, segment_bytes: int, segment
             (root / fmt.path_of(role, base)).write_bytes(content)
             index_bytes = index_bytes or len(content)
         summaries.append(SegmentSummary(base, offset - 1, cursor.position, index_bytes))
-    for relative, content in fmt.log_files(summaries, CREATED_MS).items():
+    described = fmt.log_files(summaries, CREATED_MS) if isinstance(fmt, SupportsManifest) else {}
+    for relative, content in described.items():
         (root / relative).write_bytes(content)
     return fmt
