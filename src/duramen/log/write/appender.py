@@ -132,7 +132,7 @@ class Appender:
         """Poison the writer: the on-disk state is unknown. The first failure is kept."""
         if self.poisoned_by is None:
             self.poisoned_by = error
-            extra = {"path": self._path, "error": type(error).__name__, "offset": self.visible.next_offset}
+            extra = {"path": self._path, "error": type(error).__name__, "offset": self._durable.previous_offset + 1}
             logger.error("the writer of %s stops: %s", self._path, error, extra=extra)
 
     # --- writing
