@@ -62,9 +62,7 @@ def cli_page() -> str:
         "bug in duramen (with a traceback to report), 130 Ctrl-C, 143 SIGTERM. Every verb that takes a log also takes",
         "`ROOT#topic/partition`, and [most take many logs](../store.md#on-the-command-line).",
         "`duramen --install-completion` installs completion for bash, zsh, fish or PowerShell.\n",
-        *("- " + ", ".join(map(link, part)) for part in (listed[:12], listed[12:20], listed[20:])),
-        "",
-        "Options that several verbs share:\n",
+        "Arguments and options that several verbs share:\n",
         *(item(one) for one in shared),
         "",
         *(line for verb in listed for line in section(verb, shared)),
@@ -72,24 +70,21 @@ def cli_page() -> str:
     return "\n".join(lines)
 
 
-def link(verb: Verb) -> str:
-    return f"[{verb.name.removeprefix('duramen ')}](#{verb.name.replace(' ', '-')})"
-
-
 Parameter = tuple[str, str, str]
 """An argument or option: name, default, help."""
 
 
 def shared_options(listed: list[Verb]) -> list[Parameter]:
-    """The options that four verbs or more have, with the same default and help; the most common one of each name."""
-    counted = Counter(option for verb in listed for option in parameters(verb.function)[1])
-    by_name = {option[0]: option for option, count in reversed(counted.most_common()) if count >= 4}
+    """What two verbs or more have with the same default and help: the most common one of each name."""
+    counted = Counter(one for verb in listed for kind in parameters(verb.function) for one in kind)
+    by_name = {one[0]: one for one, count in reversed(counted.most_common()) if count >= 2}
     return list(by_name.values())
 
 
 def item(parameter: Parameter) -> str:
     name, default, text = parameter
-    ending = {"": "", "required": " Required."}.get(default, f" Default: {default}.")
+    required = " Required." if name.startswith("-") else ""
+    ending = {"": "", "``": "", "required": required}.get(default, f" Default: {default}.")
     return f"- `{name}`: {' '.join(text.split())}{ending}"
 
 
