@@ -77,8 +77,15 @@ def test_a_damaged_policy_raises(root: Path) -> None:
         log.group("g", lease=5).fetch(1)
     [path] = (root / ".duramen" / "groups").glob("*.json")
     path.write_bytes(path.read_bytes().replace(b"5000", b"9000"))
+    damaged = path.read_bytes()
     with duramen.open(root) as log, pytest.raises(CorruptionError, match="the policy of a group cannot be read"):
         log.group("g")
+    with duramen.open(root) as log:
+        log.group("g", on_damage="redeliver").compact()
+    with duramen.open(root) as log:
+        assert log.group("g").policy == duramen.GroupPolicy()
+    kept = [one for one in (root / ".duramen" / "quarantine").rglob("*") if one.is_file()]
+    assert damaged in [one.read_bytes() for one in kept]
 
 
 def test_unknown_options_are_refused(root: Path) -> None:

@@ -49,7 +49,7 @@ from duramen.consumers.groups.members import InFlight, Member, members_of
 from duramen.consumers.groups.policy import GroupPolicy, agree, read_policy, relative, write_policy
 from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused, runs_of
 from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
-from duramen.errors import LeaseError, PoisonedError, UsageError
+from duramen.errors import CorruptionError, LeaseError, PoisonedError, UsageError
 from duramen.log import GroupCommit, GroupLimits, Log, Request, Time, WritableLog, refuse_owned
 from duramen.names import check_name
 
@@ -182,15 +182,23 @@ class Group:
 
     def _settle_policy(self) -> None:
         """Take over the stored policy, or raise if this handle contradicts it."""
-        stored = read_policy(self._log.disk, self._store.place.policy)
+        damage: list[CorruptionError] = []
+        try:
+            stored = read_policy(self._log.disk, self._store.place.policy)
+        except CorruptionError as error:
+            if not self._store.mends:
+                raise
+            stored, damage = None, [error]
+        self._policy_damage = damage
         self._policy = agree(stored, self._stated, update=self._updates_policy, group=self.name, path=self._log.path)
-        self._is_policy_stored = self._policy == (stored or GroupPolicy())
+        self._is_policy_stored = not damage and self._policy == (stored or GroupPolicy())
         self._dispatcher.max_attempts = None if self._dead_letters is None else self._policy.max_attempts
 
     def _store_policy(self) -> None:
         """Store the policy with the group's first state. Under the lock."""
         if not self._is_policy_stored and self._store.exists:
             self._settle_policy()
+            self._store.set_aside(self._policy_damage)
             write_policy(self._log.state_disk, self._store.place.policy, self._policy)
             self._is_policy_stored, self._updates_policy = True, False
 

@@ -19,7 +19,7 @@ from duramen.sidecar import SMALL_BYTES, JsonFile
 
 DEFAULT_LEASE_MS = 30_000
 _FILE = JsonFile(
-    "the policy of a group", "delete the file: the next consumer that states a policy stores it", SMALL_BYTES,
+    "the policy of a group", "`duramen group PATH NAME repair` sets the file aside", SMALL_BYTES,
     separator=b" ",
 )  # fmt: skip
 

@@ -223,7 +223,8 @@ class GroupStore:
         self.warnings: list[str] = []
         self._log = log
         self._disk = log.state_disk
-        self._on_damage = on_damage
+        self.mends = on_damage == "redeliver"
+        """Keep what can be read of damaged state, instead of raising."""
         self._compact_bytes = _limit("compact_bytes", compact_bytes, GROUP_BYTES // 2)  # a longer one is not read
         self._compact_in_flight = _limit("compact_in_flight", compact_in_flight, MAX_OFFSET)
         self._delta = place.delta
@@ -310,7 +311,7 @@ class GroupStore:
     def _reload(self) -> None:
         self._check_same()
         loaded = load(self._disk, self.place)
-        if loaded.damage and self._on_damage == "raise":
+        if loaded.damage and not self.mends:
             raise loaded.damage[0]
         self.machine, self.exists, self.warnings = loaded.machine, loaded.exists, loaded.warnings
         self._created_ms, self._header = loaded.created_ms, loaded.header
@@ -319,10 +320,11 @@ class GroupStore:
         self._file = None
         self.is_forgotten = False
         if loaded.damage:
-            self._set_aside(loaded.damage)
+            self.set_aside(loaded.damage)
             self.must_rewrite = True
 
-    def _set_aside(self, damage: list[CorruptionError]) -> None:
+    def set_aside(self, damage: list[CorruptionError]) -> None:
+        """Copy damaged files to the quarantine."""
         for path in {error.path for error in damage if error.path is not None}:
             Sidecar(self._disk, self._log.path).quarantine(posixpath.basename(path), _bytes(self._disk, path))
 
