@@ -12,6 +12,7 @@ import duramen
 from duramen import kernel
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError
+from duramen.log import Retention
 from duramen.sidecar import SealedList, SealedSum, Sidecar
 
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris")
@@ -137,3 +138,55 @@ def test_a_manifest_that_does_not_fit_is_made_anew(tmp_path: Path, damage: str) 
         manifest.write_bytes(content[:-1] if damage == "cut" else content[:-9] + b"\xff" + content[-8:])
     with duramen.open(tmp_path, "a"):
         assert manifest.read_bytes() == content
+
+
+def damage_list(root: Path, which: int, how: str) -> None:
+    found = lines(root)
+    changed = bytearray(found[which])
+    changed[20] ^= 1
+    found[which : which + 1] = [bytes(changed)] if how == "flipped" else []
+    (root / ".duramen" / "sealed.jsonl").write_bytes(b"".join(found))
+
+
+@pytest.mark.parametrize(
+    ("which", "how"), [(0, "flipped"), (2, "flipped"), (4, "flipped"), (0, "removed"), (2, "removed")]
+)
+def test_a_damaged_line_hides_no_other_one(tmp_path: Path, which: int, how: str) -> None:
+    """A segment whose own checksums miss a flipped bit: only its digest shows it."""
+    segments = fill(tmp_path, "rustlog")
+    damage_list(tmp_path, which, how)
+    found = [(finding.code, finding.severity) for finding in duramen.verify(tmp_path).findings]
+    assert found == [("bad-sidecar", "warning")]
+    other = segments[3]
+    content = bytearray(other.read_bytes())
+    content[-1] ^= 1
+    other.write_bytes(content)
+    assert "digest-mismatch" in {finding.code for finding in duramen.verify(tmp_path).findings}
+
+
+@pytest.mark.parametrize("which", [0, 4])
+@pytest.mark.parametrize("verb", ["seal", "retain", "reindex", "repair"])
+def test_a_damaged_list_is_never_written_over_without_a_copy(tmp_path: Path, which: int, verb: str) -> None:
+    fill(tmp_path, "keratin")
+    damage_list(tmp_path, which, "flipped")
+    before = (tmp_path / ".duramen" / "sealed.jsonl").read_bytes()
+    if verb == "repair":
+        assert duramen.repair(tmp_path, plan_only=False).applied
+    elif verb == "reindex":
+        (tmp_path / "segments" / "00000000000000000001.idx").unlink()
+        with duramen.open(tmp_path, "a", index_stride_bytes=1):
+            pass
+    else:
+        with duramen.open(tmp_path, "a") as log:
+            log.append(b"more")
+            log.seal()
+            if verb == "retain":
+                before = (tmp_path / ".duramen" / "sealed.jsonl").read_bytes()
+                log.retain(Retention(max_bytes=1))
+    report = duramen.verify(tmp_path)
+    copies = [path.read_bytes() for path in (tmp_path / ".duramen" / "quarantine").rglob("*") if path.is_file()]
+    kept = (tmp_path / ".duramen" / "sealed.jsonl").read_bytes().startswith(before)
+    assert report.ok
+    assert kept or before in copies
+    is_reported = "bad-sidecar" in {finding.code for finding in report.findings}
+    assert is_reported == kept, "the damage is reported as long as it is there"

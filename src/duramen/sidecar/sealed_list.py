@@ -5,8 +5,9 @@
     {"base": 0, "last_offset": 9, "size_bytes": 320, "crc32": 1, "crc32c": 2, "sealed_ms": 1700000000000,
      "indexes": [["index", 160, 5]], "sum": [1, 3, 4, 6]} 1a2b3c4d
 
-A line has a checksum of its own, so a torn last line is noticed and overwritten. Its ``sum`` covers all segments up to
-it, and the sizes of their indexes: if the last line agrees with the directory, opening a log need not read the others.
+A line has a checksum of its own, so a torn last line is noticed and overwritten. A damaged line hides no other one: it
+is skipped, and `verify` reports it. The ``sum`` of a line covers all segments up to it, and the sizes of their indexes:
+if the last line agrees with the directory, opening a log need not read the others.
 Lines of earlier versions lack ``sealed_ms``, ``indexes`` and the last number of ``sum``, or ``sum`` as a whole.
 """
 
@@ -31,6 +32,8 @@ LINE_BYTES = 1024
 """Upper bound of the length of a line."""
 MAX_SEALED = 250_000
 """Most sealed segments that a log may have."""
+MOST_DAMAGED = 1000
+"""After so many lines that cannot be read, the rest of a list is not read."""
 _STEP_BYTES = 1 << 20
 
 
@@ -149,9 +152,12 @@ class SealedList:
         self._file: File | None = None
         self._size_bytes = 0
         self._sum = SealedSum()
+        self.damaged = 0
+        """How many lines were missing or could not be read when `entries` was called last. A torn last line does not
+        count."""
 
     def entries(self) -> dict[int, Sealed]:
-        """The entries by base, up to a torn line."""
+        """The entries by base, without lines that cannot be read."""
         return {entry.base: entry for entry in self._read()}
 
     def last(self) -> tuple[Sealed, SealedSum] | None:
@@ -184,20 +190,28 @@ class SealedList:
     def _read(self) -> Iterator[Sealed]:
         if self._disk.kind(self._path) != Kind.FILE:
             return
-        self._size_bytes, self._sum = 0, SealedSum()
+        self._size_bytes, self._sum, self.damaged = 0, SealedSum(), 0
+        read = position = unreadable = 0
+        is_torn = False
         for line in lines(self._disk.map(self._path).data):
+            position += len(line)
             found = _decode(line)
             if found is None:
-                return
-            entry = found[0]
-            if self._sum.count == MAX_SEALED:
+                is_torn = not line.endswith(b"\n")
+                unreadable += 1
+                self._size_bytes = self._size_bytes if is_torn else position  # what is damaged stays where it is
+                if unreadable == MOST_DAMAGED:
+                    break
+                continue
+            if read == MAX_SEALED:
                 raise LimitError(
                     f"the list names more than {MAX_SEALED} sealed segments", path=self._path,
                     hint="move the list away: the records can be read and verified without it",
                 )  # fmt: skip
-            self._size_bytes += len(line)
-            self._sum = self._sum.plus_entry(entry)
-            yield entry
+            read, is_torn = read + 1, False
+            self._size_bytes, self._sum = position, found[1] or self._sum.plus_entry(found[0])
+            yield found[0]
+        self.damaged = max(unreadable - is_torn, self._sum.count - read)
 
     def add(self, entry: Sealed) -> None:
         """Append an entry, durably. Overwrites a torn last line."""

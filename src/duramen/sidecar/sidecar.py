@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from duramen.disk import Disk
-from duramen.sidecar.layout import Config, write_config
+from duramen.sidecar.layout import SEALED_NAME, Config, sidecar_path, write_config
 from duramen.sidecar.lock import WriterLock
 from duramen.sidecar.quarantine import quarantine
-from duramen.sidecar.sealed_list import SealedList
+from duramen.sidecar.sealed_list import Sealed, SealedList
 from duramen.sidecar.watermark import WatermarkFile
 
 
@@ -47,6 +47,13 @@ class Sidecar:
 
     def write_config(self, config: Config) -> None:
         write_config(self._disk, self.root, config)
+
+    def sealed_to_replace(self) -> dict[int, Sealed]:
+        """The entries of the sealed list, for a list that takes its place. A damaged list is copied aside first."""
+        entries = self._sealed.entries()
+        if self._sealed.damaged:
+            self.quarantine(SEALED_NAME, self._disk.map(sidecar_path(self.root, SEALED_NAME)).data)
+        return entries
 
     def quarantine(self, name: str, content: memoryview | bytes) -> str:
         """Store a copy of bytes that are about to be removed, durably, and return its path."""

@@ -70,9 +70,9 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     if any(need.offset < found.first_offset for need in all_needs(log, now_us)):
         return False
     gone = {segment.base for segment in found.removed}
-    sealed = {base: entry for base, entry in log.tail.sidecar.sealed().items() if base not in gone}
+    sealed = [entry for base, entry in log.tail.sidecar.sealed_to_replace().items() if base not in gone]
     earlier = [summary for summary in log.tail.earlier if summary.base_offset not in gone]
-    files = {SEALED_PATH: sealed_lines(sealed.values()), **log.tail.log_files(earlier)}
+    files = {SEALED_PATH: sealed_lines(sealed), **log.tail.log_files(earlier)}
     horizon_ms = (now_us // 1000) - (rules.max_age_ms or 0)
     if isinstance(log.codec, SupportsCheckpoint):
         files |= log.codec.cleaned_files(read_checkpoint(log), found.first_offset, horizon_ms, now_us)

@@ -44,7 +44,7 @@ def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | No
 
 def _swap(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
     base = files.base or 0
-    sealed = log.tail.sidecar.sealed()
+    sealed = log.tail.sidecar.sealed_to_replace()
     old = sealed.pop(base, None)
     kept_paths: set[str] = set()
     renames: list[tuple[str, str]] = []

@@ -42,7 +42,7 @@ def rebuild_sealed_indexes(
                 changed[base] = replace(entry, indexes=indexes)
     if changed:
         sidecar.forget_sealed()
-        sidecar.replace_sealed((sealed | changed).values())
+        sidecar.replace_sealed((sidecar.sealed_to_replace() | changed).values())
     return steps
 
 

@@ -93,7 +93,8 @@ class DerivedFiles:
 
     def _rebuild_sidecar(self, segments: Sequence[SegmentPlan], kept: Sequence[SegmentPlan]) -> None:
         proven = {self._full(part.path) for part in segments if part.trust == Trust.PROVEN}
-        stale = [f for f in self._plan.findings if f.code in SIDECAR_CODES and f.severity == Severity.DAMAGE]
+        known = [f for f in self._plan.findings if f.code in SIDECAR_CODES]
+        stale = [f for f in known if f.severity == Severity.DAMAGE or f.code == "bad-sidecar"]
         unexplained = [f for f in stale if f.path not in proven]
         if self._plan.steps or stale or self._plan.losses:
             self._close_last(kept)

@@ -125,6 +125,7 @@ class _Reindexer:
             now = {base: sealed_indexes(self._disk, self._root, self._fmt, base) for base in known}
             if any(sealed[base].indexes != indexes for base, indexes in now.items()):
                 with self._hold():
+                    sealed = sidecar.sealed_to_replace()
                     new = [replace(entry, indexes=now.get(base)) for base, entry in sealed.items()]
                     sidecar.replace_sealed(new)
 

@@ -36,8 +36,10 @@ from duramen.log.verify.sidecar_check import SidecarEvidence, sidecar_groups
 from duramen.metrics import process as process_counters
 from duramen.sidecar import (
     DIRECTORY,
+    SEALED_PATH,
     WATERMARK_NAME,
     KnownLoss,
+    SealedList,
     is_garbage_watermark,
     is_no_directory,
     known_loss_of,
@@ -263,6 +265,7 @@ class Verifier(SegmentVerifier):
             except CorruptionError as error:
                 path, action = error.path or self.report.path, error.hint or ""
                 self.find("bad-sidecar", Severity.DAMAGE, path, error.message, action)
+        self._check_sealed_list()
         try:
             refuse_unfinished_repair(self._disk, self.report.path)
         except CorruptionError as error:
@@ -277,6 +280,17 @@ class Verifier(SegmentVerifier):
             action = "nothing, if nothing else was found: the next writer goes by the records, and stores a new one"
             message = "not a watermark: whether acknowledged records are missing at the end cannot be checked"
             self.find("bad-watermark", Severity.WARNING, sidecar_path(root, WATERMARK_NAME), message, action)
+
+    def _check_sealed_list(self) -> None:
+        """Report lines that are missing or damaged: a change of those segments cannot be noticed."""
+        sealed = SealedList(self._disk, self.report.path)
+        sealed.entries()
+        if sealed.damaged:
+            self.find(
+                "bad-sidecar", Severity.WARNING, posixpath.join(self.report.path, SEALED_PATH),
+                counted(sealed.damaged, "line") + " missing or damaged: those segments were checked without digest",
+                "compare them with a copy; `duramen repair` writes the list again",
+            )  # fmt: skip
 
     def _explain(self) -> None:
         """Name the log in the commands, mark losses that a repair accepted, and drop gaps that compaction explains."""
