@@ -101,7 +101,7 @@ def like(
     method: Callable[Concatenate[Any, P], Iterator[T]],
 ) -> Callable[[Callable[..., AsyncIterator[T]]], Callable[Concatenate[Any, P], AsyncIterator[T]]]:
     """Give an asynchronous iterator the signature and docstring of a blocking one."""
-    return wraps(method)  # type: ignore[return-value]
+    return wraps(method)
 
 
 class Value(Generic[T]):
