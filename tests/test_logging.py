@@ -118,3 +118,13 @@ def test_nothing_is_printed_by_default(tmp_path: Path) -> None:
     code = f"import duramen; print(duramen.open({str(tmp_path / 'log')!r}, 'a').recovery[0].case)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("torn tail\n", "")
+
+
+def test_a_path_that_is_not_utf8(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "caf\udce9"
+    torn(path)
+    duramen.open(path, "a").close()
+    (record,) = logged.records
+    assert "caf\\udce9" in record.getMessage()
+    assert record.getMessage().encode()
+    logged.clear()

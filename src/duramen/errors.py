@@ -10,6 +10,15 @@ import os
 from typing import Any
 
 
+def printable(what: object) -> str:
+    """Text for a log message: any handler can write it, even if it names a path that is not UTF-8.
+
+    >>> printable("caf\\udce9")
+    'caf\\\\udce9'
+    """
+    return str(what).encode("utf-8", "backslashreplace").decode()
+
+
 class DuramenError(Exception):
     """Base of every error that Duramen raises on purpose.
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from duramen.errors import LockedError, UsageError
+from duramen.errors import LockedError, UsageError, printable
 from duramen.log import Log, WritableLog
 from duramen.record import HEADERS, KEY, VALUE, Record
 
@@ -85,7 +85,8 @@ class DeadLetters:
             target = log.path
         extra = {"path": self._source, "group": self._group, "offset": records[0].offset, "records": len(records)}
         logger.warning(
-            "%d records of group %r moved to the dead letters in %s: %s", len(records), self._group, target, reasons[0],
+            "%d records of group %r moved to the dead letters in %s: %s", len(records), self._group,
+            printable(target), printable(reasons[0]),
             extra={**extra, "dead_letter": target, "reason": reasons[0]},
         )  # fmt: skip
 

@@ -49,7 +49,7 @@ from duramen.consumers.groups.members import InFlight, Member, members_of
 from duramen.consumers.groups.policy import GroupPolicy, agree, read_policy, relative, write_policy
 from duramen.consumers.groups.state_machine import Decision, LeaseClaim, Refused, runs_of
 from duramen.consumers.groups.store import COMPACT_BYTES, COMPACT_IN_FLIGHT, GroupStore, Ticket
-from duramen.errors import CorruptionError, LeaseError, PoisonedError, UsageError
+from duramen.errors import CorruptionError, LeaseError, PoisonedError, UsageError, printable
 from duramen.log import GroupCommit, GroupLimits, Log, Request, Time, WritableLog, refuse_owned
 from duramen.names import check_name
 
@@ -582,7 +582,9 @@ class Group:
         except BaseException as error:
             self._store.poison = error
             extra = {"path": self._log.path, "group": self.name, "error": type(error).__name__}
-            logger.error("the group %r of %s stops: %s", self.name, self._log.path, error, extra=extra)
+            logger.error(
+                "the group %r of %s stops: %s", self.name, printable(self._log.path), printable(error), extra=extra
+            )
             raise
 
     def _check_usable(self) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duramen.arguments import check_choice, check_int, check_number, check_path
-from duramen.errors import CorruptionError, DuramenError, UsageError
+from duramen.errors import CorruptionError, DuramenError, UsageError, printable
 from duramen.formats import Format, KeyOf, Rows, ScanPosition, Segment, extractor
 from duramen.kernel import FrameColumns, Stop
 from duramen.log.maintain.retention import newest_us
@@ -184,7 +184,7 @@ class Compactor:
             write_state(writer, state._replace(cleaned_until=until, begun_until=until, at_us=self._now_us))
             removed = report.records_before - report.records_after
             extra = {"path": writer.path, "offset": until, "records": removed, "segments": report.rewritten}
-            logger.info("compaction removed %d records of %s", removed, writer.path, extra=extra)
+            logger.info("compaction removed %d records of %s", removed, printable(writer.path), extra=extra)
         return report
 
     # --- what may be compacted

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
-from duramen.errors import DuramenError
+from duramen.errors import DuramenError, printable
 from duramen.formats import SupportsCheckpoint
 from duramen.log.maintain.retention import Retention, RetentionPlan, Surroundings, newest_us, plan_segments
 from duramen.log.maintain.segment_swap import all_needs, commit_swap, read_checkpoint
@@ -84,7 +84,7 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     log.counters.retention_bytes += found.removed_bytes
     removed = {"segments": len(found.removed), "bytes": found.removed_bytes}
     logger.info(
-        "retention removed %d segments of %s: it begins at offset %d now", len(found.removed), log.path,
+        "retention removed %d segments of %s: it begins at offset %d now", len(found.removed), printable(log.path),
         found.first_offset, extra={"path": log.path, "offset": found.first_offset, **removed},
     )  # fmt: skip
     return True
@@ -119,7 +119,8 @@ class RetentionTimer:
             try:
                 retain()
             except DuramenError as error:
-                logger.warning("retention failed, and will be tried again: %s", error, extra={"path": self._path})
+                failed = "retention failed, and will be tried again: %s"
+                logger.warning(failed, printable(error), extra={"path": self._path})
             del retain
 
     def close(self) -> None:

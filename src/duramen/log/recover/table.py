@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from duramen.disk import Disk
+from duramen.errors import printable
 from duramen.formats import Format
 from duramen.log.recover.case import CUTS, RecoveryStep
 from duramen.log.recover.case import RecoveryCase as Case
@@ -115,7 +116,7 @@ def _log_steps(root: str, steps: list[RecoveryStep]) -> None:
         usual = step.case in (Case.FRESH, Case.CLEAN)
         level = logging.WARNING if step.case in CUTS else logging.DEBUG if usual else logging.INFO
         extra = {"path": root, "case": str(step.case), "file": step.path, "position": step.position}
-        logger.log(level, "recovery of %s: %s", root, step, extra=extra)
+        logger.log(level, "recovery of %s: %s", printable(root), printable(step), extra=extra)
 
 
 def evidence_of(case: Case) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duramen.disk import Disk, Kind, disk_or_real, rooted
-from duramen.errors import DuramenError, UsageError
+from duramen.errors import DuramenError, UsageError, printable
 from duramen.formats import Format
 from duramen.log.recover import resolve_tx
 from duramen.log.repair.apply import Application
@@ -127,7 +127,7 @@ def _repair(disk: Disk, asked: _RepairRequest, hold: Hold) -> Plan:
                 journal = _apply(Application(disk, path, fmt, sidecar, plan, made=made, check=check, confirm=confirm))
             plan.quarantine = journal.directory
             extra = {"path": path, "steps": len(plan.steps), "quarantine": plan.quarantine}
-            logger.warning("repaired %s in %d steps", path, len(plan.steps), extra=extra)
+            logger.warning("repaired %s in %d steps", printable(path), len(plan.steps), extra=extra)
         plan.applied = True
     if plan.report is None:
         plan.report = asked.verify(disk, asked.progress)
@@ -243,5 +243,7 @@ def undo_repair(
             )  # fmt: skip
         with hold() as check:
             undone = undo(disk, path, fmt, journal, undone, check)
-    logger.warning("the last repair of %s is undone", path, extra={"path": path, "quarantine": journal.directory})
+    logger.warning(
+        "the last repair of %s is undone", printable(path), extra={"path": path, "quarantine": journal.directory}
+    )
     return undone

@@ -19,7 +19,7 @@ import numpy as np
 
 from duramen import kernel
 from duramen.disk import Disk, Kind, write_all
-from duramen.errors import CorruptionError, StorageError, UsageError
+from duramen.errors import CorruptionError, StorageError, UsageError, printable
 from duramen.formats import (
     Encoded,
     Format,
@@ -133,7 +133,7 @@ class Appender:
         if self.poisoned_by is None:
             self.poisoned_by = error
             extra = {"path": self._path, "error": type(error).__name__, "offset": self._durable.previous_offset + 1}
-            logger.error("the writer of %s stops: %s", self._path, error, extra=extra)
+            logger.error("the writer of %s stops: %s", printable(self._path), printable(error), extra=extra)
 
     # --- writing
 
