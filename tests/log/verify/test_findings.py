@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_an_emptied_segment_is_one_finding(tmp_path: Path, name: str, keeps: str
     assert (found.first_offset, found.last_offset) == (10, 19)
     assert "held offsets 10 to 19" in found.message
     assert "restore the file" in found.action
+
+
+def test_an_emptied_segment_of_which_only_the_manifest_knows(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        log.append_batch([value(n) for n in range(10)])
+        log.seal()
+        log.append(value(10))
+    shutil.rmtree(tmp_path / "log" / ".duramen")
+    for path in (tmp_path / "log" / "segments").glob(f"{10:020}.*"):
+        path.write_bytes(b"")
+    (found,) = [one for one in duramen.verify(tmp_path / "log").findings if one.severity == "damage"]
+    assert (found.code, found.first_offset) == ("emptied-segment", 10)
+    assert "held offsets 10 to 10" in found.message or "held offsets from 10 on" in found.message
 
 
 def test_an_emptied_active_segment(tmp_path: Path) -> None:

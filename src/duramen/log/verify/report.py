@@ -94,10 +94,10 @@ def name_emptied(report: Report) -> Report:
         own = [finding for finding in report.findings if _is_about(finding, segment)]
         is_emptied = not segment.records and segment.valid_bytes == segment.size_bytes
         if is_emptied and any(finding.severity == Severity.DAMAGE for finding in own):
-            last = max(finding.last_offset or 0 for finding in own)
+            known = [finding.last_offset for finding in own if finding.last_offset is not None]
             first = report.findings.index(own[0])
             report.findings = [finding for finding in report.findings if finding not in own]
-            report.findings.insert(first, _emptied(report, segment, last))
+            report.findings.insert(first, _emptied(report, segment, max(known, default=None)))
     return report
 
 
@@ -106,9 +106,10 @@ def _is_about(finding: Finding, segment: SegmentReport) -> bool:
     return is_after or posixpath.splitext(finding.path)[0] == posixpath.splitext(segment.path)[0]
 
 
-def _emptied(report: Report, segment: SegmentReport, last: int) -> Finding:
+def _emptied(report: Report, segment: SegmentReport, last: int | None) -> Finding:
     holds = f"only its header ({segment.size_bytes} bytes)" if segment.size_bytes else "0 bytes"
-    message = f"the segment is emptied: the file has {holds}, and held offsets {segment.base_offset} to {last}"
+    held = f"offsets from {segment.base_offset} on" if last is None else f"offsets {segment.base_offset} to {last}"
+    message = f"the segment is emptied: the file has {holds}, and held {held}"
     action = (
         "restore the file from a copy and verify again; without a copy these records are lost, and "
         f"`duramen repair {report.path}` continues without them"
