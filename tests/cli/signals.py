@@ -170,6 +170,7 @@ def after_compact(log: Path, old: Path, new: Path) -> Left:
 
 
 def after_verify(log: Path, old: Path, _new: Path) -> Left:
+    (log / ".duramen" / "verified.json").unlink(missing_ok=True)  # the summary that verify publishes
     if files(log) != files(old):
         raise UnexpectedError(_difference(log, old))
     return "old"

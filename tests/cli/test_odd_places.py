@@ -65,7 +65,7 @@ def test_the_sidecar_is_of_a_log_of_another_format(tmp_path: Path, call: Run, na
     before = contents(root)
     done = call("verify", root)
     assert done.code == 1
-    assert done.text.count("bad-sidecar") == 1
+    assert done.text.count("damage   bad-sidecar") == 1
     assert "missing-segment" not in done.text
     assert f"the sidecar belongs to a rustlog log, and the files are {name}" in " ".join(done.text.split())
     for verb in ("cat", "info", "repair", "seal", "reindex"):
