@@ -78,7 +78,7 @@ def shared_options(listed: list[Verb]) -> list[Parameter]:
     """What two verbs or more have with the same default and help: the most common one of each name."""
     counted = Counter(one for verb in listed for kind in parameters(verb.function) for one in kind)
     by_name = {one[0]: one for one, count in reversed(counted.most_common()) if count >= 2}
-    return list(by_name.values())
+    return list(by_name.values())[::-1]
 
 
 def item(parameter: Parameter) -> str:

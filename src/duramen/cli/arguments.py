@@ -32,9 +32,7 @@ Job = Callable[[], int]
 LogPath = Annotated[str, typer.Argument(metavar="PATH", help="The log: its directory, or one segment file.")]
 LogDirectories = Annotated[
     str,
-    typer.Argument(
-        metavar="PATH", help="The log's directory; ROOT#topic, a store or a directory of logs for all its logs."
-    ),
+    typer.Argument(metavar="PATH", help="A log, ROOT#topic, a store or a directory of logs."),
 ]
 LogDirectory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
 FormatName = Annotated[

@@ -25,9 +25,7 @@ class CursorAction(StrEnum):
 def command(
     path: LogDirectory,
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="The cursor, or `list` for all cursors.")] = "list",
-    word: Annotated[
-        str | None, typer.Argument(metavar="ACTION", help="One of the actions below (default: show).")
-    ] = None,
+    word: Annotated[str | None, typer.Argument(metavar="ACTION", help="Action from the list (default: show).")] = None,
     offset: Annotated[int | None, typer.Argument(metavar="OFFSET", help="Offset to store.", min=0)] = None,
     tracking: Annotated[
         bool, typer.Option("--tracking", help="Store it in the log itself, as RabbitMQ does (osiris).")

@@ -40,7 +40,7 @@ def command(
     path: LogDirectory,
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="The group, or `list` for all groups.")] = "list",
     action: Annotated[
-        GroupAction | None, typer.Argument(metavar="ACTION", help="One of the actions below (default: show).")
+        GroupAction | None, typer.Argument(metavar="ACTION", help="Action from the list (default: show).")
     ] = None,
     arguments: Annotated[
         list[str] | None,

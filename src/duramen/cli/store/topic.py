@@ -27,9 +27,7 @@ class TopicAction(StrEnum):
 
 def command(
     root: Annotated[str, typer.Argument(metavar="ROOT", help="The store: a directory that contains `topics`.")],
-    action: Annotated[TopicAction, typer.Argument(metavar="ACTION", help="One of the actions below.")] = (
-        TopicAction.LIST
-    ),
+    action: Annotated[TopicAction, typer.Argument(metavar="ACTION", help="Action from the list.")] = (TopicAction.LIST),
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The topic; required except for `list`.")] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", metavar="N", help="Total number of partitions.")
