@@ -94,6 +94,26 @@ def test_the_timer_syncs_in_its_own_thread(create: Open) -> None:
                 seen = log.wait(10, seen)
 
 
+def test_the_timer_outlives_a_process_without_threads(create: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = threading.Semaphore(0)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "duramen due":
+            refused.release()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with create("keratin", durability="interval", sync_interval_ms=1) as log:
+        for number in range(2):
+            log.append(value(number))
+            assert refused.acquire(timeout=30)
+            seen = None
+            while log.durable_offset <= number:
+                seen = log.wait(10, seen)
+
+
 def test_a_failed_sync_of_the_timer_poisons_the_writer() -> None:
     hand = Hand()
     log = on_simulated(hand, "sync#2 *.log: EIO", durability="interval", timer=False)

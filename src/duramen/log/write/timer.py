@@ -7,6 +7,7 @@ only its own log. The timer refers to a writer weakly: it does not keep a log op
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -83,8 +84,8 @@ class _Timer:
             heapq.heappush(self._calls, (due_s, next(self._numbers), call))
             self._changed.notify()
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="duramen timer", daemon=True).start()
+                self._is_running = True
 
     def _run(self) -> None:
         while True:
@@ -93,7 +94,11 @@ class _Timer:
                     self._changed.wait(left_s)
                 call = heapq.heappop(self._calls)[2]()
             if call is not None:
-                threading.Thread(target=call, name="duramen due", daemon=True).start()
+                try:
+                    threading.Thread(target=call, name="duramen due", daemon=True).start()
+                except RuntimeError:  # the process has no thread left: the other logs wait for this one
+                    with contextlib.suppress(Exception):  # the next append raises it
+                        call()
             del call
 
 
