@@ -558,3 +558,16 @@ def test_a_writer_that_gave_up_its_privileges_goes_on(tmp_path: Path) -> None:
         os.seteuid(0)
         os.setegid(0)
     assert content(closed / "log") == [b"v", b"v"]
+
+
+@pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog", "osiris"])
+def test_a_copy_that_takes_the_place_of_the_active_segment_is_not_sealed(tmp_path: Path, name: str) -> None:
+    with duramen.open(tmp_path / "log", "a", format=name) as log:
+        log.append(b"in the copy")
+        segment = Path(log.segments[-1].path)
+        shutil.copy(segment, tmp_path / "copy")
+        (tmp_path / "copy").replace(segment)
+        log.append(b"in a file without a name")
+        with pytest.raises(duramen.CorruptionError, match="does not hold what was written"):
+            log.seal()
+    assert not duramen.verify(tmp_path / "log").ok

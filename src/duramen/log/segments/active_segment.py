@@ -223,10 +223,12 @@ class ActiveSegment:
             derived.file.sync()
         self.disk.sync_directory(posixpath.dirname(self.path))
         data = self.disk.map(self.path).data
-        crc32c = kernel.crc32c(data)
-        if not self.fmt.capabilities.covers_all and crc32c != self.crc32c:
+        crc32c, position = kernel.crc32c(data), self.cursor.position
+        has_digest = not self.fmt.capabilities.covers_all
+        if len(data) != position or (has_digest and crc32c != self.crc32c):
+            digests = f" and digest {crc32c:08x}, not {self.crc32c:08x}" if has_digest else ""
             raise CorruptionError(
-                f"the segment does not hold what was written to it: its digest is {crc32c:08x}, not {self.crc32c:08x}",
+                f"the segment does not hold what was written to it: {len(data)} bytes of {position}{digests}",
                 path=self.path, offset=self.base, hint="`duramen verify` shows the whole picture",
             )  # fmt: skip
         return Sealed(
