@@ -102,7 +102,15 @@ def test_every_page_is_in_the_site() -> None:
 
 
 def test_the_reference_is_current() -> None:
-    assert [path.name for path in generate.stale()] == [], "`python -m docs.generate` makes them anew"
+    assert [path.name for path in generate.stale()] == [], "`python -m docs.generate` regenerates them"
+
+
+def test_the_pages_stay_short() -> None:
+    """At the limit, cut what another page says; words are counted as `wc -w` does, code blocks left out."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    words = {str(page.relative_to(ROOT)): len(prose(page).split()) for page in pages}
+    assert sum(words.values()) <= 38_000, sorted(words.items(), key=lambda item: -item[1])[:10]
 
 
 def test_every_public_name_is_in_the_reference() -> None:
