@@ -176,7 +176,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "filter_by": (
         "",
-        "filter value of a record: `prefix:N`, `delimiter:TEXT`, `json:PATH`, or a Python function",
+        "filter value of a record: `prefix:N`, `delimiter:TEXT`, `json:PATH`, or a Python function to bytes or None",
     ),
     "manifest_version": ("1", "version of the manifest with `dialect=program`: 1, or 2 for newer programs"),
     "header_bytes": ("20", "20 as in the document, or 12 as the program writes, without a time"),
