@@ -466,7 +466,7 @@ def test_producers_of_one_group_share_a_trailer_in_rabbitmqs_order(tmp_path: Pat
         for name, count in ((b"a", 2), (None, 1), (b"c", 1), (b"b", 3), (b"a", 1)):
             batch = batch_of(log.codec, [b"v"] * count)
             claim = None if name is None else SequenceClaim(name, None)
-            group.append(Request(GroupBatch(batch, True, claim), batch.nbytes, count))
+            group.append(Request(GroupBatch(batch, "fsync", claim), batch.nbytes, count))
         log.commit_group(group)
         assert values(log) == [b"v"] * 8
     (chunk,) = chunks_of(tmp_path / "log")

@@ -94,7 +94,7 @@ def test_names_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nam
 
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_path_that_no_file_can_have(mode: str) -> None:
-    with pytest.raises(duramen.StorageError, match="null character"):
+    with pytest.raises(duramen.UsageError, match="null character"):
         duramen.open("a\0b", mode)  # type: ignore[call-overload]
     with pytest.raises(duramen.StorageError, match="no such file"):
         duramen.open("", mode)  # type: ignore[call-overload]

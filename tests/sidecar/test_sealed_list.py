@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,3 +191,22 @@ def test_a_damaged_list_is_never_written_over_without_a_copy(tmp_path: Path, whi
     assert kept or before in copies
     is_reported = "bad-sidecar" in {finding.code for finding in report.findings}
     assert is_reported == kept, "the damage is reported as long as it is there"
+
+
+def test_a_crash_tears_the_last_line(tmp_path: Path) -> None:
+    """The end of the line reached the disk and its beginning did not: recovery moves it to the quarantine."""
+    log = duramen.open(tmp_path, "a", format="keratin")
+    for _ in range(2):
+        log.append(b"value")
+        log.seal()
+    log.append(b"value")
+    crashed = tmp_path / "crashed"
+    shutil.copytree(tmp_path, crashed, ignore=shutil.ignore_patterns("crashed"))
+    log.close()
+    path = crashed / ".duramen" / "sealed.jsonl"
+    torn = path.read_bytes() + bytes(100) + b" 1a2b3c4d\n"
+    path.write_bytes(torn)
+    with duramen.open(crashed, "a") as again:
+        again.seal()
+    assert duramen.verify(crashed).findings == []
+    assert torn in [copy.read_bytes() for copy in (crashed / ".duramen" / "quarantine").rglob("*") if copy.is_file()]

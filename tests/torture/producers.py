@@ -148,7 +148,7 @@ class Sending:
                 messages += sent
                 values, claim = self._values(sent), SequenceClaim(who.encode(), sent[0].sequence)
             batch = batch_of(self._log.codec, values)
-            group.append(Request(GroupBatch(batch, True, claim), batch.nbytes, batch.num_rows))
+            group.append(Request(GroupBatch(batch, "fsync", claim), batch.nbytes, batch.num_rows))
         self._log.commit_group(group)
         for request in group:
             request.outcome()

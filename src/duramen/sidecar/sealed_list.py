@@ -106,13 +106,16 @@ def _decode(line: bytes) -> tuple[Sealed, SealedSum | None] | None:
     try:
         tree = parse_json(checked_body(line))
         total, indexes = tree.pop("sum", None), tree.pop("indexes", None)
+        last_offset = _number(tree.pop("last_offset"), -1)  # of a segment without records, with base 0
         numbers: dict[str, Any] = {name: _number(number) for name, number in tree.items()}
-        entry = Sealed(**numbers, indexes=None if indexes is None else tuple(map(_index, indexes)))
+        entry = Sealed(
+            **numbers, last_offset=last_offset, indexes=None if indexes is None else tuple(map(_index, indexes))
+        )
         if total is None:
             return entry, None
         count, crc32, crc32c, *sizes = map(_number, total)
         return entry, SealedSum(count, crc32, crc32c, sizes[0] if sizes else None)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
@@ -121,9 +124,9 @@ def _index(tree: list[Any]) -> SealedIndex:
     return SealedIndex(str(role), _number(size_bytes), _number(crc32c))
 
 
-def _number(number: object) -> int:
-    if not isinstance(number, int) or not 0 <= number < 2**63:
-        raise ValueError(f"{number!r} is not a number from 0 to 2**63 - 1")
+def _number(number: object, least: int = 0) -> int:
+    if not isinstance(number, int) or not least <= number < 2**63:
+        raise ValueError(f"{number!r} is not a number from {least} to 2**63 - 1")
     return number
 
 
@@ -155,6 +158,8 @@ class SealedList:
         self.damaged = 0
         """How many lines were missing or could not be read when `entries` was called last. A torn last line does not
         count."""
+        self.is_torn = False
+        """Whether its last line could not be read then."""
 
     def entries(self) -> dict[int, Sealed]:
         """The entries by base, without lines that cannot be read."""
@@ -190,16 +195,16 @@ class SealedList:
     def _read(self) -> Iterator[Sealed]:
         if self._disk.kind(self._path) != Kind.FILE:
             return
-        self._size_bytes, self._sum, self.damaged = 0, SealedSum(), 0
+        self._size_bytes, self._sum, self.damaged, self.is_torn = 0, SealedSum(), 0, False
         read = position = unreadable = 0
-        is_torn = False
+        is_cut = False
         for line in lines(self._disk.map(self._path).data):
             position += len(line)
             found = _decode(line)
             if found is None:
-                is_torn = not line.endswith(b"\n")
+                self.is_torn, is_cut = True, not line.endswith(b"\n")
                 unreadable += 1
-                self._size_bytes = self._size_bytes if is_torn else position  # what is damaged stays where it is
+                self._size_bytes = self._size_bytes if is_cut else position  # what is damaged stays where it is
                 if unreadable == MOST_DAMAGED:
                     break
                 continue
@@ -208,10 +213,10 @@ class SealedList:
                     f"the list names more than {MAX_SEALED} sealed segments", path=self._path,
                     hint="move the list away: the records can be read and verified without it",
                 )  # fmt: skip
-            read, is_torn = read + 1, False
+            read, is_cut, self.is_torn = read + 1, False, False
             self._size_bytes, self._sum = position, found[1] or self._sum.plus_entry(found[0])
             yield found[0]
-        self.damaged = max(unreadable - is_torn, self._sum.count - read)
+        self.damaged = max(unreadable - is_cut, self._sum.count - read)
 
     def add(self, entry: Sealed) -> None:
         """Append an entry, durably. Overwrites a torn last line."""

@@ -25,7 +25,6 @@ class Sidecar:
         self.sealed = self._sealed.entries
         self.last_sealed = self._sealed.last
         self.add_sealed = self._sealed.add
-        self.settle_sealed = self._sealed.sync
         self.replace_sealed = self._sealed.replace
         self.forget_sealed = self._sealed.close
 
@@ -47,6 +46,15 @@ class Sidecar:
 
     def write_config(self, config: Config) -> None:
         write_config(self._disk, self.root, config)
+
+    def settle_sealed(self, newest: int | None) -> None:
+        """Make the list of a log that was not closed durable. ``newest`` is the base of the newest sealed segment: if
+        that has its line, a crash tore the last line, whose segment is not sealed. It is moved to the quarantine."""
+        entries = self._sealed.entries()
+        if self._sealed.damaged and self._sealed.is_torn and (newest is None or newest in entries):
+            self._sealed.replace(self.sealed_to_replace().values())
+        else:
+            self._sealed.sync()
 
     def sealed_to_replace(self) -> dict[int, Sealed]:
         """The entries of the sealed list, for a list that takes its place. A damaged list is copied aside first."""

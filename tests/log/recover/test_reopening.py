@@ -78,7 +78,7 @@ def test_a_first_record_of_zeros_is_refused_alone(tmp_path: Path) -> None:
             empty,
             batch.batch_of_one(log.codec, b""),
         ]
-        group = [Request(GroupBatch(batch, True), batch.nbytes, batch.num_rows) for batch in values]
+        group = [Request(GroupBatch(batch, "fsync"), batch.nbytes, batch.num_rows) for batch in values]
         log.commit_group(group)
         assert [isinstance(request.error, UsageError) for request in group] == [True, True, False, False, False]
         assert [request.result.base_offset for request in group[2:]] == [0, 1, 2]

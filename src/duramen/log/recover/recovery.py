@@ -79,7 +79,8 @@ class Recovery:
             full = posixpath.join(root, path) if path else root
             if self._disk.kind(full) == Kind.DIRECTORY:
                 self._disk.sync_directory(full)
-        self._sidecar.settle_sealed()
+        earlier = self.evidence.segments[:-1]
+        self._sidecar.settle_sealed(earlier[-1].base if earlier else None)
 
     def note_file_swap(self) -> None:
         assert self.evidence.swap is not None

@@ -92,7 +92,7 @@ def name_emptied(report: Report) -> Report:
     the manifest and the segment after it. Each of those is true, and their advice contradicts each other."""
     for segment in report.segments:
         own = [finding for finding in report.findings if _is_about(finding, segment)]
-        is_emptied = not segment.records and segment.valid_bytes == segment.size_bytes
+        is_emptied = segment.last_offset is None and segment.valid_bytes == segment.size_bytes
         if is_emptied and any(finding.severity == Severity.DAMAGE for finding in own):
             known = [finding.last_offset for finding in own if finding.last_offset is not None]
             first = report.findings.index(own[0])
