@@ -53,7 +53,9 @@ def test_stopped_at_steps_of_the_commit(query_spark: SparkSession, tmp_path: Pat
         step += STEP
         assert finish(start(rows(query_spark, source), log, checkpoint))
     assert stops >= 5
-    check(log, files)
+    write_input(source, 1, files)  # the last stop may have kept a commit from removing the staged files: the next does
+    assert finish(start(rows(query_spark, source), log, checkpoint))
+    check(log, files + 1)
 
 
 def test_killed_and_taken_over(query_spark: SparkSession, tmp_path: Path) -> None:
