@@ -30,12 +30,17 @@ CONF = {
 }
 
 
+SESSIONS = {"spark", "query_spark"}
+"""Tests that use one of these run in one process. All others run wherever there is room, with a JVM of their own."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if SESSIONS.intersection(item.fixturenames):
+                item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,6 @@ def test_no_java_is_said(call: Run, logs: Logs, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_real_run_says_what_the_other_verify_says(cli: Run, logs: Logs) -> None:
     log = logs.copy("keratin")
     flip(segments(log)[0], 900)

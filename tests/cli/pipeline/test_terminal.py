@@ -75,7 +75,6 @@ def read(terminal: int) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_stream_is_followed_and_stopped(tmp_path: Path) -> None:
     source = tmp_path / "a directory whose name is longer than what a line of the terminal has room for" / "in"
     source.mkdir(parents=True)
