@@ -28,7 +28,7 @@ def check_int(name: str, value: SupportsIndex, least: int = 0, most: int = MOST)
         raise UsageError(f"{name} must be a whole number (got {value!r:.80})")
     number = value.__index__()
     if not least <= number <= most:
-        raise UsageError(f"{name} must be {_range(least, most)} (got {number})")
+        raise UsageError(f"{name} must be {_range(least, most, number)} (got {number})")
     return number
 
 
@@ -42,24 +42,24 @@ def check_number(name: str, value: float, least: float = 0.0, most: float = MOST
     if isinstance(value, bool) or not isinstance(value, Real) or value != value:
         raise UsageError(f"{name} must be a number (got {value!r:.80})")
     if not least <= value <= most:
-        raise UsageError(f"{name} must be {_range(least, most)} (got {value!r:.80})")
+        raise UsageError(f"{name} must be {_range(least, most, value)} (got {value!r:.80})")
     return float(value)
 
 
-def check_timeout(timeout_s: float) -> float:
+def check_timeout(timeout_s: float, name: str = "timeout_s") -> float:
     """Seconds to wait: none if negative, at most ten years.
 
     >>> check_timeout(-1), check_timeout(float("inf")) == LONGEST_S
     (0.0, True)
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real) or timeout_s != timeout_s:
-        raise UsageError(f"timeout_s must be a number of seconds (got {timeout_s!r:.80})")
+        raise UsageError(f"{name} must be a number of seconds (got {timeout_s!r:.80})")
     return float(min(max(timeout_s, 0), LONGEST_S))
 
 
-def _range(least: float, most: float) -> str:
+def _range(least: float, most: float, value: float) -> str:
     shown = [int(bound) if bound == int(bound) else bound for bound in (least, most)]
-    return f"at least {shown[0]}" if most == MOST else f"{shown[0]} to {shown[1]}"
+    return f"at least {shown[0]}" if most == MOST and value < least else f"{shown[0]} to {shown[1]}"
 
 
 def check_kind(name: str, value: Any, kind: type, hint: str | None = None) -> None:

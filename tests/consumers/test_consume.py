@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import signal
 import subprocess
 import sys
@@ -172,6 +173,13 @@ def test_an_ignored_signal_stays_ignored(log: duramen.WritableLog) -> None:
         assert log.group("g").lag == 0
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("name", "value"), [("timeout_s", "1s"), ("max_lease_s", "1h"), ("max_lease_s", math.nan)])
+def test_a_wrong_time_is_refused_before_a_record_is_fetched(log: duramen.WritableLog, name: str, value: Any) -> None:
+    options: Any = {name: value}
+    with pytest.raises(UsageError, match=f"{name} must be a number of seconds"):
+        log.group("g").consume(**options)
 
 
 def test_wrong_usage_of_consume(log: duramen.WritableLog) -> None:

@@ -291,3 +291,13 @@ def test_a_plan_changes_nothing(tmp_path: Path) -> None:
     planned = Update(str(log), str(target)).plan()
     assert own_files(target) == before
     assert duramen.copy(log, target, update=True).size_bytes == planned
+
+
+def test_a_damaged_source_is_not_blamed_on_the_copy(tmp_path: Path) -> None:
+    log, target = tmp_path / "log", tmp_path / "copy"
+    append(log, "keratin", 0, 10)
+    duramen.copy(log, target)
+    flip(next((log / "segments").glob("*.log")), 200)
+    with pytest.raises(UsageError, match="if it is damaged, this copy may hold what it lost"):
+        duramen.copy(log, target, update=True)
+    assert duramen.verify(target).ok

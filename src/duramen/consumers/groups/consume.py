@@ -28,6 +28,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from duramen.arguments import check_timeout
 from duramen.consumers.groups.deliveries import Seconds, to_ms
 from duramen.errors import DuramenError, LeaseError, UsageError
 
@@ -80,7 +81,7 @@ class ConsumeLoop(Generic[D]):
     """
 
     def __init__(self, group: Deliverer[D], **options: Unpack[ConsumeOptions]) -> None:
-        lease, signals = options.get("lease"), options.get("signals")
+        lease, timeout_s, signals = options.get("lease"), options.get("timeout_s"), options.get("signals")
         if lease is not None and to_ms(lease, "lease") < 1:
             raise UsageError(f"the lease of a loop must be longer than 0 (got {lease!r})")
         if unknown := options.keys() - ConsumeOptions.__annotations__.keys():
@@ -94,9 +95,10 @@ class ConsumeLoop(Generic[D]):
             )
         self._group = group
         self._lease = lease
-        self._timeout_s = options.get("timeout_s")
+        self._timeout_s = None if timeout_s is None else check_timeout(timeout_s)
         self._retry_s = to_ms(options.get("retry_delay", 1.0), "retry_delay") / 1000
-        self._keeper: _LeaseKeeper[D] = _LeaseKeeper(group, options.get("max_lease_s", MAX_LEASE_S))
+        max_lease_s = check_timeout(options.get("max_lease_s", MAX_LEASE_S), "max_lease_s")
+        self._keeper: _LeaseKeeper[D] = _LeaseKeeper(group, max_lease_s)
         self._stop = _StopFlag(_in_main_thread() if signals is None else signals)
         self._current: D | None = None
 

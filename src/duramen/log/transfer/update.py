@@ -69,6 +69,7 @@ from duramen.sidecar import (
 
 STAGING = posixpath.join(DIRECTORY, COMPACTING_NAME)
 NEW_COPY = "copy to a new path; this one stays as it is"
+DIFFERS = "`duramen verify` the source: if it is damaged, this copy may hold what it lost; else copy to a new path"
 
 
 @dataclass
@@ -140,8 +141,8 @@ class Update:
             self._refuse_other(f"it is {config.format}, the source {self.source.fmt.name}")
         return configured_format(config, self.path, None, {})
 
-    def _refuse_other(self, why: str) -> NoReturn:
-        raise UsageError(f"the target is not a copy of this log: {why}", path=self.path, hint=NEW_COPY)
+    def _refuse_other(self, why: str, hint: str = NEW_COPY) -> NoReturn:
+        raise UsageError(f"the target is not a copy of this log: {why}", path=self.path, hint=hint)
 
     def _compare(self, fmt: Format) -> _Comparison:
         self.source.check_presence()
@@ -231,7 +232,7 @@ class Update:
         if not self._is_known or (
             not is_empty and (entry.last_offset >= compacted_until or (is_written and entry.base == found.mark.base))
         ):
-            self._refuse_other(f"offsets {entry.base} to {entry.last_offset} differ")
+            self._refuse_other(f"offsets {entry.base} to {entry.last_offset} differ", DIFFERS)
         found.gone[entry.base] = entry
         if part is not None:
             found.replaced.append(part)
