@@ -208,6 +208,7 @@ def test_a_reader_says_that_it_cannot_append(log: duramen.WritableLog) -> None:
         (lambda log: log.read("a"), "offset must be a whole number (got 'a')"),
         (lambda log: list(log.scan(max_records=-1)), "max_records must be at least 0 (got -1)"),
         (lambda log: log.group("g").fetch(2**63), "max must be 1 to 9223372036854775807 (got 9223372036854775808)"),
+        (lambda log: log.group("g").stuck(attempts="x"), "attempts must be a whole number (got 'x')"),
         (lambda log: log.append(3), "a value is bytes, text or None, not int"),
         (lambda log: log.append(b"v", timeout_s="5"), "timeout_s must be a number of seconds (got '5')"),
         (lambda log: log.producer("p").append(b"v", sequence=-1), "(got -1)"),

@@ -24,6 +24,14 @@ def test_a_log_and_a_store(tmp_path: Path) -> None:
     assert Path(found.get(f"{store}#topic-0001/0").path).is_dir()
 
 
+def test_a_topic(tmp_path: Path) -> None:
+    store = many_topics(tmp_path / "store", 3)
+    given = [f"{store}#topic-0001", f"{store}#topic-0002/0", f"{store}#missing"]
+    assert [place.name for place in WatchedPaths(PosixDisk(), given).all()] == [f"{given[0]}/0", given[1], given[2]]
+    (place,) = WatchedPaths(PosixDisk(), [f"{store}/topics/topic-0001"]).all()  # the directory of the topic
+    assert place.path == f"{store}/topics/topic-0001/partitions/0"
+
+
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../log", "log/../log", "{root}/log/", "{root}/./log", "{root}"])
 def test_only_what_is_listed_can_be_had(tmp_path: Path, name: str) -> None:
     duramen.open(tmp_path / "log", "a").close()

@@ -18,8 +18,8 @@ from duramen.log import Log, detect, format_at, kind_of
 from duramen.store import (
     FoundLog,
     TreeTransfer,
+    addressed_logs,
     find_logs,
-    list_partitions,
     log_path,
     parse_address,
     topic_address,
@@ -116,15 +116,11 @@ class Targets(NamedTuple):
 def logs_of(text: str) -> list[FoundLog]:
     """The logs that an argument stands for: a log, ``ROOT#topic``, ``ROOT#topic/partition``, a store, or a directory of
     logs."""
-    disk, topic = PosixDisk(), topic_address(text)
-    if topic is not None:
-        parts = list_partitions(disk, topic.root, topic.topic)
-        if not parts:
-            raise UsageError("the topic has no partitions yet", path=text)
-        return [FoundLog(f"{topic}/{part.number}", part.path) for part in parts]
-    if parse_address(text) is not None:
-        return [FoundLog(text, log_path(text))]
-    found = find_logs(disk, text)
+    found = addressed_logs(PosixDisk(), text)
+    if found is None:
+        found = find_logs(PosixDisk(), text)
+    elif not found:
+        raise UsageError("the topic has no partitions yet", path=text)
     if not found:
         raise UsageError("the store has no topics", path=text, hint="`duramen topic ROOT create NAME` creates one")
     return found

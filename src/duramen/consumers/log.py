@@ -72,7 +72,7 @@ class ConsumableLog(Log):
             elif options and options != known[1]:
                 raise UsageError(
                     f"the group {name!r} is already open with other options: {known[1]}", path=self.path,
-                    hint="use the same options, or none",
+                    hint="use the same options, or none; to change them, close the log and open it again",
                 )  # fmt: skip
             return known[0]
 

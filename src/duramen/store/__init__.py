@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from duramen.store.address import TopicAddress, log_path, parse_address, topic_address
 from duramen.store.consumers import TopicDelivery, TopicGroup
-from duramen.store.discovery import FoundLog, find_logs
+from duramen.store.discovery import FoundLog, addressed_logs, find_logs
 from duramen.store.layout import (
     PARTITIONS,
     TOPICS,

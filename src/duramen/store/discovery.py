@@ -10,7 +10,8 @@ from typing import NamedTuple
 from duramen.disk import Disk, Kind
 from duramen.errors import DetectionError, DuramenError
 from duramen.log import BUILDING, detect
-from duramen.sidecar import DIRECTORY
+from duramen.sidecar import DIRECTORY, TOPIC_NAME
+from duramen.store.address import log_path, parse_address, topic_address
 from duramen.store.layout import is_store, list_partitions, list_topics
 
 SEGMENTS = "segments"
@@ -38,6 +39,15 @@ def find_logs(disk: Disk, path: str, depth: int = DEPTH) -> list[FoundLog]:
     return found or [FoundLog(path, path)]
 
 
+def addressed_logs(disk: Disk, text: str) -> list[FoundLog] | None:
+    """The partitions that ``ROOT#topic`` or ``ROOT#topic/partition`` names; None for a plain path."""
+    topic = topic_address(text)
+    if topic is not None:
+        parts = list_partitions(disk, topic.root, topic.topic)
+        return [FoundLog(f"{topic}/{part.number}", part.path) for part in parts]
+    return None if parse_address(text) is None else [FoundLog(text, log_path(text))]
+
+
 def _below(disk: Disk, path: str, depth: int) -> list[FoundLog]:
     below = [posixpath.join(path, name) for name in sorted(disk.directories(path)) if _may_hold_log(name)]
     found = [one for inside in below for one in find_logs(disk, inside, depth)]
@@ -52,6 +62,8 @@ def _is_log(disk: Disk, path: str) -> bool:
     """Whether ``path`` is a file or the directory of one log, perhaps a damaged one."""
     if disk.kind(path) != Kind.DIRECTORY:
         return True
+    if disk.kind(posixpath.join(path, DIRECTORY, TOPIC_NAME)) == Kind.FILE:
+        return False
     if any(disk.kind(posixpath.join(path, name)) == Kind.DIRECTORY for name in (DIRECTORY, SEGMENTS)):
         return True
     try:

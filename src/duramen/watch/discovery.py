@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from duramen.disk import Disk, Kind
 from duramen.errors import DuramenError, StorageError, UsageError
-from duramen.store import find_logs
+from duramen.store import addressed_logs, find_logs, parse_address
 
 LISTED_FOR_S = 5.0
 
@@ -30,7 +30,7 @@ class WatchedPaths:
     def __init__(self, disk: Disk, paths: Sequence[str]) -> None:
         if not paths:
             raise UsageError("at least one path is required")
-        if all(disk.kind(path) == Kind.MISSING for path in paths):
+        if all(disk.kind(path) == Kind.MISSING and parse_address(path) is None for path in paths):
             raise StorageError("no such file or directory", path=paths[0], hint="check the path")
         self._disk = disk
         self._paths = list(paths)
@@ -57,6 +57,7 @@ class WatchedPaths:
     def _below(self, path: str) -> list[WatchedPath]:
         """The logs at a path. A path that is missing or cannot be listed counts as a log: its observer says why."""
         try:
-            return [WatchedPath(*found) for found in find_logs(self._disk, path)]
+            found = addressed_logs(self._disk, path)
+            return [WatchedPath(*one) for one in (find_logs(self._disk, path) if found is None else found)]
         except DuramenError:
             return [WatchedPath(path, path)]

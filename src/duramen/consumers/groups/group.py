@@ -375,7 +375,7 @@ class Group:
     def stuck(self, *, attempts: int = 3, held: Seconds = 600.0) -> list[InFlight]:
         """Runs of records in flight that were delivered at least ``attempts`` times, or that one consumer has held for
         at least ``held`` seconds. Sorted by offset."""
-        held_ms = to_ms(held, "held")
+        attempts, held_ms = check_int("attempts", attempts), to_ms(held, "held")
 
         def found(now_ms: int) -> list[InFlight]:
             runs = self._store.members.in_flight(self._store.machine)
