@@ -205,3 +205,19 @@ def test_a_replay_names_records_that_are_gone(tmp_path: Path) -> None:
         gone = log.first_offset
         assert 0 < gone < 21
         assert group.replay() == (20 - min(gone, 20), min(gone, 20))
+
+
+def test_a_log_changes_the_policy_of_a_group_it_has_open(root: Path) -> None:
+    with duramen.open(root) as log:
+        before = log.group("g", lease=5)
+        before.fetch(1)
+        with pytest.raises(UsageError, match="update_policy=True"):
+            log.group("g", lease=7)
+        after = log.group("g", lease=7, update_policy=True)
+        after.fetch(1)
+        assert log.group("g").policy.lease_ms == 7000
+        with pytest.raises(UsageError, match="closed"):
+            before.fetch(1)
+        with pytest.raises(UsageError, match="consumer"):
+            log.group("h", consumer=5)  # type: ignore[arg-type]
+        assert log.group("h", lease=3).policy.lease_ms == 3000

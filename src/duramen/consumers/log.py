@@ -54,6 +54,8 @@ class ConsumableLog(Log):
         `Group` for the options. ``consumer`` is the name that `Group.members` shows for this handle (default: host and
         process). Threads that use the same group share its state, and thereby the cost of syncing."""
         check_group_options(options)
+        if consumer is not None:
+            check_name("consumer", consumer)
         group = self._group(name, options)
         return group if consumer is None else group.as_consumer(consumer)
 
@@ -64,15 +66,18 @@ class ConsumableLog(Log):
             if self._groups is None:
                 self._groups = {}
             known = self._groups.get(name)
+            is_changed = known is not None and bool(options) and options != known[1]
+            if known is not None and is_changed and options.get("update_policy"):
+                known[0].close()  # it has the policy of before
             if known is None or not known[0].is_usable:
                 group = Group(self, name, **options)
                 if known is not None and known[0].is_poisoned:
                     group.distrust()
                 self._groups[name] = known = (group, options)
-            elif options and options != known[1]:
+            elif is_changed:
                 raise UsageError(
                     f"the group {name!r} is already open with other options: {known[1]}", path=self.path,
-                    hint="use the same options, or none; to change them, close the log and open it again",
+                    hint="use the same options or none, or change them for all with update_policy=True",
                 )  # fmt: skip
             return known[0]
 
