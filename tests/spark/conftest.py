@@ -30,8 +30,8 @@ CONF = {
 }
 
 
-SESSIONS = {"spark", "query_spark"}
-"""Tests that use one of these run in one process. All others run wherever there is room, with a JVM of their own."""
+OWN_JVM = ("test_beside_writer.py", "test_cluster.py", "test_local_session.py")
+"""Modules whose tests use no session, or start their own. All others run in one process, with one session."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            if SESSIONS.intersection(item.fixturenames):
+            if item.path.name not in OWN_JVM:
                 item.add_marker(pytest.mark.xdist_group("spark"))
 
 

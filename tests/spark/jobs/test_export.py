@@ -337,6 +337,7 @@ def test_the_verb_reads_the_schema_once_there_is_a_session(
     assert parquet(tmp_path / "out").column("value").to_pylist()[5] == {"n": 5}
 
 
+@pytest.mark.usefixtures("spark")
 def test_null_values_stay_null() -> None:
     values = pa.array([b'{"n": 1}', None, b'{"n": 3}'], pa.binary())
     decoded = jobs.decoder("json", "n bigint").decode(pa.array([7, 8, 9]), values)

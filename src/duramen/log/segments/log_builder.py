@@ -16,6 +16,7 @@ import posixpath
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any, Self
 
@@ -226,7 +227,8 @@ class LogBuilder:
             raise LockedError(
                 "another process is building a log here", note=error.note, path=self.path, hint="wait until it is done"
             ) from None
-        except BaseException:
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # an interrupted call may hold a lock that it took and did not return
             self._give_up()
             raise
         return self
