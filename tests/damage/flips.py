@@ -462,8 +462,18 @@ def _retain(log: WritableLog) -> None:
     log.retain(Retention(max_age_ms=time.time_ns() // 1_000_000 - START_MS + DAY_MS))
 
 
+def _retain_by_size(log: WritableLog) -> None:
+    """All sealed segments go."""
+    log.retain(Retention(max_bytes=0))
+
+
 def _all(held: State) -> Records:
     return held.records
+
+
+def _of_last_segment(held: State) -> Records:
+    first = min(place.first for place in held.places if place.path == held.segments[-1])
+    return {offset: record for offset, record in held.records.items() if offset >= first}
 
 
 def _append_then_repair(outcome: Outcome, disk: SimulatedDisk) -> None:
@@ -536,6 +546,7 @@ VERBS: Mapping[str, Callable[[Outcome, SimulatedDisk], None]] = {
     "read": _read,
     "compact": _writing(_compact, _compacted),
     "retain": _writing(_retain, _all),
+    "retain by size": _writing(_retain_by_size, _of_last_segment),
     "convert": _convert,
     "copy": _copy,
     "append, repair": _append_then_repair,
@@ -547,6 +558,7 @@ def verbs_for(name: str) -> list[str]:
     able = make(name, **OPTIONS[name]).capabilities
     left_out = set() if able.compaction else {"compact"}
     left_out |= set() if able.timestamps is not None and able.segments else {"retain"}
+    left_out |= set() if able.segments else {"retain by size"}
     return [verb for verb in VERBS if verb not in left_out]
 
 

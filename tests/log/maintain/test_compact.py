@@ -265,5 +265,5 @@ def test_an_offset_that_belongs_to_the_next_segment_is_refused(tmp_path: Path) -
     raw = bytearray(damaged.read_bytes())
     raw[23 + 4 + 1] ^= 0x40  # the offset of the second record
     damaged.write_bytes(raw)
-    with duramen.open(path, "a") as log, pytest.raises(CorruptionError, match="lies in the next segment"):
+    with duramen.open(path, "a") as log, pytest.raises(CorruptionError, match="the segment before it goes up to"):
         log.compact(Compaction(key="delimiter:="))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -282,3 +283,73 @@ def test_a_time_that_is_not_what_was_sealed_removes_nothing(format: str, tmp_pat
         log.retain(Retention(max_age_ms=86_400_000))
     assert caught.value.path == str(damaged)
     assert damaged.read_bytes() == raw
+
+
+def flip_oldest(log) -> Path:  # type: ignore[no-untyped-def]
+    """Flip one bit of a payload in the oldest segment."""
+    oldest = Path(log.path) / log.segments[0].path
+    content = bytearray(oldest.read_bytes())
+    content[-3] ^= 1
+    oldest.write_bytes(content)
+    return oldest
+
+
+@pytest.mark.parametrize("rules", [{"max_bytes": 0}, {"before_offset": 40}, {"keep_free_percent": 100.0}])
+def test_a_damaged_segment_is_not_removed(log, rules: dict[str, float]) -> None:  # type: ignore[no-untyped-def]
+    fill(log)
+    flip_oldest(log)
+    before = {path: path.read_bytes() for path in Path(log.path).rglob("*") if path.is_file()}
+    for dry_run in (True, False):
+        with pytest.raises(CorruptionError, match="evidence of damage") as refused:
+            log.retain(Retention(**rules), dry_run=dry_run)  # type: ignore[arg-type]
+        assert "quarantine" in str(refused.value)
+    after = {path: path.read_bytes() for path in Path(log.path).rglob("*") if path.is_file()}
+    assert after == before
+    log.append(b"the writer continues")
+    assert not duramen.verify(log.path).ok
+
+
+def test_a_damaged_segment_goes_to_the_quarantine_on_request(log) -> None:  # type: ignore[no-untyped-def]
+    fill(log)
+    oldest = flip_oldest(log)
+    content, listed = oldest.read_bytes(), Path(log.path, ".duramen", "sealed.jsonl").read_bytes()
+    plan = log.retain(Retention(max_bytes=0, on_damage="quarantine"))
+    assert [bool(one.damage) for one in plan.removed] == [True, False, False, False, False]
+    assert not oldest.exists()
+    kept = [path.read_bytes() for path in Path(log.path, ".duramen", "quarantine").iterdir()]
+    assert content in kept
+    assert listed in kept  # with the digest that it contradicts
+    assert duramen.verify(log.path).ok
+
+
+def test_a_lost_segment_is_noticed_before_its_neighbours_go(log) -> None:  # type: ignore[no-untyped-def]
+    fill(log)
+    Path(log.path, log.segments[1].path).unlink()
+    with pytest.raises(CorruptionError, match="missing"):
+        log.retain(Retention(max_bytes=0))
+    assert Path(log.path, log.segments[0].path).exists()
+
+
+def test_damage_in_a_log_without_sidecar(log) -> None:  # type: ignore[no-untyped-def]
+    fill(log)
+    flip_oldest(log)
+    log.close()
+    shutil.rmtree(Path(log.path, ".duramen"))
+    with duramen.open(log.path, "a") as again:
+        if log.format == "rustlog":  # no checksum covers its records
+            assert again.retain(Retention(max_bytes=0)).removed
+            return
+        with pytest.raises(CorruptionError, match="evidence of damage"):
+            again.retain(Retention(max_bytes=0))
+        if again.codec.capabilities.compaction:
+            with pytest.raises(CorruptionError):
+                again.compact(duramen.Compaction(key="delimiter:-"))
+
+
+def test_a_loss_that_a_repair_accepted_does_not_stop_retention(log) -> None:  # type: ignore[no-untyped-def]
+    fill(log)
+    flip_oldest(log)
+    log.close()
+    duramen.repair(log.path, plan_only=False)
+    with duramen.open(log.path, "a") as again:
+        assert again.retain(Retention(max_bytes=0)).removed

@@ -31,6 +31,9 @@ def command(
     keep_free: Annotated[
         str | None, typer.Option("--keep-free", metavar="P", help="Keep this part of the disk free: 15%.")
     ] = None,
+    on_damage: Annotated[
+        str, typer.Option(metavar="WHAT", help="If a segment to remove is damaged: stop, or keep a copy in quarantine.")
+    ] = "stop",
     dry_run: DryRun = False,
     format: FormatName = None,
     option: FormatOptions = None,
@@ -39,13 +42,17 @@ def command(
     """Remove the oldest segments of a log.
 
     Removes whole segments, oldest first, but never the active one or a segment that a group, a cursor or a running job
-    still needs. Names the consumer that prevents a removal.
+    still needs. Names the consumer that prevents a removal. If a segment to remove is damaged, the command
+    stops and changes nothing.
     """
+    if on_damage not in ("stop", "quarantine"):
+        raise UsageError(f"--on-damage must be stop or quarantine (got {on_damage!r})")
     rules = Retention(
         None if max_age is None else parse_age_ms("--max-age", max_age),
         None if max_bytes is None else parse_bytes("--max-bytes", max_bytes),
         before_offset,
         None if keep_free is None else parse_percent("--keep-free", keep_free),
+        "raise" if on_damage == "stop" else on_damage,
     )
     if not rules.rules:
         raise UsageError(
@@ -87,6 +94,11 @@ def show(plan: RetentionPlan, out: Output, *, dry_run: bool) -> None:
         f"{number(len(plan.removed), 'segment')} {verb} ({size(plan.removed_bytes)}); "
         f"the log starts at offset {plan.first_offset} and has {size(plan.kept_bytes)}"
     )
+    for one in plan.removed:
+        if one.damage:
+            copied = "would be copied" if dry_run else "a copy is"
+            where = "to the quarantine first" if dry_run else "in the quarantine"
+            out.line(Cell(f"{one.path} is damaged ({one.damage}): {copied} {where}", "warning"))
     if plan.held_by:
         names = "; ".join(str(need) for need in plan.held_by)
         out.line(Cell(f"held back by {names}", "warning"))

@@ -44,6 +44,7 @@ from duramen.log.segments import (
     classify_rows,
     remove_tree,
 )
+from duramen.log.verify import damage_below, damage_error
 from duramen.sidecar import COMPACTING_NAME, DIRECTORY, Need, read_compaction_state
 
 if TYPE_CHECKING:
@@ -167,6 +168,9 @@ class Compactor:
         if dirty < self._how.min_dirty_ratio:
             report.note = f"{dirty:.0%} of the bytes are new, less than {self._how.min_dirty_ratio:.0%}"
             return report
+        until = found[-1].next_base
+        for finding in damage_below(self._log.disk, self._log.path, self._fmt, directory, until, reads_sealed=False):
+            raise damage_error(finding)
         try:
             with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
                 until = self._compact(directory, found, spill, writer)
@@ -278,7 +282,6 @@ class Compactor:
             raise
         for rows in sealed.steps(segment):
             self._log.check_going_on()
-            _refuse_late(rows, each.next_base, path)
             if rows.count:
                 yield segment, rows
         if rows.stop not in (Stop.END, Stop.ZEROS):
@@ -332,17 +335,6 @@ def _writer(log: Log) -> WritableLog:
     if not isinstance(log, WritableLog):
         raise UsageError("cannot compact a log that is open for reading", path=log.path, hint="open it for writing")
     return log
-
-
-def _refuse_late(rows: Rows, next_base: int, path: str) -> None:
-    """Raise if an offset belongs to the next segment: compaction relies on the order of segments."""
-    if not rows.count or rows.end.last_offset < next_base:
-        return
-    late = int(np.argmax(rows.columns.last_offsets >= next_base))
-    raise CorruptionError(
-        f"offset {int(rows.columns.first_offsets[late])} lies in the next segment, which begins at {next_base}",
-        path=path, position=int(rows.columns.position[late]), hint="`duramen repair` shows what can be kept",
-    )  # fmt: skip
 
 
 def _dropped(each: _CompactionInput, survivors: Survivors) -> npt.NDArray[np.int64]:

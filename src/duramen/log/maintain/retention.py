@@ -4,24 +4,28 @@ Whole segments go, oldest first, up to the first one that must stay. A segment m
 active or not durable, or if a group, a cursor or a running job still needs a record in it; the plan names the consumer.
 Ages are those of records, not of files. Where records have no time, a segment is as old as its seal.
 
+What `verify` calls damage in a segment that would go raises `CorruptionError`: with the segment the evidence would go.
+``on_damage="quarantine"`` copies such a segment to the quarantine and removes it.
+
 A plan is data. Executing it is one `FileSwap`, so that a crash leaves all of it done or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from duramen.arguments import check_int, check_number
+from duramen.arguments import check_choice, check_int, check_number
 from duramen.disk import Disk
-from duramen.errors import UsageError
+from duramen.errors import DuramenError, UsageError
 from duramen.formats import Format, Role, ScanPosition, Segment
 from duramen.log.segments import Directory, Seals, SegmentFiles
+from duramen.log.verify import Finding, damage_below, damage_error
 from duramen.sidecar import FileSwap, Need
 
 
@@ -41,6 +45,8 @@ class Retention:
     """Remove records below this offset."""
     keep_free_percent: float | None = None
     """Remove the oldest segments until this much of the file system is free."""
+    on_damage: str = "raise"
+    """What to do if a segment to remove is damaged: ``raise``, or copy it to the ``quarantine`` and remove it."""
 
     def __post_init__(self) -> None:
         for name in ("max_age_ms", "max_bytes", "before_offset"):
@@ -48,10 +54,11 @@ class Retention:
                 check_int(name, getattr(self, name))
         if self.keep_free_percent is not None:
             check_number("keep_free_percent", self.keep_free_percent, most=100)
+        check_choice("on_damage", self.on_damage, ("raise", "quarantine"))
 
     @property
     def rules(self) -> tuple[str, ...]:
-        return tuple(name for name, value in vars(self).items() if value is not None)
+        return tuple(name for name, value in vars(self).items() if value is not None and name != "on_damage")
 
 
 class RemovedSegment(NamedTuple):
@@ -63,6 +70,8 @@ class RemovedSegment(NamedTuple):
     size_bytes: int
     files: tuple[str, ...]
     reason: str
+    damage: str = ""
+    """What is damaged in it; its files go to the quarantine. Empty for a sound segment."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +119,37 @@ def check_rules(fmt: Format, rules: Retention, path: str) -> None:
 def plan_segments(
     disk: Disk, fmt: Format, directory: Directory, rules: Retention, around: Surroundings
 ) -> RetentionPlan:
-    """Return what the rules remove from the log. Reads records only for ``max_age_ms``, oldest segment first, up to the
-    first segment that stays."""
+    """Return what the rules remove from the log. Checks each segment that would go; reads no other, but for
+    ``max_age_ms``, oldest segment first, up to the first one that stays."""
     check_rules(fmt, rules, directory.root)
-    planner = _RetentionPlanner(disk, fmt, directory, rules, around)
-    return planner.run()
+    plan = _RetentionPlanner(disk, fmt, directory, rules, around).run()
+    found = damage_below(disk, directory.root, fmt, directory, plan.first_offset) if plan.removed else []
+    if not found:
+        return plan
+    if rules.on_damage == "raise":
+        raise _refused(found, {directory.full(segment.path) for segment in plan.removed})
+    return replace(plan, removed=[_marked(segment, directory, found) for segment in plan.removed])
+
+
+def _refused(findings: Sequence[Finding], segments: Collection[str]) -> DuramenError:
+    """The error for the first finding about a segment itself, if one is."""
+    error = damage_error(next((finding for finding in findings if finding.path in segments), findings[0]))
+    error.message = f"retention would remove the evidence of damage: {error.message}"
+    error.hint = (
+        '`duramen repair` shows what can be kept; on_damage="quarantine" (`--on-damage quarantine`) removes the '
+        "segment and keeps a copy in the quarantine"
+    )
+    return error
+
+
+def _marked(segment: RemovedSegment, directory: Directory, findings: Sequence[Finding]) -> RemovedSegment:
+    """The segment with the first finding about its files, or about offsets at its end that are missing."""
+    paths = {directory.full(path) for path in segment.files}
+    for finding in findings:
+        is_in = finding.first_offset is not None and segment.base <= finding.first_offset < segment.next_base
+        if finding.path in paths or is_in:
+            return segment._replace(damage=f"{finding.code}: {finding.message}")
+    return segment
 
 
 class _RetentionPlanner:
@@ -181,9 +216,6 @@ class _RetentionPlanner:
         newest = newest_us(self._disk, self._fmt, self._directory, files, oldest_us)
         if newest is None or newest >= oldest_us:
             return None
-        # Raise if the segment differs from what was sealed: its times cannot be trusted.
-        path = self._directory.full(files.segment.path)
-        self._seals.check(files.base or 0, path, self._disk.map(path).data)
         return f"its newest record is {(now_us - newest) / 1e6:,.0f} s old"
 
     def _kept_because(self, files: SegmentFiles) -> str:

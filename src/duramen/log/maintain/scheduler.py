@@ -7,6 +7,7 @@ retention or compaction runs at a time.
 from __future__ import annotations
 
 import logging
+import posixpath
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +15,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
+from duramen.disk import map_if_exists
 from duramen.errors import DuramenError, printable
 from duramen.formats import SupportsCheckpoint
-from duramen.log.maintain.retention import Retention, RetentionPlan, Surroundings, newest_us, plan_segments
+from duramen.log.maintain.retention import (
+    RemovedSegment,
+    Retention,
+    RetentionPlan,
+    Surroundings,
+    newest_us,
+    plan_segments,
+)
 from duramen.log.maintain.segment_swap import all_needs, commit_swap, read_checkpoint
 from duramen.log.segments import list_log
-from duramen.sidecar import COMPACTION_PATH, SEALED_PATH, read_compaction_state, sealed_lines
+from duramen.sidecar import COMPACTION_PATH, SEALED_NAME, SEALED_PATH, read_compaction_state, sealed_lines
 
 if TYPE_CHECKING:
     from duramen.log.read import Log
@@ -69,6 +78,9 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     """Execute the plan. Returns False if a consumer that needs one of the segments has appeared since it was made."""
     if any(need.offset < found.first_offset for need in all_needs(log, now_us)):
         return False
+    for segment in found.removed:
+        if segment.damage:
+            _set_aside(log, segment)
     gone = {segment.base for segment in found.removed}
     sealed = [entry for base, entry in log.tail.sidecar.sealed_to_replace().items() if base not in gone]
     earlier = [summary for summary in log.tail.earlier if summary.base_offset not in gone]
@@ -88,6 +100,19 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
         found.first_offset, extra={"path": log.path, "offset": found.first_offset, **removed},
     )  # fmt: skip
     return True
+
+
+def _set_aside(log: WritableLog, segment: RemovedSegment) -> None:
+    """Copy the files of a damaged segment to the quarantine, with the list that has its digest."""
+    names = {path: path for path in segment.files} | {SEALED_PATH: SEALED_NAME}
+    for path, name in names.items():
+        content = map_if_exists(log.disk, posixpath.join(log.path, path))
+        if content is not None:
+            log.tail.sidecar.quarantine(name, content)
+    logger.warning(
+        "retention removes the damaged segment %s of %s, and keeps a copy in the quarantine: %s", segment.path,
+        printable(log.path), printable(segment.damage), extra={"path": log.path, "offset": segment.base},
+    )  # fmt: skip
 
 
 class RetentionTimer:

@@ -6,7 +6,10 @@ stable code, a severity, a place and an action. `check_log` does the same for a 
 A `Verifier` checks a log in two steps: `check` reads one segment with its indexes (`segment_check`, `index_check`) and
 can run anywhere; `conclude` adds what only shows from above: seams between segments, unknown files, the sidecar
 (`SidecarEvidence`). Large logs are checked in threads (`threads`); a `RangeVerifier` checks one `SegmentRange` of a
-segment, for threads and for Spark tasks. `refuse_damage` is the part of the check that opening for append runs.
+segment, for threads and for Spark tasks.
+
+Parts of the check run before a change: `refuse_damage` before a log is opened for append, `damage_below` before
+retention or compaction removes or rewrites segments.
 
 Damage never stops a check: it continues at the next valid record. Retention, compaction and a writer may change the log
 during a check; what they remove is left out of the report. Nothing is repaired here.
@@ -15,7 +18,7 @@ during a check; what they remove is left out of the report. Nothing is repaired 
 from __future__ import annotations
 
 from duramen.log.verify.index_check import short_indexes
-from duramen.log.verify.open_check import damage, refuse_damage
+from duramen.log.verify.partial_check import damage, damage_below, damage_error, refuse_damage
 from duramen.log.verify.ranges import RangeReport, RangeVerifier, SegmentRange, cut_ranges
 from duramen.log.verify.report import Finding, Report, SegmentReport, counted, name_emptied
 from duramen.log.verify.segment_check import Checked, Progress
