@@ -122,9 +122,9 @@ MUTATIONS = [
     Mutation("commit: a new segment's name is not synced", "log/segments", "ActiveSegment.create",
              "disk.sync_directory(directory)", "pass", crashes("durable-log:rolls")),
     # --- transactions
-    Mutation("transactions: rows are visible before the commit", "log/write", "_Appending.store", "tail.begin_hidden()",
+    Mutation("transactions: rows are visible before the commit", "log/write", "HiddenRows.store", "tail.begin_hidden()",
              "pass", TRANSACTIONS),
-    Mutation("transactions: no marker is written before the rows", "log/write", "_Appending.store",
+    Mutation("transactions: no marker is written before the rows", "log/write", "HiddenRows.store",
              "write_tx_marker(log.disk, log.path, self._pending)\n        tail.begin_hidden()", "tail.begin_hidden()",
              TRANSACTIONS),
     Mutation("transactions: a committed watermark is not restored", "log/recover", "_publish",

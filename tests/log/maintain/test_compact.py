@@ -250,7 +250,7 @@ def _files(path: Path) -> dict[str, bytes]:
 
 
 def _dry_run(log: duramen.log.read.log.Log) -> None:
-    Compactor(log, Compaction(key="delimiter:="), time.time_ns() // 1000, None).run(dry_run=True)
+    Compactor(log, Compaction(key="delimiter:="), time.time_ns() // 1000).run()
 
 
 def test_an_offset_that_belongs_to_the_next_segment_is_refused(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_a_plan_without_the_writer_leaves_no_trace(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "log").rglob("*")}
     with duramen.open(log.path) as reader:  # while the writer is at work
         reader_plan = plan_retention(reader, Retention(before_offset=4))
-        report = Compactor(reader, KEYED, 10**15, None).run(dry_run=True)
+        report = Compactor(reader, KEYED, 10**15).run()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "log").rglob("*")} == before
     assert reader_plan == log.retain(Retention(before_offset=4), dry_run=True)
     assert report == log.compact(KEYED, dry_run=True)

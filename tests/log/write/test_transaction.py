@@ -14,7 +14,8 @@ import duramen
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, LockedError, PoisonedError, StorageError, UnsupportedFieldError, UsageError
 from duramen.log.recover import RecoveryCase
-from duramen.log.write.transaction import TransactionPart, commit_batch, new_attempt
+from duramen.log.write.hidden_rows import new_attempt
+from duramen.log.write.transaction import TransactionPart, commit_batch
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar import tx_ledger
 from duramen.sidecar.tx_ledger import JOBS_LEDGER, BatchKey

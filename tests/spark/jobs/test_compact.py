@@ -52,7 +52,7 @@ def build(root: Path, name: str, seed: int) -> Path:
 
 def in_process(root: Path, how: Compaction) -> list[Any]:
     with duramen.open(root, "a") as log:
-        Compactor(log, how, 1_800_000_000_000_000, None).run()
+        Compactor(log, how, 1_800_000_000_000_000, writer=log).run()
     with duramen.open(root) as log:
         return list(log)
 

@@ -73,7 +73,7 @@ def run(target: Target, *, how: Compaction, dry_run: bool = False) -> Outcome:
             if isinstance(log, ConsumableWritableLog):
                 report = _compact(log, how, progress)
             else:
-                report = Compactor(log, how, time.time_ns() // 1000, progress).run(dry_run=True)
+                report = Compactor(log, how, time.time_ns() // 1000, progress).run()
     needs = [need._asdict() for need in report.held_by]
     document = {"path": target.path, "dry_run": dry_run, **asdict(report), "held_by": needs}
     return Outcome(document, partial(show, report, dry_run=dry_run))

@@ -42,25 +42,27 @@ def command(
     """Remove the oldest segments of a log.
 
     Removes whole segments, oldest first, but never the active one or a segment that a group, a cursor or a running job
-    still needs. Names the consumer that prevents a removal. If a segment to remove is damaged, the command
-    stops and changes nothing.
+    still needs. Names the consumer that prevents a removal. If a segment to remove is damaged, the command stops and
+    changes nothing.
     """
-    if on_damage not in ("stop", "quarantine"):
-        raise UsageError(f"--on-damage must be stop or quarantine (got {on_damage!r})")
     rules = Retention(
         None if max_age is None else parse_age_ms("--max-age", max_age),
         None if max_bytes is None else parse_bytes("--max-bytes", max_bytes),
         before_offset,
         None if keep_free is None else parse_percent("--keep-free", keep_free),
-        "raise" if on_damage == "stop" else on_damage,
+        _parse_on_damage(on_damage),
     )
     if not rules.rules:
-        raise UsageError(
-            "at least one rule is required", hint="give --max-age, --max-bytes, --before-offset or --keep-free"
-        )
-    return partial(
-        run_each, Target.all_of([path], format, option), partial(run, rules=rules, dry_run=dry_run), json=json
-    )
+        hint = "give --max-age, --max-bytes, --before-offset or --keep-free"
+        raise UsageError("at least one rule is required", hint=hint)
+    targets = Target.all_of([path], format, option)
+    return partial(run_each, targets, partial(run, rules=rules, dry_run=dry_run), json=json)
+
+
+def _parse_on_damage(value: str) -> str:
+    if value not in ("stop", "quarantine"):
+        raise UsageError(f"--on-damage must be stop or quarantine (got {value!r})")
+    return "raise" if value == "stop" else value
 
 
 def run(target: Target, *, rules: Retention, dry_run: bool = False) -> Outcome:

@@ -23,7 +23,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from duramen.arguments import check_choice, check_int, check_number, check_path
 from duramen.errors import CorruptionError, DuramenError, UsageError, printable
 from duramen.formats import Format, KeyOf, Rows, ScanPosition, Segment, extractor
 from duramen.kernel import FrameColumns, Stop
+from duramen.log.maintain.maintained_log import MaintainedLog, PlannedLog
 from duramen.log.maintain.retention import newest_us
 from duramen.log.maintain.segment_swap import all_needs, swap_segment, write_state
 from duramen.log.maintain.survivors import Keyed, Survivors, find_survivors
@@ -46,10 +46,6 @@ from duramen.log.segments import (
 )
 from duramen.log.verify import damage_below, damage_error
 from duramen.sidecar import COMPACTING_NAME, DIRECTORY, Need, read_compaction_state
-
-if TYPE_CHECKING:
-    from duramen.log.read import Log
-    from duramen.log.write import WritableLog
 
 logger = logging.getLogger(__package__)
 
@@ -140,12 +136,16 @@ class _CompactionInput:
 
 
 class Compactor:
-    """One compaction of a log that is open for writing. A dry run also accepts a log that is open for reading."""
+    """One compaction of ``log``. ``writer`` is the same log, open for writing; without it this is a dry run."""
 
-    def __init__(self, log: Log, how: Compaction, now_us: int, progress: Progress | None) -> None:
+    def __init__(
+        self, log: PlannedLog, how: Compaction, now_us: int, progress: Progress | None = None,
+        *, writer: MaintainedLog | None = None,
+    ) -> None:  # fmt: skip
         check_compaction(log.codec, how, log.path)
         self._fmt = log.codec
         self._log = log
+        self._writer = writer
         self._how = how
         self._now_us = now_us
         self._columns, self._keys_of = extractor(self._fmt, how.key)
@@ -153,8 +153,8 @@ class Compactor:
         self._report = CompactionReport()
         self._seals = Seals(log.disk, log.path, self._fmt)
 
-    def run(self, *, dry_run: bool = False) -> CompactionReport:
-        writer = None if dry_run else _writer(self._log)
+    def run(self) -> CompactionReport:
+        writer = self._writer
         directory = self._log.committed_directory()
         found = self._cleanable(directory)
         report = self._report
@@ -219,7 +219,7 @@ class Compactor:
     # --- the two passes
 
     def _compact(
-        self, directory: Directory, found: list[_CompactionInput], spill: str, writer: WritableLog | None
+        self, directory: Directory, found: list[_CompactionInput], spill: str, writer: MaintainedLog | None
     ) -> int:
         """Run both passes. Returns the offset up to which the log is now compacted."""
         report, how = self._report, self._how
@@ -297,7 +297,7 @@ class Compactor:
         return total
 
     def _replace(
-        self, writer: WritableLog, directory: Directory, each: _CompactionInput, survivors: Survivors, kept: int
+        self, writer: MaintainedLog, directory: Directory, each: _CompactionInput, survivors: Survivors, kept: int
     ) -> None:
         report, old_bytes = self._report, each.files.segment.size_bytes
         built = self._rewrite(directory, each, survivors) if kept else None
@@ -327,14 +327,6 @@ class Compactor:
         finally:
             if builder is not None:
                 builder.close()
-
-
-def _writer(log: Log) -> WritableLog:
-    from duramen.log.write import WritableLog
-
-    if not isinstance(log, WritableLog):
-        raise UsageError("cannot compact a log that is open for reading", path=log.path, hint="open it for writing")
-    return log
 
 
 def _dropped(each: _CompactionInput, survivors: Survivors) -> npt.NDArray[np.int64]:

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
 from duramen.disk import map_if_exists
 from duramen.errors import DuramenError, printable
 from duramen.formats import SupportsCheckpoint
+from duramen.log.maintain.maintained_log import MaintainedLog, PlannedLog
 from duramen.log.maintain.retention import (
     RemovedSegment,
     Retention,
@@ -30,16 +30,12 @@ from duramen.log.maintain.segment_swap import all_needs, commit_swap, read_check
 from duramen.log.segments import list_log
 from duramen.sidecar import COMPACTION_PATH, SEALED_NAME, SEALED_PATH, read_compaction_state, sealed_lines
 
-if TYPE_CHECKING:
-    from duramen.log.read import Log
-    from duramen.log.write import WritableLog
-
 logger = logging.getLogger(__package__)
 
 RETENTION_INTERVAL_S = 60.0
 
 
-def retain_segments(log: WritableLog, rules: Retention) -> RetentionPlan:
+def retain_segments(log: MaintainedLog, rules: Retention) -> RetentionPlan:
     """Remove the oldest segments that the rules remove and no consumer needs. Returns the plan that was executed."""
     now_us = time.time_ns() // 1000
     _seal_expired_segment(log, rules, now_us)
@@ -53,7 +49,7 @@ def retain_segments(log: WritableLog, rules: Retention) -> RetentionPlan:
             return found
 
 
-def plan_retention(log: Log, rules: Retention, now_us: int | None = None) -> RetentionPlan:
+def plan_retention(log: PlannedLog, rules: Retention, now_us: int | None = None) -> RetentionPlan:
     """Return what the rules would remove now from a log that is open for reading or writing. Changes nothing."""
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     total, free = log.disk.space(log.path) if rules.keep_free_percent is not None else (0, 0)
@@ -61,7 +57,7 @@ def plan_retention(log: Log, rules: Retention, now_us: int | None = None) -> Ret
     return plan_segments(log.disk, log.codec, log.committed_directory(), rules, around)
 
 
-def _seal_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> None:
+def _seal_expired_segment(log: MaintainedLog, rules: Retention, now_us: int) -> None:
     """Seal an active segment whose records are all too old, so that a log without new appends shrinks as well."""
     limits = log.codec.capabilities
     if rules.max_age_ms is None or not limits.segments or not limits.timestamps or log.tail.active.is_empty:
@@ -74,7 +70,7 @@ def _seal_expired_segment(log: WritableLog, rules: Retention, now_us: int) -> No
         log.seal()
 
 
-def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: int) -> bool:
+def _remove(log: MaintainedLog, found: RetentionPlan, rules: Retention, now_us: int) -> bool:
     """Execute the plan. Returns False if a consumer that needs one of the segments has appeared since it was made."""
     if any(need.offset < found.first_offset for need in all_needs(log, now_us)):
         return False
@@ -102,7 +98,7 @@ def _remove(log: WritableLog, found: RetentionPlan, rules: Retention, now_us: in
     return True
 
 
-def _set_aside(log: WritableLog, segment: RemovedSegment) -> None:
+def _set_aside(log: MaintainedLog, segment: RemovedSegment) -> None:
     """Copy the files of a damaged segment to the quarantine, with the list that has its digest."""
     names = {path: path for path in segment.files} | {SEALED_PATH: SEALED_NAME}
     for path, name in names.items():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from duramen.formats import Role, SupportsCheckpoint
+from duramen.log.maintain.maintained_log import MaintainedLog, PlannedLog
 from duramen.log.segments import BuiltSegment, SegmentFiles, list_log
 from duramen.sidecar import (
     COMPACTION_PATH,
@@ -27,22 +27,18 @@ from duramen.sidecar import (
     sealed_lines,
 )
 
-if TYPE_CHECKING:
-    from duramen.log.read import Log
-    from duramen.log.write import WritableLog
 
-
-def all_needs(log: Log, now_us: int) -> list[Need]:
+def all_needs(log: PlannedLog, now_us: int) -> list[Need]:
     """Return the oldest offset that each group, cursor and running job still needs."""
     return [*log.needs(), *read_holds(log.disk, log.path, now_us)]
 
 
-def swap_segment(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
+def swap_segment(log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
     """Replace a segment by its rewritten version in ``staging``; remove it where ``built`` is None."""
     log.exclusively(lambda: _swap(log, files, built, staging))
 
 
-def _swap(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
+def _swap(log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
     base = files.base or 0
     sealed = log.tail.sidecar.sealed_to_replace()
     old = sealed.pop(base, None)
@@ -64,7 +60,7 @@ def _swap(log: WritableLog, files: SegmentFiles, built: BuiltSegment | None, sta
     log.tail.earlier = earlier
 
 
-def write_state(log: WritableLog, state: CompactionState) -> None:
+def write_state(log: MaintainedLog, state: CompactionState) -> None:
     """Record how far the log is compacted."""
     files = {COMPACTION_PATH: state.encode()}
     if state.cleaned_until == state.begun_until and isinstance(log.codec, SupportsCheckpoint):
@@ -72,7 +68,7 @@ def write_state(log: WritableLog, state: CompactionState) -> None:
     log.exclusively(lambda: commit_swap(log, FileSwap("compaction state"), files))
 
 
-def commit_swap(log: WritableLog, wanted: FileSwap, files: Mapping[str, bytes]) -> None:
+def commit_swap(log: MaintainedLog, wanted: FileSwap, files: Mapping[str, bytes]) -> None:
     """Commit a swap and write ``files`` with it. The caller has its turn among the appends."""
     prepared = prepare_file_swap(log.disk, log.path, wanted, files)
     log.tail.sidecar.forget_sealed()
@@ -84,7 +80,7 @@ def commit_swap(log: WritableLog, wanted: FileSwap, files: Mapping[str, bytes]) 
     log.look_again()
 
 
-def read_checkpoint(log: WritableLog) -> bytes | None:
+def read_checkpoint(log: MaintainedLog) -> bytes | None:
     """Return the format's own record of earlier cleaning."""
     for file in list_log(log.disk, log.path, log.codec).others:
         if file.name.role == Role.CHECKPOINT:

@@ -247,13 +247,13 @@ class Log:
         if not bases:
             return 0
         try:
-            return self._segment_of(bases[0]).segment.base_offset
+            return self.segment_of(bases[0]).segment.base_offset
         except CorruptionError:
             if not self.is_directory:
                 raise
             return bases[0]  # from its name
         except StorageError as error:
-            self._look_again(error)
+            self.refresh_after(error)
             return self.first_offset
 
     @property
@@ -276,9 +276,9 @@ class Log:
         if not bases:
             return SegmentEnd(EndKind.CLEAN, 0, -1, Stop.END, "the log has no segments")
         try:
-            opened = self._segment_of(bases[-1])
+            opened = self.segment_of(bases[-1])
         except StorageError as error:
-            self._look_again(error)
+            self.refresh_after(error)
             return self.end()
         if opened.torn_header is not None:
             return SegmentEnd(
@@ -442,7 +442,7 @@ class Log:
             with self._guard:  # no other thread refreshes: segments are addressed by number
                 return self._offset_at(wanted)
         except StorageError as error:
-            self._look_again(error)
+            self.refresh_after(error)
             return self.offset_at(timestamp)
 
     def _offset_at(self, wanted: int) -> int:
@@ -586,16 +586,16 @@ class Log:
 
     def _segment_for(self, offset: int) -> MappedSegment:
         """The segment that would hold ``offset``. Refreshes if that segment was removed."""
-        base = self._base_of(offset)
+        base = self.base_of(offset)
         if base is None:
             raise self._no_such(offset)
         try:
-            return self._segment_of(base)
+            return self.segment_of(base)
         except StorageError as error:
-            self._look_again(error)
+            self.refresh_after(error)
             return self._segment_for(offset)
 
-    def _segment_of(self, base: int) -> MappedSegment:
+    def segment_of(self, base: int) -> MappedSegment:
         """The segment with that base. Raises `StorageError` (ENOENT) if it is not in the current snapshot."""
         with self._guard:
             number = bisect_left(self._snapshot.bases, base)
@@ -640,7 +640,7 @@ class Log:
     def _found_wrong_index(self, base: int) -> None:
         """Hook of the writable log, which rebuilds the index; a reader does not follow it."""
 
-    def _look_again(self, error: StorageError) -> None:
+    def refresh_after(self, error: StorageError) -> None:
         """Refresh after retention removed a segment. Raises ``error`` again if that is not the reason."""
         if error.errno != errno.ENOENT:
             raise error
@@ -664,7 +664,7 @@ class Log:
             while self._open:
                 self._open.popitem()[1].close()
 
-    def _base_of(self, offset: int) -> int | None:
+    def base_of(self, offset: int) -> int | None:
         """The base of the segment that would hold ``offset``."""
         bases = self._snapshot.bases
         if not 0 <= offset <= MAX_OFFSET or not bases:

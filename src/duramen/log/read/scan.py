@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.arguments import check_int
+from duramen.disk import Disk
 from duramen.errors import CorruptionError, OffsetError, StorageError, UsageError
-from duramen.formats import Rows, ScanPosition, StoredChunk, SupportsChunks
+from duramen.formats import Format, Rows, ScanPosition, StoredChunk, SupportsChunks
 from duramen.log.read.mapped_segment import MappedSegment
-from duramen.log.segments import EndKind, us_of
+from duramen.log.segments import EndKind, SegmentEnd, Snapshot, us_of
 from duramen.record import MAX_OFFSET, checked_us
 from duramen.sidecar import read_compaction_state
-
-if TYPE_CHECKING:
-    from duramen.log.read.log import Log
 
 Time = datetime | str | int
 T = TypeVar("T")
@@ -34,23 +32,49 @@ Take: TypeAlias = Callable[[MappedSegment, Rows], Iterator[T]]
 """Turns the rows of a scan step into what the scan yields."""
 
 
+class ScannedLog(Protocol):
+    """What a scan needs of a log. `Log` describes the methods."""
+
+    disk: Disk
+    path: str
+
+    @property
+    def codec(self) -> Format: ...
+    @property
+    def snapshot(self) -> Snapshot: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    def offset_at(self, timestamp: Time) -> int: ...
+    def wait(self, *, seen: object = None) -> object: ...
+    def base_of(self, offset: int) -> int | None: ...
+    def segment_of(self, base: int) -> MappedSegment: ...
+    def check_witness(self, opened: MappedSegment) -> None: ...
+    def verdict(self, opened: MappedSegment, rows: Rows) -> SegmentEnd: ...
+    def refresh_after(self, error: StorageError) -> None: ...
+    def replaced(self) -> StorageError: ...
+
+
 class Scan:
     """A scan of a log between bounds. It ends, or follows new records, and survives changes of the directory."""
 
     def __init__(
         self,
-        log: Log,
-        from_offset: int | None,
-        to_offset: int | None,
-        from_time: Time | None,
-        to_time: Time | None,
-        max_records: int | None,
-        max_bytes: int | None,
+        log: ScannedLog,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self._log = log
         self._generation = log.generation
         if (from_time is not None or to_time is not None) and log.codec.capabilities.timestamps is None:
-            raise UsageError(f"{log.format} records have no time", path=log.path)
+            raise UsageError(f"{log.codec.name} records have no time", path=log.path)
         self._from_us = None if from_time is None else checked_us(from_time)
         self._to_us = None if to_time is None else checked_us(to_time)
         from_offset, to_offset = _from_start(log, from_offset), _from_start(log, to_offset)
@@ -138,14 +162,14 @@ class Scan:
             return
         if self._has_passed and bases[0] > self._next:
             self._check_gap(None)
-        base = log._base_of(self._next)
+        base = log.base_of(self._next)
         first = 0 if base is None else bisect_left(bases, base)
         for number in range(first, len(bases)):
             self._next = max(self._next, bases[number] if number > first else 0)
             if self._done():
                 return
             try:
-                opened = log._segment_of(bases[number])
+                opened = log.segment_of(bases[number])
             except StorageError as error:
                 self._check_not_removed(error)
                 yield from self._pass(take, verify)
@@ -169,7 +193,7 @@ class Scan:
     def _check_not_removed(self, error: StorageError) -> None:
         """A segment was removed before the scan reached it. That is fine if compaction emptied it; if retention removed
         it, the reader must know that records are missing."""
-        self._log._look_again(error)
+        self._log.refresh_after(error)
         self._check_gap(error)
 
     def _check_gap(self, error: StorageError | None) -> None:
@@ -219,7 +243,7 @@ class Scan:
         return batch
 
 
-def _from_start(log: Log, offset: int | None) -> int | None:
+def _from_start(log: ScannedLog, offset: int | None) -> int | None:
     """An offset; a negative one counts records from the end."""
     if offset is None:
         return None
@@ -227,7 +251,7 @@ def _from_start(log: Log, offset: int | None) -> int | None:
     return offset if offset >= 0 else _start_of_last(log, -offset)
 
 
-def _start_of_last(log: Log, count: int) -> int:
+def _start_of_last(log: ScannedLog, count: int) -> int:
     """The offset of the first of the last ``count`` records. Offsets may have gaps (compaction, tracking), so this
     counts records in a window at the end, which doubles until it contains enough."""
     end, first = log.next_offset, log.first_offset
@@ -249,6 +273,6 @@ def _start_of_last(log: Log, count: int) -> int:
     return end
 
 
-def _offsets(log: Log, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
-    for batch in log.batches(start, end, columns=("offset",), verify=False):
+def _offsets(log: ScannedLog, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
+    for batch in Scan(log, start, end).run(("offset",), follow=False, verify=False):
         yield batch.column(0).to_numpy()

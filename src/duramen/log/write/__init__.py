@@ -25,7 +25,8 @@ from duramen.log.write.batch import (
     columns_of,
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request, refuse_owned
+from duramen.log.write.hidden_rows import new_attempt
 from duramen.log.write.osiris_offsets import store_positions, stored_positions
 from duramen.log.write.producer_state import MAX_SEQUENCE, Last, read_producers
-from duramen.log.write.transaction import TransactionPart, commit_batch, new_attempt
+from duramen.log.write.transaction import TransactionPart, commit_batch
 from duramen.log.write.writable_log import DURABILITIES, AppendOptions, WritableLog, WriterOptions

@@ -20,18 +20,17 @@ import contextlib
 import os
 import posixpath
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from duramen.arguments import check_int, check_kind
 from duramen.disk import Disk, Kind, Lock, PosixDisk, rooted
 from duramen.errors import CorruptionError, DetectionError, DuramenError, LockedError, UsageError
-from duramen.formats import Format, Values, make
+from duramen.formats import Format, make
 from duramen.log.recover import clear_next, make_directory, move_in, replacement_marker, resolve_tx
 from duramen.log.segments import detect, sync_tree
-from duramen.log.write.batch import Appended, Batch, batch_of, items_of
+from duramen.log.write.batch import Appended
+from duramen.log.write.hidden_rows import HiddenRows, ledger_entry
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar import (
     DIRECTORY,
@@ -49,7 +48,6 @@ from duramen.sidecar import (
     last_batch,
     ledger_path,
     prepare_ledger,
-    prepare_tx_marker,
     read_config,
     read_tx_marker,
     read_watermark,
@@ -62,7 +60,6 @@ from duramen.sidecar import (
 )
 
 LOCK_TIMEOUT_S = 60.0
-STEP_BYTES = 1 << 20
 _INTENT = JsonFile(
     "the list of the logs of a transaction",
     "open each log for append, which resolves its part of the transaction; then delete the list",
@@ -94,39 +91,6 @@ class Committed(NamedTuple):
 
     entry: LedgerEntry
     is_duplicate: bool
-
-
-def new_attempt() -> str:
-    return uuid.uuid4().hex
-
-
-def append_once(log: WritableLog, data: Iterable[Any], writer: str, batch: int) -> Appended | None:
-    """See `WritableLog.append_once`."""
-    check_kind("writer", writer, str)
-    key = BatchKey(writer, check_int("batch", batch), new_attempt())
-    check_batch_key(key)
-    batches = [batch_of(log.codec, one) for one in items_of(data)]
-    results: list[Appended | None] = []
-    log.exclusively(lambda: results.append(_once(log, batches, key)))
-    return results[0]
-
-
-def _once(log: WritableLog, batches: Sequence[Batch], key: BatchKey) -> Appended | None:
-    disk, root = log.disk, log.path
-    before = last_batch(disk, root, key.writer)
-    if before is not None and before.repeats(key):
-        return None
-    prepare_ledger(disk, root)
-    work = _Appending(log, key, posixpath.relpath(ledger_path(root, key.writer), root))
-    try:
-        stored = work.store(batches)
-        work.check()
-        record_batch(disk, root, _entry(key, {"": stored}))
-        work.finish(closes=False)
-    except BaseException as error:
-        work.abandon(error)
-        raise
-    return stored
 
 
 def commit_batch(
@@ -192,7 +156,7 @@ def _commit(
         except BaseException as error:
             _roll_back(works, error)
             raise
-        entry = _entry(key, stored)
+        entry = ledger_entry(key, stored)
         _finish(disk, root, entry, works)
     _remove_intent(disk, root)
     return Committed(entry, False)
@@ -208,12 +172,6 @@ def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[_Appendin
         for work in works:
             work.abandon(error)
         raise
-
-
-def _entry(key: BatchKey, stored: dict[str, Appended]) -> LedgerEntry:
-    offsets = {path: (appended.base_offset, appended.count) for path, appended in stored.items()}
-    rows = sum(appended.count for appended in stored.values())
-    return LedgerEntry(key.writer, key.batch, key.attempt, rows, offsets, time.time_ns() // 1_000_000)
 
 
 @contextlib.contextmanager
@@ -247,63 +205,20 @@ def _roll_back(works: Sequence[_Appending | _Replacing], error: BaseException) -
 # --- one log
 
 
-class _Appending:
-    """Rows after those of a log."""
+class _Appending(HiddenRows):
+    """Rows after those of a log, which this transaction opened."""
 
     def __init__(self, log: WritableLog, key: BatchKey, ledger_file: str) -> None:
-        self._log = log
-        self.disk = log.disk
-        self._pending = TxMarker(key, ledger_file, log.tail.visible)
-        self._is_begun = False
-
-    def check(self) -> None:
-        """Raise `FencedError` if the log was deleted or replaced."""
-        self._log.check_place(closely=True)
-
-    def store(self, batches: Iterable[Any]) -> Appended:
-        """Begin, append and prepare."""
-        log, tail = self._log, self._log.tail
-        if not tail.is_synced:
-            tail.sync()
-            tail.mark()
-        self._pending = replace(self._pending, before=tail.visible)
-        self._is_begun = True
-        write_tx_marker(log.disk, log.path, self._pending)
-        tail.begin_hidden()
-        base, count = None, 0
-        for data in batches:
-            batch = batch_of(log.codec, data) if not isinstance(data, Values) else data
-            for piece in _pieces(batch):
-                appended = log.append_in_turn(piece)
-                base, count = appended.base_offset if base is None else base, count + appended.count
-        prepare_tx_marker(log.disk, log.path, tail.sync_hidden())
-        return Appended(tail.visible.next_offset if base is None else base, count)
-
-    def finish(self, *, closes: bool = True) -> None:
-        """Publish the rows and remove the marker; ``closes``: the log is closed next."""
-        log = self._log
-        log.tail.publish(is_open=not closes)
-        remove_tx_marker(log.disk, log.path)
-
-    def abandon(self, error: BaseException) -> None:
-        """Poison the writer: the on-disk state is unknown."""
-        if self._is_begun:
-            self._log.tail.poison(error)
+        super().__init__(log, key, ledger_file)
+        self._opened = log
 
     def rollback(self) -> None:
         """Remove the rows: opening the log again does that."""
         if self._is_begun:
             self.check()
-            log = self._log
+            log = self._opened
             log.close()
             WritableLog(log.path, disk=log.disk, create=False).close()
-
-
-def _pieces(batch: Batch) -> Iterator[Batch]:
-    """The batch in slices that fit into a processor's cache together with their encoding."""
-    rows = max(1, batch.num_rows * STEP_BYTES // max(batch.nbytes, 1))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, min(rows, batch.num_rows - start))
 
 
 class _Replacing:

@@ -52,6 +52,7 @@ from duramen.log.write.batch import (
     one_batch,
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
+from duramen.log.write.hidden_rows import append_once
 from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
 from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
@@ -263,8 +264,6 @@ class WritableLog(Log):
         """Append the batches of ``data`` (each as `append_batch` takes it) in one transaction, exactly once, at
         ``fsync``: readers see all rows or none. ``writer`` names the sender, and ``batch`` counts up. Returns None, and
         stores nothing, where the log holds that batch or a later one already."""
-        from duramen.log.write.transaction import append_once
-
         return append_once(self, data, writer, batch)
 
     def exclusively(self, work: Callable[[], None]) -> None:
@@ -319,7 +318,8 @@ class WritableLog(Log):
         if not dry_run:
             self.check_place(closely=True)
         with self._maintaining:
-            return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress).run(dry_run=dry_run)
+            writer = None if dry_run else self
+            return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress, writer=writer).run()
 
     def close(self) -> None:
         """Sync everything, write the derived files, and release the log. A compaction in another thread ends at its
