@@ -106,6 +106,6 @@ def test_a_bug_ends_the_process_with_70(logs: Logs) -> None:
         "info.run = run; sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, "info", str(logs.copy("keratin"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20, cwd=Path("/"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=Path("/"))
     assert done.returncode == 70
     assert "RuntimeError: unexpected\nduramen: this is a bug in duramen" in done.stderr

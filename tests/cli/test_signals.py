@@ -40,7 +40,7 @@ def test_a_signal_while_it_starts(command: list[str], number: signal.Signals) ->
     with subprocess.Popen([*command, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         until_ready(process)
         process.send_signal(number)
-        assert (*process.communicate(timeout=20), process.returncode) == (b"", b"", CODES[number])
+        assert (*process.communicate(timeout=120), process.returncode) == (b"", b"", CODES[number])
 
 
 def test_a_server_that_is_told_to_end(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_server_that_is_told_to_end(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert b"serving" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert (process.communicate(timeout=20)[1], process.returncode) == (b"", 143)
+        assert (process.communicate(timeout=120)[1], process.returncode) == (b"", 143)
 
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         until_ready(process)
         process.send_signal(signal.SIGINT)
-        assert (process.communicate(timeout=20)[1], process.returncode) == (b"", 0)
+        assert (process.communicate(timeout=120)[1], process.returncode) == (b"", 0)
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)

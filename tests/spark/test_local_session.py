@@ -67,7 +67,7 @@ from duramen.spark import session
 try:
     with session("local[1]") as spark:
         os.kill(SparkContext._gateway.proc.pid, signal.SIGTERM)
-        SparkContext._gateway.proc.wait(30)
+        SparkContext._gateway.proc.wait(240)
         raise KeyboardInterrupt
 except KeyboardInterrupt:
     sys.exit(130)
@@ -76,5 +76,5 @@ except KeyboardInterrupt:
 
 def test_a_signal_that_ends_the_jvm_too() -> None:
     """As `timeout` and service managers send it: to the JVM and to this process at once."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (130, "")

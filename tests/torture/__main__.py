@@ -162,7 +162,8 @@ def run_alone(text: str, files: Mapping[str, Mapping[str, bytes]]) -> None:
     """One case, as a failure prints it."""
     kind, _, rest = text.partition(":")
     if kind == "transactions":
-        transactions.explore(transactions.Scene.parse(text))
+        moment = rest.split(":")[3:]
+        transactions.explore(transactions.Scene.parse(text), only=int(moment[0]) if moment else None)
     elif kind == "life":
         life.explore(life.Life.parse(text), random_patterns=12)
     elif kind == "producers":

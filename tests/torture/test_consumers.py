@@ -27,8 +27,8 @@ def test_consumers_survive_every_crash(setup: str) -> None:
 
 
 def test_a_case_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert str(Case.parse("groups:fixed-slot:2:60:-1")) == "groups:fixed-slot:2:60:-1"
-    assert main(["--case", "groups:fixed-slot:2:60:-1"]) == 0
+    assert str(Case.parse("groups:fixed-slot:2:60:2")) == "groups:fixed-slot:2:60:2"
+    assert main(["--case", "groups:fixed-slot:2:60:2"]) == 0
     assert "all promises hold" in capsys.readouterr().out
 
 

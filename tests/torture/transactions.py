@@ -76,8 +76,8 @@ class Scene:
 
     @classmethod
     def parse(cls, text: str) -> Scene:
-        """Read what `str` wrote."""
-        _, setup, seed, logs = text.split(":")
+        """Read what `str` wrote; what follows it is ignored."""
+        _, setup, seed, logs = text.split(":")[:4]
         return cls(setup, int(seed), int(logs))
 
     # --- running
@@ -237,13 +237,13 @@ def _holds_a_log(disk: SimulatedDisk, path: str) -> bool:
     return disk.kind(path) == Kind.DIRECTORY and bool(disk.list(path, SUBDIRECTORIES))
 
 
-def explore(scene: Scene, *, crashes: int = 4, inner_every: int = 60, every: int = 1) -> int:
-    """Crash a scene after every operation (or one of ``every``), ``crashes`` times each, and as a kill. Answers how
-    many disks were seen."""
+def explore(scene: Scene, *, crashes: int = 4, inner_every: int = 60, every: int = 1, only: int | None = None) -> int:
+    """Crash a scene after every operation (or one of ``every``, or the one numbered ``only``), ``crashes`` times each,
+    and as a kill. Returns how many disks were seen."""
     seen: set[tuple[bytes, int]] = set()
     chance = random.Random(repr((scene.seed, scene.setup)))
     for number, moment in enumerate(_run(scene)):
-        if number % every != scene.seed % every:
+        if number != only if only is not None else number % every != scene.seed % every:
             continue
         ways: Sequence[CrashPattern | None] = [None, *chance.sample(patterns(number, 8), crashes)]
         for pattern in ways:
@@ -255,7 +255,7 @@ def explore(scene: Scene, *, crashes: int = 4, inner_every: int = 60, every: int
             try:
                 scene.examine(crashed, moment, inner=pattern is not None and len(seen) % inner_every == 0)
             except Exception as error:
-                where = f"{scene}, moment {number} after {moment.operation}, {pattern!r}"
+                where = f"{scene}:{number} after {moment.operation}, {pattern!r}"
                 raise BrokenPromiseError(f"{where}: {type(error).__name__}: {error}") from error
     return len(seen)
 

@@ -121,7 +121,7 @@ def prometheus(directory: Path, target: str) -> Iterator[Callable[..., Any]]:
 
     def ask(path: str, **query: str) -> Any:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urlencode(query)}", timeout=30) as answer:
+            with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urlencode(query)}", timeout=120) as answer:
                 return json.load(answer)["data"]
         except OSError:  # it has not started yet
             return {"alerts": [], "result": []}

@@ -39,7 +39,7 @@ class Client:
         **headers: str,
     ) -> tuple[int, dict[str, str], bytes]:  # fmt: skip
         host, port = self.server.server_address[:2]
-        connection = http.client.HTTPConnection(str(host), int(port), timeout=30)
+        connection = http.client.HTTPConnection(str(host), int(port), timeout=120)
         try:
             target = path + ("?" + urlencode(query, doseq=True) if query else "")
             connection.request(method, target, body, headers)
@@ -55,7 +55,7 @@ class Client:
         return json.loads(body)
 
     def raw(self, request: bytes) -> bytes:
-        with socket.create_connection(self.server.server_address[:2], timeout=20) as connection:
+        with socket.create_connection(self.server.server_address[:2], timeout=120) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(65536), b""))
@@ -207,7 +207,7 @@ def test_a_live_view_waits_for_records(serving: Callable[..., Client], path: Pat
     waiting.start()
     with duramen.open(path, "a") as log:
         log.append(b"live")
-        waiting.join(timeout=30)
+        waiting.join(timeout=120)
     assert [record["preview"] for record in got[0]["records"]] == ["live"]
     assert got[0]["next"] == 121
 

@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from duramen.disk import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, fenced, locked, refusal, refused
 from duramen.errors import StorageError
@@ -686,8 +687,9 @@ class SimulatedDisk(Disk):
         return node
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in posixpath.normpath("/" + path).split("/") if part]
+@lru_cache(4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in posixpath.normpath("/" + path).split("/") if part)
 
 
 def _reachable(names: dict[int, dict[str, int]]) -> list[int]:

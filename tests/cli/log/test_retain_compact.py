@@ -143,10 +143,10 @@ def test_serve(tmp_path: Path) -> None:
             line = server.stdout.readline().decode()
             url = re.search(r"http://127\.0\.0\.1:\d+/", line)
             assert url is not None, line
-            with urllib.request.urlopen(url[0] + "api/logs", timeout=20) as answer:
+            with urllib.request.urlopen(url[0] + "api/logs", timeout=120) as answer:
                 assert [row["name"] for row in json.load(answer)["rows"]] == [str(path), str(tmp_path / "missing")]
             server.send_signal(signal.SIGINT)
-            out, err = server.communicate(timeout=20)
+            out, err = server.communicate(timeout=120)
         finally:
             server.kill()
     assert (server.returncode, out, err) == (0, b"", b"")
@@ -165,11 +165,11 @@ def test_serve_with_a_token_of_the_environment(tmp_path: Path) -> None:
             url = re.search(r"http://127\.0\.0\.1:\d+/metrics", line)
             assert url is not None, line
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(url[0], timeout=20)
+                urllib.request.urlopen(url[0], timeout=120)
             refused.value.close()
             assert refused.value.code == 401
             asked = urllib.request.Request(url[0], headers={"Authorization": "Bearer s3cret"})
-            with urllib.request.urlopen(asked, timeout=20) as answer:
+            with urllib.request.urlopen(asked, timeout=120) as answer:
                 assert b"duramen_next_offset" in answer.read()
         finally:
             server.kill()

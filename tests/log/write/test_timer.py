@@ -108,7 +108,7 @@ def test_the_timer_outlives_a_process_without_threads(create: Open, monkeypatch:
     with create("keratin", durability="interval", sync_interval_ms=1) as log:
         for number in range(2):
             log.append(value(number))
-            assert refused.acquire(timeout=30)
+            assert refused.acquire(timeout=120)
             seen = None
             while log.durable_offset <= number:
                 seen = log.wait(10, seen)
