@@ -1,9 +1,9 @@
 """Makes the reference pages that the code already knows: ``python -m docs.generate``.
 
-Writes docs/reference/{cli,options,errors,metrics}.md and the table in docs/recovery.md; with ``--check`` it only prints
-which of them are out of date (exit code 1). What a verb, an error, a metric or a case means is taken from where it is
-defined; only the meaning of an option is kept here, and an option without one stops the run. mkdocstrings shows the
-Python names: see reference/api.md.
+Writes docs/reference/{cli,options,errors,metrics}.md and the tables in docs/recovery.md and docs/spark.md;
+with ``--check`` it only prints which of them are out of date (exit code 1). What a verb, an error, a metric or a case
+means is taken from where it is defined; only the meaning of an option of a format is kept here, and an option without
+one stops the run. mkdocstrings shows the Python names: see reference/api.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from duramen.log.recover import markdown_table
 from duramen.log.transfer import convert as _convert  # noqa: F401  # it defines an error
 from duramen.log.write.writable_log import WritableLog
 from duramen.metrics.declared import METRICS
+from duramen.spark.source.declared import kafka_table, options_list
 
 PAGES = Path(__file__).parent / "reference"
 NOTE = "<!-- Made by `python -m docs.generate` from the code. Changes go there. -->\n"
@@ -298,9 +299,10 @@ def metrics_page() -> str:
     return "\n".join([*lines, ""])
 
 
-# --- the recovery table
+# --- tables in pages
 
 RECOVERY = Path(__file__).parent / "recovery.md"
+SPARK = Path(__file__).parent / "spark.md"
 TABLE_STARTS, TABLE_ENDS = "<!-- table -->", "<!-- end -->"
 
 
@@ -316,17 +318,20 @@ def prose(text: str) -> str:
     return text.replace("``", "`")
 
 
-def recovery_page() -> str:
-    """docs/recovery.md with the table of the code in its place."""
-    text = RECOVERY.read_text(encoding="utf-8")
-    before, _, rest = text.partition(TABLE_STARTS)
-    _, _, after = rest.partition(TABLE_ENDS)
-    return f"{before}{TABLE_STARTS}\n\n{markdown_table()}\n\n{TABLE_ENDS}{after}"
+def with_tables(path: Path, tables: Mapping[str, str]) -> str:
+    """A page with tables of the code in their places, by the mark before them."""
+    text = path.read_text(encoding="utf-8")
+    for mark, table in tables.items():
+        before, _, rest = text.partition(mark)
+        _, _, after = rest.partition(TABLE_ENDS)
+        text = f"{before}{mark}\n\n{table}\n\n{TABLE_ENDS}{after}"
+    return text
 
 
 def pages() -> dict[Path, str]:
     return {
-        RECOVERY: recovery_page(),
+        RECOVERY: with_tables(RECOVERY, {TABLE_STARTS: markdown_table()}),
+        SPARK: with_tables(SPARK, {"<!-- options -->": options_list(), "<!-- kafka -->": kafka_table()}),
         PAGES / "cli.md": cli_page(),
         PAGES / "options.md": options_page(),
         PAGES / "errors.md": errors_page(),

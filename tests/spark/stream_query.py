@@ -24,8 +24,9 @@ class Query:
         self.planned: str | None = None
         """The end of a batch that was planned and not committed."""
         self.rows: list[tuple[Any, ...]] = []
+        self._offsets: list[int] = []
 
-    def run(self, path: Path | str, **options: Any) -> int:
+    def run(self, path: Path | str | None, **options: Any) -> int:
         """Start, read everything there is, stop; returns the number of rows that came."""
         before = len(self.rows)
         reader = _reader(path, options)
@@ -38,22 +39,25 @@ class Query:
             if end == self.offset:
                 return len(self.rows) - before
             self.planned = end
-            self.rows += _batch(reader, json.loads(self.offset), json.loads(end))
+            rows = _batch(reader, json.loads(self.offset), json.loads(end))
+            self.rows += [tuple(row.values()) for row in rows]
+            self._offsets += [row["offset"] for row in rows if "offset" in row]
             reader.commit(json.loads(end))
             self.offset, self.planned = end, None
 
     def offsets(self) -> list[int]:
-        return [row[0] for row in self.rows]
+        return list(self._offsets)
 
 
-def _reader(path: Path | str, options: dict[str, Any]) -> Any:
-    source = DuramenSource({"path": str(path), **{name: str(value) for name, value in options.items()}})
+def _reader(path: Path | str | None, options: dict[str, Any]) -> Any:
+    texts = {name: str(value) for name, value in options.items()}
+    source = DuramenSource(texts if path is None else {"path": str(path), **texts})
     return pickle.loads(pickle.dumps(source.streamReader(source.schema())))
 
 
-def _batch(reader: Any, start: Any, end: Any) -> list[tuple[Any, ...]]:
+def _batch(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:
     return [
-        tuple(row.values())
+        row
         for partition in reader.partitions(start, end)
         for batch in reader.read(partition)
         for row in batch.to_pylist()

@@ -3,6 +3,7 @@
 - `source` reads: discovery of logs, splits along their indexes, one task per split, batch and streaming.
 - `sink` writes: tasks stage files, the driver commits them in one transaction per batch, exactly once.
 - `jobs` verify, convert, compact, export, replay and profile whole stores with Spark.
+- `query` reads a log with a condition, and registers a view of one.
 - `local_session` builds a `SparkSession` with the settings that the source needs; `progress` watches a running job.
 
 The only package that imports pyspark. Its names are imported on first use, so that ``import duramen.spark`` works
@@ -16,8 +17,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duramen.spark.local_session import SparkSession, check_installed, find_java, pairs, session
+    from duramen.spark.local_session import SparkSession, check_installed, configure, find_java, pairs, session
     from duramen.spark.progress import Standing, Watcher, watched
+    from duramen.spark.query import read, register
     from duramen.spark.source import DuramenSource, lag, parse_options, scan
 
 __all__ = [
@@ -26,10 +28,13 @@ __all__ = [
     "Standing",
     "Watcher",
     "check_installed",
+    "configure",
     "find_java",
     "lag",
     "pairs",
     "parse_options",
+    "read",
+    "register",
     "scan",
     "session",
     "watched",
@@ -40,10 +45,13 @@ _MODULES = {
     "Standing": "progress",
     "Watcher": "progress",
     "check_installed": "local_session",
+    "configure": "local_session",
     "find_java": "local_session",
     "lag": "source",
     "pairs": "local_session",
     "parse_options": "source",
+    "read": "query",
+    "register": "query",
     "scan": "source",
     "session": "local_session",
     "watched": "progress",

@@ -2,21 +2,38 @@
 
 Everything that Spark calls here runs in a Python process of Spark's, which sends its exception on as text and ends.
 PySpark leaves the traceback out of that text where ``SPARK_HIDE_TRACEBACK`` is set when it is made, which is right for
-an error that says by itself what, where and what to do. Any other exception keeps its traceback: it is a bug.
+an error that says by itself what, where and what to do. Any other exception keeps its traceback: it is a bug. Readers
+and writers are `Traveller`s: a worker without duramen has one line to say, too.
 """
 
 from __future__ import annotations
 
+import operator
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from duramen.errors import DuramenError
 from duramen.spark.gc_freeze import in_worker
 
 HIDE = "SPARK_HIDE_TRACEBACK"
+
+NOT_INSTALLED = (
+    "duramen is not installed for the Python of this worker: install the driver's version of it on every machine, "
+    "or set PYSPARK_PYTHON to a Python that has it. The worker runs "
+)
+_FIND = f"""(
+    __import__("duramen.spark.error_text", fromlist=["revive"]).revive
+    if __import__("importlib.util").util.find_spec("pyspark_duramen")
+    else (
+        __import__("os").environ.__setitem__("{HIDE}", "1"),
+        (_ for _ in ()).throw(ModuleNotFoundError({NOT_INSTALLED!r} + __import__("sys").executable)),
+    )
+)"""
+"""Evaluated where a reader or writer arrives: a Python without duramen can run nothing else of ours."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,3 +64,25 @@ def plain_rows(rows: Iterator[T]) -> Iterator[T]:
     """`plainly`, for what a task yields."""
     with plainly():
         yield from rows
+
+
+class Traveller:
+    """What Spark pickles on the driver and unpickles in its workers. One without duramen says what to do, where it
+    would only say that a module is missing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.call, (_Finder(), pickle.dumps((type(self), self.__dict__)))
+
+
+class _Finder:
+    """Becomes the function `revive` on arrival."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, (_FIND,)
+
+
+def revive(pickled: bytes) -> Any:
+    kind, state = pickle.loads(pickled)
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made

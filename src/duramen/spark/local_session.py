@@ -1,7 +1,8 @@
-"""A SparkSession for the command line: Java found, Spark's own noise put away, errors in one line.
+"""Sessions: `configure` for a program that builds its own, `session` with Spark's noise put away and errors in a line.
 
-Jobs take any session; nothing but the command line and the benchmarks uses this. It never changes a session that is
-already running, and it brings no jars: what the jobs need of the JVM is in pyspark.
+Both let Spark start this Python for its workers. Otherwise it takes the first ``python3`` of the ``PATH``, does not
+find Duramen there and says DATA_SOURCE_NOT_FOUND. They never change a session that is already running, and bring no
+jars: what the jobs need of the JVM is in pyspark.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from duramen.errors import DuramenError, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkSession", "pairs", "session"]
+__all__ = ["SparkSession", "configure", "pairs", "session"]
 
 APP_NAME = "duramen"
+FAST: Mapping[str, str] = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+}
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "2g",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+    **FAST,
 }
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a master inside this process: no look-up of the machine's name, which may hang or lead nowhere."""
@@ -69,8 +73,7 @@ def session(
         yield _own[-1]
         return
     find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _name_python()
     with tempfile.TemporaryFile(prefix="duramen-spark-") as noise, _quiet_logging(verbose):
         spark = _start(master, dict(conf or {}), noise, verbose=verbose)
         _own.append(spark)
@@ -80,6 +83,33 @@ def session(
             _own.pop()
             _stop(spark)
             _end_gateway()
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """A builder whose session finds the data source: ``configure(SparkSession.builder).getOrCreate()``.
+
+    Sets ``PYSPARK_PYTHON`` to this Python, unless it is set, and the settings that the source needs to be fast. What
+    the builder says otherwise stays. Raises where a session already runs with another Python: that cannot
+    be changed any more."""
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context
+    _name_python()
+    if running is not None and running.pythonExec != os.environ["PYSPARK_PYTHON"]:
+        raise UsageError(
+            f"a session is running, with {running.pythonExec} for its workers",
+            hint="call configure before the first getOrCreate, or set PYSPARK_PYTHON before the program starts",
+        )
+    for name, value in FAST.items():
+        if name not in builder._options:
+            builder = builder.config(name, value)
+    return builder
+
+
+def _name_python() -> None:
+    """Have Spark start this Python, for the driver's own processes and, with the same path, on executors."""
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
 
 
 @contextmanager

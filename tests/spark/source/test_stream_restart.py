@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ Options = Mapping[str, Any]
 def grow(path: Path, count: int = 20) -> None:
     with duramen.open(path, "a") as log:
         log.append_batch(batch_of(log.format, log.next_offset, count), durability="write")
+
+
+BY_TIME = '{"log": {"0": %d}}'
 
 
 def one_log(root: Path) -> list[Path]:
@@ -94,11 +98,38 @@ CASES = [
     Case("verify", {"verify": "false"}, {"verify": "true"}),
     Case("cursor", {"cursor": "one"}, {"cursor": "another"}),
     Case("cursor", {"cursor": "one"}, {}),
+    Case("assign", {"assign": '{"a": [1]}'}, {"assign": '{"a": [0, 1], "b": [0]}'}, make=store, reads=(1,),
+         then_reads=(0, 1, 2)),
+    Case("assign", {"assign": '{"a": [0, 1]}'}, {"assign": '{"a": [1]}'}, "data loss: partition a/0.*assign",
+         make=store, reads=(0, 1)),
+    Case("assign", {"subscribe": "a"}, {"assign": '{"a": [0, 1]}'}, make=store, reads=(0, 1)),
+    Case("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": BY_TIME % (START_MS + 90_000)},
+         {"startingOffsetsByTimestamp": BY_TIME % START_MS}, first=90),
+    Case("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": BY_TIME % START_MS}, {}),
+    Case("startingOffsetsByTimestamp", {}, {"startingOffsetsByTimestamp": BY_TIME % (START_MS + 9_000_000)}),
+    Case("startingOffsetsByTimestampStrategy",
+         {"startingOffsetsByTimestamp": BY_TIME % START_MS, "startingOffsetsByTimestampStrategy": "latest"},
+         {"startingOffsetsByTimestamp": BY_TIME % (START_MS + 9_000_000)}),
+    Case("startingOffsetsByTimestampStrategy",
+         {"startingTimestamp": START_MS + 9_000_000, "startingOffsetsByTimestampStrategy": "latest"}, {}, first=100),
+    Case("endingOffsetsByTimestamp", {}, {"endingOffsetsByTimestamp": BY_TIME % START_MS},
+         "option endingOffsetsByTimestamp makes no sense for a stream"),
+    Case("minOffsetsPerTrigger", {"minOffsetsPerTrigger": 30}, {"minOffsetsPerTrigger": 500}),
+    Case("minOffsetsPerTrigger", {"minOffsetsPerTrigger": 30}, {}),
+    Case("minOffsetsPerTrigger", {"maxOffsetsPerTrigger": 30},
+         {"minOffsetsPerTrigger": 31, "maxOffsetsPerTrigger": 30}, "minOffsetsPerTrigger=31 is more than"),
+    Case("maxTriggerDelay", {"minOffsetsPerTrigger": 30, "maxTriggerDelay": "1h"},
+         {"minOffsetsPerTrigger": 30, "maxTriggerDelay": "1ms"}),
+    Case("maxTriggerDelay", {}, {"maxTriggerDelay": "1h"}, "option maxTriggerDelay is given alone"),
+    Case("maxRecordsPerPartition", {"maxRecordsPerPartition": 7}, {"maxRecordsPerPartition": 1000}),
+    Case("schema", {"schema": "duramen"}, {"schema": "kafka"}),
+    Case("includeHeaders", {"includeHeaders": "true"}, {"includeHeaders": "false"}),
+    Case("includeHeaders", {}, {"includeHeaders": "true"}),
 ]  # fmt: skip
 
 
 def test_the_table_has_every_option() -> None:
-    assert {case.option for case in CASES} | {"path"} == {*read_options.NAMES, "record_size"}
+    assert {case.option for case in CASES} | {"path", "paths"} == {*read_options.NAMES, "record_size"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.option}-{CASES.index(case)}")
@@ -144,6 +175,21 @@ def test_another_path(tmp_path: Path) -> None:
     with pytest.raises(DuramenError, match="data loss: another log is in the place of the one that the checkpoint is"):
         query.run(other)
     assert query.offsets() == list(range(120))
+
+
+def test_several_paths_and_wildcards(tmp_path: Path) -> None:
+    """Paths may be added, written as a wildcard or as a list; a path that is left out counts as lost."""
+    a, b = (write_log(tmp_path / name, "keratin", 40) for name in "ab")
+    both = json.dumps([str(a), str(b)])
+    query = Query()
+    assert query.run(None, paths=json.dumps([str(a)])) == 40
+    for path, options in ((a, {}), (None, {"paths": both}), (tmp_path / "*", {}), (None, {"paths": both})):
+        for log in (a, b):
+            grow(log)
+        query.run(path, **options)
+    with pytest.raises(DuramenError, match="data loss: partition a/0, which was read up to offset 120"):
+        query.run(b)
+    assert sorted(query.offsets()) == sorted([*range(120)] * 2)
 
 
 def test_a_partition_that_is_left_out_for_a_while(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +240,8 @@ def test_options_of_a_log_over_restarts_on_spark(spark: SparkSession, tmp_path: 
         "logFormat": "keratin", "startingOffsets": "10", "startingTimestamp": START_MS + 20_000,
         "maxOffsetsPerTrigger": 50, "maxBytesPerTrigger": "1m", "minPartitions": 2, "maxBytesPerPartition": "64m",
         "columns": "offset,value", "failOnDataLoss": "true", "onDamage": "fail", "verify": "true", "cursor": "one",
+        "minOffsetsPerTrigger": 40, "maxTriggerDelay": "1h", "maxRecordsPerPartition": 15,
+        "startingOffsetsByTimestampStrategy": "error",
     }  # fmt: skip
     changed: list[dict[str, Any]] = [
         {

@@ -26,7 +26,7 @@ from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import LateTimestampError, StorageError, UsageError
 from duramen.log import TransactionPart, commit_batch, new_attempt
 from duramen.sidecar import JOBS_LEDGER, BatchKey
-from duramen.spark.error_text import plain, plainly
+from duramen.spark.error_text import Traveller, plain, plainly
 from duramen.spark.gc_freeze import settle
 from duramen.spark.sink.options import WriteOptions, check_columns, parse_write_options
 from duramen.spark.sink.router import Router, SinkTarget, check_new, make_topics, part_of, plan_target
@@ -119,7 +119,7 @@ def _sync_names(disk: Disk, path: str) -> None:
         path = above
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Traveller, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, target: SinkTarget, job: str) -> None:
         self._options = options
         self._target = target
@@ -143,7 +143,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._staging.remove_empty_target()
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Traveller, DataSourceStreamArrowWriter):
     """One streaming query. Spark creates a new writer for every commit: the query's id travels in the messages."""
 
     def __init__(self, options: WriteOptions, target: SinkTarget) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from duramen.spark.error_text import plainly
 from duramen.spark.source.discovery import disk_of
-from duramen.spark.source.options import parse_options
+from duramen.spark.source.options import option_text, parse_options
 from duramen.spark.source.plan import plan_read
 from duramen.spark.source.schema import schema_of, wanted_of
 from duramen.spark.source.splits import Split
@@ -32,7 +32,7 @@ def scan(spark: SparkSession, path: str, **options: Any) -> DataFrame:
 
     Goes through ``mapInArrow`` where pandas is installed, and the data source otherwise: the rows are the same.
     """
-    texts = {name: _text(value) for name, value in options.items() if value is not None}
+    texts = {name: option_text(value) for name, value in options.items() if value is not None}
     if importlib.util.find_spec("pandas") is None:
         return spark.read.format("duramen").options(**texts).load(path)
     parsed = parse_options({**texts, "path": path}, streaming=False)
@@ -43,12 +43,6 @@ def scan(spark: SparkSession, path: str, **options: Any) -> DataFrame:
         return spark.createDataFrame([], schema)
     numbers = spark.range(0, len(splits), 1, len(splits))
     return numbers.mapInArrow(partial(_read, splits, wanted, parsed.path), schema)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _read(

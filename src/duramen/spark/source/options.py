@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from duramen.errors import UsageError
 from duramen.formats import FORMATS
 from duramen.record import to_us
+from duramen.spark.source.declared import CLIENT, OPTIONS, REFUSED
 
 EARLIEST, LATEST = "earliest", "latest"
 ON_DAMAGE = ("fail", "skip", "report")
@@ -28,11 +29,17 @@ Bounds = Bound | Mapping[str, Mapping[int, Bound]]
 _IN_JSON = {"-2": EARLIEST, "-1": LATEST}
 """What Kafka's source calls the ends of a partition, in offsets given as JSON."""
 
-NAMES = (
-    "path", "logFormat", "subscribe", "subscribePattern", "partitions", "startingOffsets", "endingOffsets",
-    "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions",
-    "maxBytesPerPartition", "columns", "failOnDataLoss", "onDamage", "verify", "cursor",
-)  # fmt: skip
+Times = Mapping[str, Mapping[int, int]]
+"""Microseconds, by topic and partition."""
+
+NAMES = tuple(option.name for option in OPTIONS)
+SINCE_US, UNTIL_US = "_sinceus", "_untilus"
+"""Bounds of the time in microseconds, as `duramen.spark.read` takes them from a condition: a log whose records have no
+time has no such rows."""
+SCHEMAS = ("duramen", "kafka")
+STRATEGIES = ("error", LATEST)
+DEFAULT_DELAY_MS = 15 * 60_000
+_UNITS_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _OF_A_TABLE = {"provider", "owner", "external", "is_managed_location", "comment", "collation"}
 
@@ -42,19 +49,34 @@ class ReadOptions:
     """What a read was asked for."""
 
     path: str
+    """The first one, if there are several."""
+    paths: tuple[str, ...] = ()
+    """All of them, if they were given as ``paths``."""
     log_format: str | None = None
     format_options: Mapping[str, Any] = field(default_factory=dict)
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
+    assign: Mapping[str, frozenset[int]] | None = None
     partitions: frozenset[int] | None = None
     starting: Bounds = EARLIEST
     ending: Bounds = LATEST
     starting_us: int | None = None
     ending_us: int | None = None
+    starting_times: Times | None = None
+    ending_times: Times | None = None
+    starting_strategy: str | None = None
+    """What a time later than every record means: ``error`` or ``latest``; None where the user did not say."""
+    allows_no_times: bool = False
+    """Whether a log whose records have no time has no rows in a range of time; otherwise it is an error."""
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = DEFAULT_DELAY_MS
     min_partitions: int = 1
     max_bytes_per_partition: int | None = None
+    max_records_per_partition: int | None = None
+    is_kafka_schema: bool = False
+    include_headers: bool | None = None
     columns: tuple[str, ...] | None = None
     fail_on_data_loss: bool = True
     on_damage: str = "fail"
@@ -63,37 +85,61 @@ class ReadOptions:
 
     @property
     def is_store(self) -> bool:
-        return self.subscribe is not None or self.subscribe_pattern is not None
+        return any(one is not None for one in (self.subscribe, self.subscribe_pattern, self.assign))
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     texts = _without_table({name.lower(): text for name, text in given.items()})
     known = {name.lower(): name for name in NAMES}
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}
-    _refuse_unknown(texts, {**known, **of_format})
+    _refuse_unknown(texts, {**known, **of_format, SINCE_US: SINCE_US, UNTIL_US: UNTIL_US})
     _refuse_wrong(texts, streaming=streaming)
     get, pattern = _Texts(texts), texts.get("subscribepattern")
-    return ReadOptions(
-        path=texts["path"],
+    paths = get.paths()
+    parsed = ReadOptions(
+        path=paths[0] if paths else texts["path"],
+        paths=paths,
         log_format=texts.get("logformat"),
         format_options={of_format[name]: texts[name] for name in of_format.keys() & texts.keys()},
         subscribe=get.names("subscribe"),
         subscribe_pattern=None if pattern is None else _regex("subscribePattern", pattern),
+        assign=get.assignment("assign"),
         partitions=get.ranges("partitions"),
         starting=get.bounds("startingOffsets", EARLIEST),
         ending=get.bounds("endingOffsets", LATEST),
-        starting_us=get.time("startingTimestamp"),
-        ending_us=get.time("endingTimestamp"),
+        starting_us=_later(get.time("startingTimestamp"), get.number(SINCE_US)),
+        ending_us=_earlier(get.time("endingTimestamp"), get.number(UNTIL_US)),
+        starting_times=get.times("startingOffsetsByTimestamp"),
+        ending_times=get.times("endingOffsetsByTimestamp"),
+        starting_strategy=get.choice("startingOffsetsByTimestampStrategy", STRATEGIES),
+        allows_no_times=SINCE_US in texts or UNTIL_US in texts,
         max_offsets_per_trigger=get.count("maxOffsetsPerTrigger"),
         max_bytes_per_trigger=get.size("maxBytesPerTrigger"),
+        min_offsets_per_trigger=get.count("minOffsetsPerTrigger"),
+        max_trigger_delay_ms=get.duration_ms("maxTriggerDelay", DEFAULT_DELAY_MS),
         min_partitions=get.count("minPartitions") or 1,
         max_bytes_per_partition=get.size("maxBytesPerPartition"),
+        max_records_per_partition=get.count("maxRecordsPerPartition"),
+        is_kafka_schema=get.choice("schema", SCHEMAS) == "kafka",
+        include_headers=get.flag("includeHeaders", None),
         columns=get.names("columns"),
         fail_on_data_loss=get.flag("failOnDataLoss", True),
-        on_damage=texts.get("ondamage", "fail").lower(),
+        on_damage=get.choice("onDamage", ON_DAMAGE) or "fail",
         verify=get.flag("verify", None),
         cursor=texts.get("cursor"),
     )
+    return _checked(parsed)
+
+
+def option_text(value: Any) -> str:
+    """An option as Spark hands it over: a list becomes names with commas.
+
+    >>> option_text(["offset", "key"]), option_text(True), option_text(7)
+    ('offset,key', 'true', '7')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _without_table(texts: dict[str, str]) -> dict[str, str]:
@@ -112,8 +158,11 @@ def _refuse_unknown(texts: Mapping[str, str], known: Mapping[str, str]) -> None:
     unknown = sorted(texts.keys() - known.keys())
     if not unknown:
         return
-    if unknown == ["paths"]:
-        raise UsageError("one path can be read at a time", hint="read each log and unite them, or use subscribe")
+    refused = {name.lower(): (name, why.replace("`", "")) for name, why in REFUSED.items()}
+    for name in unknown:
+        if name in refused or name.startswith(CLIENT):
+            known_as, why = refused.get(name, (name, "a log is files: no client of Kafka reads it; leave it out"))
+            raise UsageError(f"option {known_as} is Kafka's and has no meaning here", hint=why)
     import difflib
 
     near = [known[name] for name in difflib.get_close_matches(unknown[0], known, 3, 0.7)]
@@ -121,24 +170,69 @@ def _refuse_unknown(texts: Mapping[str, str], known: Mapping[str, str]) -> None:
     raise UsageError(f"option {unknown[0]} is not known", hint=hint)
 
 
+_ONE_OF = (
+    ("path", "paths"),
+    ("subscribe", "subscribePattern", "assign"),
+    ("assign", "partitions"),
+    ("schema", "columns"),
+    ("startingOffsets", "startingOffsetsByTimestamp"),
+    ("startingTimestamp", "startingOffsetsByTimestamp"),
+    ("endingOffsets", "endingOffsetsByTimestamp"),
+    ("endingTimestamp", "endingOffsetsByTimestamp"),
+)
+"""Options of which a read takes one at most."""
+_NEEDS = {
+    "maxTriggerDelay": ("minOffsetsPerTrigger",),
+    "startingOffsetsByTimestampStrategy": ("startingOffsetsByTimestamp", "startingTimestamp"),
+}
+"""Options that mean something only beside one of others."""
+_NOT_OF_STREAMS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
 def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
     if not texts:
         raise UsageError(
             "option path is missing, and so are all others: Spark forgets the options of a table for a Python source",
-            hint="use CREATE TEMPORARY VIEW … USING duramen OPTIONS (path '…')",
+            hint="use SELECT … FROM table WITH (path='…'), or CREATE TEMPORARY VIEW … USING duramen OPTIONS (path '…')",
         )
-    if "path" not in texts:
+    if "path" not in texts and "paths" not in texts:
         raise UsageError("option path is missing", hint='name the log: .load("/data/events")')
-    log_format, on_damage = texts.get("logformat"), texts.get("ondamage", "fail").lower()
+    log_format = texts.get("logformat")
     if log_format is not None and log_format not in FORMATS:
         raise _wrong("logFormat", log_format, ", ".join(FORMATS))
-    if "subscribepattern" in texts and "subscribe" in texts:
-        raise UsageError("options subscribe and subscribePattern are both given", hint="give one of them")
-    if on_damage not in ON_DAMAGE:
-        raise _wrong("onDamage", on_damage, ", ".join(ON_DAMAGE))
-    for name in ("endingOffsets", "endingTimestamp"):
+    for names in _ONE_OF:
+        given = [name for name in names if name.lower() in texts]
+        if len(given) > 1:
+            raise UsageError(f"options {' and '.join(given)} are both given", hint="give one of them")
+    for name, others in _NEEDS.items():
+        if name.lower() in texts and not any(other.lower() in texts for other in others):
+            raise UsageError(f"option {name} is given alone", hint=f"it needs {' or '.join(others)}")
+    for name in _NOT_OF_STREAMS:
         if streaming and name.lower() in texts:
             raise UsageError(f"option {name} makes no sense for a stream", hint="use it with spark.read")
+
+
+def _checked(options: ReadOptions) -> ReadOptions:
+    """The options, if their values go together."""
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise UsageError(
+            f"option minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="swap or drop one"
+        )
+    if options.columns is not None and options.include_headers not in (None, "headers" in options.columns):
+        raise UsageError(
+            f"option includeHeaders={str(options.include_headers).lower()} contradicts the option columns",
+            hint="drop includeHeaders: columns says it all",
+        )
+    return options
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((bound for bound in (one, other) if bound is not None), default=None)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -158,6 +252,66 @@ class _Texts:
         if not text.isdecimal() or int(text) < 1:
             raise _wrong(name, text, "a number from 1")
         return int(text)
+
+    def number(self, name: str) -> int | None:
+        text = self._get(name)
+        return None if text is None else int(text)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str | None:
+        text = self._get(name)
+        if text is None:
+            return None
+        if text.lower() not in choices:
+            raise _wrong(name, text, ", ".join(choices))
+        return text.lower()
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A number of milliseconds, or one with a unit, as Spark writes times."""
+        text = self._get(name)
+        if text is None:
+            return default
+        found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.lower())
+        if found is None or found[2] not in _UNITS_MS:
+            raise _wrong(name, text, "milliseconds, or a number with us, ms, s, m, min, h or d, such as 15m")
+        return int(int(found[1]) * _UNITS_MS[found[2]])
+
+    def paths(self) -> tuple[str, ...]:
+        text = self._get("paths")
+        if text is None:
+            return ()
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+            raise _wrong("paths", text, 'a JSON array such as ["/data/a", "/data/b"]')
+        return tuple(dict.fromkeys(found))
+
+    def assignment(self, name: str) -> Mapping[str, frozenset[int]] | None:
+        text = self._get(name)
+        if text is None:
+            return None
+        try:
+            found = {str(topic): [*numbers] for topic, numbers in json.loads(text).items()}
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            found = {}
+        if not found or not all(type(number) is int and number >= 0 for one in found.values() for number in one):
+            raise _wrong(name, text, 'JSON such as {"orders": [0, 2]}')
+        return {topic: frozenset(numbers) for topic, numbers in found.items()}
+
+    def times(self, name: str) -> Times | None:
+        """Times by topic and partition; a number is milliseconds."""
+        text = self._get(name)
+        if text is None:
+            return None
+        try:
+            return {
+                str(topic): {int(number): to_us(str(when)) for number, when in partitions.items()}
+                for topic, partitions in json.loads(text).items()
+            }
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            allowed = 'JSON such as {"orders": {"0": 1700000000000, "1": "2026-01-31T12:00:00Z"}}'
+            raise _wrong(name, text, allowed) from None
 
     def size(self, name: str) -> int | None:
         """Bytes: a number, optionally followed by k, m, g or t, as Spark writes sizes."""

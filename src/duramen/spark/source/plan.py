@@ -12,7 +12,7 @@ from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.look import Look
 from duramen.spark.source.loss import look_again, missing_segments
-from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions
+from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times
 from duramen.spark.source.splits import Planned, Range, Split, first_us, open_segment, plan_splits
 
 
@@ -28,8 +28,9 @@ def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
         logs.append(Planned(place, log, bounds, evidence))
     check_named(options, [one.place for one in logs])
     return plan_splits(
-        logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions, payload=payload
-    )
+        logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions, payload=payload,
+        max_records=options.max_records_per_partition,
+    )  # fmt: skip
 
 
 def open_log(options: ReadOptions, disk: Disk, place: LogSource) -> ConsumableLog:
@@ -44,10 +45,14 @@ def tell_missing(options: ReadOptions, log: Log, disk: Disk, evidence: SidecarEv
 
 def range_of(options: ReadOptions, disk: Disk, place: LogSource, log: Log) -> Range:
     """What is wanted of one log by a batch read."""
-    last = resolve(_bound_for(options.ending, place, LATEST), log, MAX_OFFSET)
-    first = resolve(_bound_for(options.starting, place, EARLIEST), log, None)
+    last = _end_by_time(options, disk, place, log)
+    if last is None:
+        last = resolve(_bound_for(options.ending, place, LATEST), log, MAX_OFFSET)
+    first = starting_offset(options, disk, place, log, batch=True)
     if options.starting_us is None and options.ending_us is None:
         return Range(first, last)
+    if log.codec.capabilities.timestamps is None and options.allows_no_times:
+        return Range(0, 0)
     _check_times(log)
     if not log.codec.capabilities.ordered_timestamps:
         return Range(first, last)  # a record of any segment may have any time: tasks compare each row
@@ -67,13 +72,48 @@ def _not_after(log: Log, disk: Disk, us: int) -> int:
     return log.segments[max(_first_later(log, disk, us) - 1, 0)].base_offset
 
 
-def starting_offset(options: ReadOptions, disk: Disk, place: LogSource, log: Log) -> int:
-    """Where a new stream begins in one log: by offset, and not before the first record of a time or later."""
+def starting_offset(options: ReadOptions, disk: Disk, place: LogSource, log: Log, *, batch: bool = False) -> int:
+    """Where a read begins in one log: by offset, or by the time of this partition; a stream also not before the first
+    record of a time that holds for all (the tasks of a batch read compare the time of each row)."""
+    strategy = options.starting_strategy
+    if options.starting_times is not None:
+        _check_times(log)
+        us = _time_for(options.starting_times, "startingOffsetsByTimestamp", place)
+        return _matched(log, _offset_at(log, disk, us), place, strategy or "error", "startingOffsetsByTimestamp")
     first = resolve(_bound_for(options.starting, place, EARLIEST), log, None)
-    if options.starting_us is None:
+    if options.starting_us is None or (batch and strategy != "error"):
         return first
     _check_times(log)
-    return max(first, _offset_at(log, disk, options.starting_us))
+    found = _offset_at(log, disk, options.starting_us)
+    return max(first, _matched(log, found, place, strategy or LATEST, "startingTimestamp"))
+
+
+def _end_by_time(options: ReadOptions, disk: Disk, place: LogSource, log: Log) -> int | None:
+    """Where ``endingOffsetsByTimestamp`` ends a read; None where that option is not given."""
+    if options.ending_times is None:
+        return None
+    _check_times(log)
+    found = _offset_at(log, disk, _time_for(options.ending_times, "endingOffsetsByTimestamp", place))
+    return found if found < log.next_offset else MAX_OFFSET
+
+
+def _time_for(times: Times, name: str, place: LogSource) -> int:
+    found = times.get(place.topic, {}).get(place.partition)
+    if found is None:
+        raise UsageError(
+            f"option {name} has no time for {place.topic}/{place.partition}", hint="name every partition that is read"
+        )
+    return found
+
+
+def _matched(log: Log, offset: int, place: LogSource, strategy: str, name: str) -> int:
+    """The offset of the first record of a time; what ``strategy`` says, where no record is that late."""
+    if offset >= log.next_offset and strategy == "error":
+        raise UsageError(
+            f"option {name}: {place.topic}/{place.partition} has no record of that time or later", path=log.path,
+            hint="startingOffsetsByTimestampStrategy=latest begins at its end",
+        )  # fmt: skip
+    return offset
 
 
 def _offset_at(log: Log, disk: Disk, us: int) -> int:
@@ -117,8 +157,9 @@ def _first_later(log: Log, disk: Disk, us: int) -> int:
 def _check_times(log: Log) -> None:
     if log.codec.capabilities.timestamps is None:
         raise UsageError(
-            f"options startingTimestamp and endingTimestamp: {log.format} records have no time", path=log.path
-        )
+            f"startingTimestamp and other options with times: {log.format} records have no time", path=log.path,
+            hint="use offsets",
+        )  # fmt: skip
 
 
 def _bound_for(bounds: Bounds, place: LogSource, default: str) -> Bound:
@@ -140,7 +181,13 @@ def resolve(bound: Bound, log: Log, latest: int | None) -> int:
 def check_named(options: ReadOptions, places: list[LogSource]) -> None:
     """Raise where offsets are given for a partition that is not read: it is misspelt more often than not."""
     known = {(place.topic, place.partition) for place in places}
-    for name, bounds in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+    given = {
+        "startingOffsets": options.starting,
+        "endingOffsets": options.ending,
+        "startingOffsetsByTimestamp": options.starting_times,
+        "endingOffsetsByTimestamp": options.ending_times,
+    }
+    for name, bounds in given.items():
         if not isinstance(bounds, Mapping):
             continue
         for topic, partitions in bounds.items():

@@ -46,12 +46,17 @@ COLUMNS: dict[str, DataType] = {
     "partition": IntegerType(),
     "segment": StringType(),
     "position": LongType(),
+    "timestampType": IntegerType(),
 }
+KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""The columns of Spark's Kafka source, in its order and of its types."""
 
 
 def schema_of(options: ReadOptions) -> StructType:
     """The schema of a read whose user gave none."""
-    names = options.columns or DEFAULT_COLUMNS
+    names = options.columns or (KAFKA_COLUMNS if options.is_kafka_schema else DEFAULT_COLUMNS)
+    if options.include_headers and options.columns is None:
+        names += ("headers",)
     for name in names:
         if name not in COLUMNS and not (name == DAMAGE and options.on_damage == "report"):
             raise UsageError(f"option columns: column {name!r} is not known", hint=f"allowed: {', '.join(COLUMNS)}")
@@ -72,6 +77,8 @@ def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
                 f"the schema says {field.dataType.simpleString()} for the column {field.name!r}",
                 hint=f"it is {expected.simpleString()}; cast it afterwards",
             )
+    if options.include_headers and "headers" not in schema.fieldNames():
+        raise UsageError("option includeHeaders=true, and the schema has no column 'headers'", hint="drop one of them")
     verify = options.verify
     if verify is None:
         verify = reads_payload([field.name for field in schema.fields])

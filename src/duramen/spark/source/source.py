@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from duramen.errors import DuramenError
-from duramen.spark.error_text import plain, plain_rows
+from duramen.spark.error_text import Traveller, plain, plain_rows
 from duramen.spark.gc_freeze import settle
-from duramen.spark.source.discovery import disk_of
+from duramen.spark.source.discovery import disk_of, find_places
 from duramen.spark.source.options import ReadOptions, parse_options
 from duramen.spark.source.plan import plan_read
 from duramen.spark.source.schema import schema_of, wanted_of
@@ -38,7 +38,7 @@ class SplitPartition(InputPartition):
         super().__init__(split)
 
 
-class DuramenSource(DataSource):
+class DuramenSource(Traveller, DataSource):
     """``spark.read.format("duramen")`` and its three sisters."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -51,7 +51,9 @@ class DuramenSource(DataSource):
     @plain
     def schema(self) -> StructType:
         settle()
-        return schema_of(parse_options(self.options, streaming=False))
+        options = parse_options(self.options, streaming=False)
+        find_places(options, *disk_of(options.path))  # a path that is missing fails here, and not at the first action
+        return schema_of(options)
 
     @plain
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -81,7 +83,7 @@ class DuramenSource(DataSource):
         return make_stream_writer(self.options, schema, overwrite)
 
 
-class DuramenReader(DataSourceReader):
+class DuramenReader(Traveller, DataSourceReader):
     """A batch read: a snapshot of what was acknowledged when it was planned."""
 
     def __init__(self, options: ReadOptions, wanted: Wanted) -> None:

@@ -124,8 +124,10 @@ def plan_splits(
     max_bytes: int | None = None,
     min_splits: int = 1,
     payload: bool = True,
+    max_records: int | None = None,
 ) -> list[Split]:
-    """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over."""
+    """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over. ``max_records``:
+    offsets of a split at most, as far as chunks can be divided."""
     wanted = [(number, one, segment) for number, one in enumerate(logs)
               for segment in _wanted_segments(one.log, one.bounds)]  # fmt: skip
     total = sum(segment.size_bytes for _, _, segment in wanted)
@@ -144,7 +146,10 @@ def plan_splits(
             told = one.witnesses(segment) if piece.end_position == segment.size_bytes else {}
             pieces.append(replace(piece, next_base=next_base, **told))
     specs = tuple(spec_of(one.log, one.place) for one in logs)
-    return [_split(specs, group) for group in _pack(pieces, target, cost)]
+    if max_records is not None:
+        parts = [part for piece in pieces for part in _cut_records(logs[piece.log].log, disk, piece, max_records)]
+        return [_split(specs, group) for group in _pack(parts, target, cost, max_records)]
+    return [_split(specs, group) for group in _pack(((piece, 0) for piece in pieces), target, cost, 0)]
 
 
 def _split(specs: tuple[LogSpec, ...], pieces: list[Piece]) -> Split:
@@ -154,19 +159,48 @@ def _split(specs: tuple[LogSpec, ...], pieces: list[Piece]) -> Split:
     return Split(tuple(specs[old] for old in used), tuple(replace(piece, log=new[piece.log]) for piece in pieces))
 
 
-def _pack(pieces: Iterable[Piece], target: int, cost: int) -> Iterator[list[Piece]]:
-    """Neighbours share a task until it is full: they are read in order, and one directory at a time."""
+def _pack(pieces: Iterable[tuple[Piece, int]], target: int, cost: int, max_records: int) -> Iterator[list[Piece]]:
+    """Neighbours share a task until it is full: they are read in order, and one directory at a time. Each comes with
+    its number of records, which counts beside its bytes."""
     group: list[Piece] = []
-    size = 0
-    for piece in pieces:
+    size = records = 0
+    for piece, count in pieces:
         added = piece.size_bytes + cost
-        if group and size + added > target + cost:
+        if group and (size + added > target + cost or records + count > max_records):
             yield group
-            group, size = [], 0
+            group, size, records = [], 0, 0
         group.append(piece)
         size += added
+        records += count
     if group:
         yield group
+
+
+def _cut_records(log: Log, disk: Disk, piece: Piece, max_records: int) -> Iterator[tuple[Piece, int]]:
+    """A piece in parts of so many offsets, each with its number of offsets. Bytes of two parts never overlap."""
+    info = next(info for info in log.segments if info.path == piece.path)
+    end = min(piece.to_offset, log.next_offset if piece.next_base is None else piece.next_base)
+    at = info.base_offset if piece.start is None else piece.start.previous_offset + 1
+    at = max(at, piece.from_offset)
+    if end - at <= max_records:
+        yield piece, max(end - at, 0)
+        return
+    look = Look(disk, info.path)
+    try:
+        segment = open_segment(log, info, look)
+    except CorruptionError:
+        segment = None  # the task that reads it does what ``onDamage`` says
+    marks = None if segment is None else _Marks(log.codec, segment, _index(log, disk, info), look)
+    rest = piece
+    while marks is not None and end - at > max_records:
+        begin = (rest.start or marks.start).position
+        cut = marks.row_of(at + max_records, begin)
+        if cut is None or not begin < cut.position < piece.end_position:
+            break
+        following = cut.previous_offset + 1
+        yield replace(rest, end_position=cut.position, sealed=None, mark=None), following - at
+        rest, at = replace(rest, start=cut), following
+    yield rest, max(end - at, 0)
 
 
 def _wanted_segments(log: Log, bounds: Range) -> list[SegmentInfo]:
@@ -324,6 +358,27 @@ class _Marks:
         row = bisect_left(offsets, offset)
         cursor = self._checked(offsets, positions, row)
         return size if cursor is None or int(offsets[row]) < offset else cursor.position
+
+    @property
+    def start(self) -> ScanPosition:
+        return self._segment.start
+
+    def row_of(self, offset: int, behind: int) -> ScanPosition | None:
+        """The record or chunk that holds ``offset``, or the next one, after a position. In a remote file the next mark
+        of the index: a walk would fetch what lies between."""
+        if self._look.is_remote and not self._stride:
+            offsets, positions = self._table()
+            return self._checked(offsets, positions, bisect_left(offsets, offset))
+        start = self.before_offset(offset) or self._segment.start
+        for rows in self._segment.steps(start, max_records=1 << 12, verify=False):
+            row = max(
+                int(np.searchsorted(rows.columns.last_offsets, offset)),
+                int(np.searchsorted(rows.columns.position, behind, side="right")),
+            )
+            if row < len(rows.columns):
+                first, position = int(rows.columns.first_offsets[row]), int(rows.columns.position[row])
+                return self._segment.cursor_at(first, position)
+        return None
 
     def near_position(self, position: int, begin: int) -> ScanPosition | None:
         """The mark nearest to a position, after ``begin``."""

@@ -12,6 +12,7 @@ more fails the query and names offsets and reason, or, with ``failOnDataLoss=fal
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,13 +23,14 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from duramen.consumers import ConsumableLog
 from duramen.errors import CorruptionError, DuramenError, StorageError
 from duramen.log import SidecarEvidence
-from duramen.spark.error_text import plain, plain_rows
+from duramen.spark.error_text import Traveller, plain, plain_rows
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.identity import identity_of, is_other, parse_identity
 from duramen.spark.source.loss import GOES_ON, in_words, look_again, tell, warn
@@ -43,7 +45,7 @@ LOGS = "/logs"
 """Where an offset holds the identities: no topic and no directory has a slash in its name."""
 
 
-class DuramenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DuramenStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log, or the partitions of topics, as they grow."""
 
     def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
@@ -51,6 +53,9 @@ class DuramenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = wanted
         self._tail: Tail | None = None
         self._target: dict[Key, int] | None = None
+        self._clock = time.monotonic
+        self._planned_s: float | None = None
+        """When the last batch was planned, for ``maxTriggerDelay``."""
 
     def _logs(self) -> Tail:
         """Made where it is used: this object is pickled, and open logs are not."""
@@ -77,12 +82,29 @@ class DuramenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             ends = {key: min(ends.get(key, end), end) for key, end in self._target.items()}
         ranges = tail.ranges(begin, ends)
+        if self._waits(ranges, limit):
+            return start
         if not isinstance(limit, ReadAllAvailable):
             ranges = self._limited(tail, ranges, limit)
         reached = {**held, **{key: wanted.to_offset for key, wanted in ranges.items()}}
         if reached == held == begin:
             return start  # the same text: otherwise Spark would run a batch without rows
         return to_offsets(reached, {**identities_of(start), **tail.identities()})
+
+    def _waits(self, ranges: Mapping[Key, Range], limit: ReadLimit) -> bool:
+        """Whether the batch is put off because there is less than ``minOffsetsPerTrigger``. A query that reads what
+        exists and ends puts nothing off: the rest would be left."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        now, last = self._clock(), self._planned_s
+        delay_s = self._options.max_trigger_delay_ms / 1000
+        there = sum(max(wanted.to_offset - wanted.from_offset, 0) for wanted in ranges.values())
+        if last is not None and there < least and now - last < delay_s:
+            return True
+        if there:
+            self._planned_s = now
+        return False
 
     def _limited(self, tail: Tail, ranges: dict[Key, Range], limit: ReadLimit) -> dict[Key, Range]:
         """What one trigger may take. Spark hands over one limit; where the options say two, both hold."""
@@ -102,6 +124,8 @@ class DuramenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     @plain
@@ -266,7 +290,7 @@ class Tail:
             if self._log(key) is None:
                 self._lose(
                     f"partition {key[0]}/{key[1]}, which was read up to offset {begin[key]}, is not there any more: it "
-                    "was deleted, or subscribe, subscribePattern and partitions leave it out", key, begin[key],
+                    "was deleted, or path, subscribe, assign and other options leave it out", key, begin[key],
                     "goes on with the others, and remembers its position",
                 )  # fmt: skip
             else:
@@ -356,8 +380,9 @@ class Tail:
                 tell_missing(self._options, log, self._disk, evidence[key], bounds)
                 logs.append(Planned(place, log, bounds, evidence[key]))
         return plan_splits(
-            logs, self._disk, max_bytes=self._options.max_bytes_per_partition, min_splits=self._options.min_partitions
-        )
+            logs, self._disk, max_bytes=self._options.max_bytes_per_partition, min_splits=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )  # fmt: skip
 
     def store(self, name: str, ends: Mapping[Key, int]) -> None:
         """Keep the positions as cursors. A log that cannot be written to is read all the same."""

@@ -58,6 +58,10 @@ NO_PAYLOAD_BYTES = 1 << 30
 """How far one step goes where payloads are jumped over: its batch holds few bytes of each record."""
 
 PLACE_COLUMNS = ("topic", "partition", "segment", "position")
+TIME_KIND = "timestampType"
+"""What a record's time is, in Kafka's numbers: 0 given by the producer, 1 taken at the append, -1 none."""
+APPEND_TIME_FORMATS = frozenset({"osiris"})
+"""Formats whose times are those at which a broker wrote the chunk."""
 DAMAGE = "_damage"
 
 
@@ -93,10 +97,11 @@ class _Reading:
         self._spec = spec
         self._codec = codec
         self._wanted = wanted
-        self._decoded = [name for name in wanted.schema.names if name not in PLACE_COLUMNS and name != DAMAGE]
+        self._decoded = [name for name in wanted.schema.names if name not in (*PLACE_COLUMNS, TIME_KIND, DAMAGE)]
         self._step_bytes = NO_PAYLOAD_BYTES if PAYLOAD_COLUMNS.isdisjoint(self._decoded) else STEP_BYTES
         self._by_time = wanted.from_us is not None or wanted.to_us is not None
-        for name, is_needed in (("offset", True), ("timestamp", self._by_time)):
+        needs_time = self._by_time or TIME_KIND in wanted.schema.names
+        for name, is_needed in (("offset", True), ("timestamp", needs_time)):
             if is_needed and name not in self._decoded:
                 self._decoded.append(name)
         self._end_offset = MAX_OFFSET + 1 if piece.next_base is None else piece.next_base
@@ -292,6 +297,9 @@ class _Reading:
                 array = pa.repeat(pa.scalar(same[field.name], field.type), count)
             elif field.name == "position":
                 array = _positions(rows, batch.column("offset").to_numpy())
+            elif field.name == TIME_KIND:
+                kind = pa.scalar(int(self._spec.format in APPEND_TIME_FORMATS), field.type)
+                array = pc.if_else(batch.column("timestamp").is_valid(), kind, pa.scalar(-1, field.type))
             elif field.name == DAMAGE:
                 array = pa.nulls(count, field.type)
             else:
