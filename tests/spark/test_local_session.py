@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: while Spark starts, which takes seconds, and for a group of processes. No JVM is left behind."""
+"""Sessions: Ctrl-C and SIGTERM while Spark starts, which takes seconds, and for a group of processes, leave no JVM behind;
+a program whose environment is not activated finds the data source."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import duramen
+from duramen.spark import configure
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -78,3 +80,51 @@ def test_a_signal_that_ends_the_jvm_too() -> None:
     """As `timeout` and service managers send it: to the JVM and to this process at once."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+JOB = """
+import os, sys
+from pyspark.sql import SparkSession
+from duramen.spark import configure
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.execution.arrow.maxBytesPerBatch", "1m")
+if sys.argv[2] == "configured":
+    builder = configure(builder)
+spark = builder.getOrCreate()
+assert sys.argv[2] == "plain" or spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == "1m"
+print(spark.read.format("duramen").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "configured"])
+def test_a_program_of_an_environment_that_is_not_activated(tmp_path: Path, how: str) -> None:
+    """``/venv/bin/python job.py``: Spark takes another Python, unless `configure` names this one."""
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        log.append(b"one")
+    (tmp_path / "bin").mkdir()
+    bare = tmp_path / "bin" / "python3"
+    bare.write_text(f"""#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n""")  # outside of the environment
+    bare.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+    command = [sys.executable, "-c", JOB, str(tmp_path / "log"), how]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    if how == "configured":
+        assert done.stdout == "1\n", done.stderr
+    else:
+        assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: duramen" in done.stderr
+
+
+def test_configure_beside_a_session_of_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    class Running:
+        pythonExec = "/another/python"  # noqa: N815
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Running())
+    with pytest.raises(duramen.UsageError, match="a session is running, with /another/python for its workers"):
+        configure(SparkSession.builder)

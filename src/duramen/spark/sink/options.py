@@ -36,8 +36,8 @@ COLUMNS: Mapping[str, str] = {
     "topic": "string",
     "partition": "int",
 }
-IGNORED = ("offset",)
-"""Columns that a read returns and a write drops: the log assigns offsets."""
+IGNORED = ("offset", "timestampType")
+"""Columns that a read returns and a write drops: the log assigns offsets and knows what its times are."""
 
 
 @dataclass(frozen=True)
