@@ -1,5 +1,5 @@
-"""Sessions: Ctrl-C and SIGTERM while Spark starts, which takes seconds, and for a group of processes, leave no JVM behind;
-a program whose environment is not activated finds the data source."""
+"""Sessions: Ctrl-C and SIGTERM while Spark starts, or sent to a group of processes, leave no JVM behind; a program whose
+environment is not activated finds the data source."""
 
 from __future__ import annotations
 
