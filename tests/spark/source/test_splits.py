@@ -17,6 +17,7 @@ import duramen
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.log.read.log import Log
+from duramen.record import TIMESTAMP
 from duramen.spark.source.options import MAX_PARTITION_BYTES, parse_options
 from duramen.spark.source.plan import plan_read
 from duramen.spark.source.splits import Range, first_us, offset_behind
@@ -211,6 +212,22 @@ def test_times_become_offsets(tmp_path: Path) -> None:
         most = 2 if name != "osiris" else len(Log(str(log)).segments)
         for option in ({"startingTimestamp": START_MS + 290_000}, {"endingTimestamp": START_MS + 10_000}):
             assert sum(len(split.pieces) for split in splits_of(log, **option)) <= most
+
+
+@pytest.mark.parametrize("name", ["keratin", "rustlog"])
+def test_the_end_of_a_time_range_is_sought_inside_a_segment(tmp_path: Path, name: str) -> None:
+    """Both ends: a second of rows at the start of a segment is not a read of the rest of it."""
+    values = pa.array([bytes(1000)] * 3000, pa.binary())
+    times = pa.array([START_MS * 1000 + row * 10_000 for row in range(3000)], pa.int64()).view(TIMESTAMP.type)
+    with duramen.open(tmp_path / "log", "a", format=name) as log:
+        log.append_batch(pa.RecordBatch.from_pydict({"value": values, "timestamp": times}), durability="write")
+    for first in (0, 1000, 2900):
+        bounds = {"startingTimestamp": START_MS + first * 10, "endingTimestamp": START_MS + first * 10 + 1000}
+        splits = splits_of(tmp_path / "log", maxBytesPerPartition="64k", **bounds)
+        assert sum(split.size_bytes for split in splits) < 300_000
+        found = read_here(tmp_path / "log", splits, columns="offset", **bounds)
+        assert found.column(0).to_pylist() == list(range(first, first + 100))
+    assert len(read_here(tmp_path / "log", columns="offset", endingTimestamp=START_MS + 10**9)) == 3000
 
 
 def test_iso_times(tmp_path: Path) -> None:

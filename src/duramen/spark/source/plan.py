@@ -56,13 +56,21 @@ def range_of(options: ReadOptions, disk: Disk, place: LogSource, log: Log) -> Ra
     _check_times(log)
     if not log.codec.capabilities.ordered_timestamps:
         return Range(first, last)  # a record of any segment may have any time: tasks compare each row
-    segments = log.segments
     if options.ending_us is not None:
-        later = _first_later(log, disk, options.ending_us)
-        last = min(last, segments[later].base_offset) if later < len(segments) else last
-    if options.starting_us is not None and segments:
+        last = min(last, _not_before(log, disk, options.ending_us))
+    if options.starting_us is not None and log.segments:
         first = max(first, _not_after(log, disk, options.starting_us))
     return Range(first, last)
+
+
+def _not_before(log: Log, disk: Disk, us: int) -> int:
+    """An offset that every record older than that time lies before, where times are in order. In a log that is not
+    local it is the base of a segment: a search inside would fetch the segment."""
+    if not isinstance(disk, ArrowDisk):
+        found = _offset_at(log, disk, us)
+        return found if found < log.next_offset else MAX_OFFSET
+    later = _first_later(log, disk, us)
+    return log.segments[later].base_offset if later < len(log.segments) else MAX_OFFSET
 
 
 def _not_after(log: Log, disk: Disk, us: int) -> int:
