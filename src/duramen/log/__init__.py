@@ -134,6 +134,7 @@ from duramen.log.write import (
     new_attempt,
     read_producers,
     refuse_owned,
+    resolve_transaction,
     store_positions,
     stored_positions,
 )

@@ -12,6 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import duramen
+from duramen.errors import UsageError
+from duramen.spark.sink.options import parse_write_options
+from duramen.spark.sink.router import plan_target
 from duramen.store.partitioner import partition_of
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -261,6 +264,35 @@ def test_late_times_can_be_clamped(spark: SparkSession, tmp_path: Path) -> None:
     assert "lateTimestamps" in refused(lambda: save(rows(spark, 1), tmp_path / "log", lateTimestamps="later"))
 
 
+def test_late_times_stop_a_query_until_the_option_is_set(spark: SparkSession, tmp_path: Path) -> None:
+    """The error names the option, which can be set for one topic of several; the batch is stored once."""
+    spark.sql(
+        "select topic, binary(string(id)) as value, timestamp_millis(1700000000000 - 5 * id) as timestamp"
+        " from range(3) join (select explode(array('audit', 'orders')) as topic)"
+    ).coalesce(1).write.parquet(str(tmp_path / "given"))
+    given = spark.readStream.schema("topic STRING, value BINARY, timestamp TIMESTAMP").parquet(str(tmp_path / "given"))
+
+    def run(**options: str) -> None:
+        writer = given.writeStream.format("duramen").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.options(**options).trigger(availableNow=True).start(str(tmp_path / "store")).awaitTermination()
+
+    for options in ({}, {"lateTimestamps": '{"orders": "clamp"}'}):
+        text = refused(lambda options=options: run(**options))
+        assert "topics/audit/partitions/0: a timestamp goes back" in text
+        assert 'lateTimestamps=clamp, for one topic lateTimestamps={"TOPIC": "clamp"}; until then the query' in text
+        assert not (tmp_path / "store").exists()
+    run(lateTimestamps='{"orders": "clamp", "audit": "clamp"}')
+    for topic in ("audit", "orders"):
+        assert sorted(values(tmp_path / f"store/topics/{topic}/partitions/0")) == [b"0", b"1", b"2"]
+    for wrong in ('{"orders": "later"}', "{", "[]"):
+        with pytest.raises(UsageError, match=r"is not valid \(it is fail, clamp, or JSON"):
+            parse_write_options({"path": "/log", "lateTimestamps": wrong})
+    with pytest.raises(UsageError, match="names topics, and one log is written"):
+        plan_target(
+            parse_write_options({"path": "/log", "lateTimestamps": '{"a": "clamp"}'}), ["value"], overwrite=False
+        )
+
+
 def test_the_mode_has_to_be_said(spark: SparkSession, tmp_path: Path) -> None:
     text = refused(lambda: rows(spark, 1).write.format("duramen").save(str(tmp_path / "log")))
     assert "append" in text.lower()
@@ -285,3 +317,10 @@ def test_null_values_go_there_and_back(spark: SparkSession, tmp_path: Path) -> N
     read = spark.read.format("duramen").load(str(path))
     assert [row.value for row in read.sort("offset").collect()] == [bytearray(b"v"), None, bytearray(b"v"), None]
     assert read.where("value is null").count() == 2
+    stream = spark.readStream.format("duramen").load(str(path)).writeStream.format("duramen")
+    stream = stream.options(checkpointLocation=str(tmp_path / "checkpoint"), topic="copy", numPartitions=2)
+    stream.trigger(availableNow=True).start(str(tmp_path / "store")).awaitTermination()
+    copied = spark.read.format("duramen").option("subscribe", "copy").load(str(tmp_path / "store"))
+    assert sorted((bytes(row.key), row.value and bytes(row.value)) for row in copied.collect()) == [
+        (b"0", b"v"), (b"1", None), (b"2", b"v"), (b"3", None),
+    ]  # fmt: skip

@@ -28,5 +28,5 @@ from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request, re
 from duramen.log.write.hidden_rows import new_attempt
 from duramen.log.write.osiris_offsets import store_positions, stored_positions
 from duramen.log.write.producer_state import MAX_SEQUENCE, Last, read_producers
-from duramen.log.write.transaction import TransactionPart, commit_batch
+from duramen.log.write.transaction import TransactionPart, commit_batch, resolve_transaction
 from duramen.log.write.writable_log import DURABILITIES, AppendOptions, WritableLog, WriterOptions

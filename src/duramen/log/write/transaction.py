@@ -124,6 +124,24 @@ def commit_batch(
             lock.release()
 
 
+def resolve_transaction(root: str, *, disk: Disk | None = None) -> None:
+    """Publish or roll back what a stopped process left at ``root``: a log, or the directory above several. Rows that
+    are rolled back free their space. Does nothing while another writer is at work."""
+    disk = disk if disk is not None else PosixDisk()
+    now = time.monotonic()
+    with contextlib.suppress(LockedError):
+        if disk.kind(sidecar_path(root, TX_INTENT_NAME)) == Kind.FILE:
+            with rooted(disk, root) as inside:
+                lock = _lock(inside, root)
+                try:
+                    _resolve_unfinished(inside, root, now)
+                finally:
+                    lock.release()
+        marker = read_tx_marker(disk, root)
+        if marker is not None:
+            _resolver(disk, root, replaces=marker.before is None)().close()
+
+
 def _commit(
     disk: Disk,
     root: str,

@@ -6,6 +6,7 @@ Nothing is ignored: an unknown option or column raises `UsageError` and lists wh
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
 
 from duramen.errors import UsageError
 from duramen.formats import FORMATS
+from duramen.store import check_topic
 
 NAMES = ("path", "logFormat", "topic", "numPartitions", "lockTimeoutMs", "lateTimestamps", "txnAppId", "txnVersion")
 _SPARKS = ("checkpointlocation", "queryname", "outputmode")
@@ -49,8 +51,8 @@ class WriteOptions:
     partitions: int = 1
     """Of a topic that the write creates."""
     lock_timeout_s: float = 60.0
-    clamps_times: bool = False
-    """Whether a time that goes back becomes that of the row before it, in a format with ordered times."""
+    clamps_times: bool | frozenset[str] = False
+    """Whether, or in which topics, a time that goes back becomes that of the row before it (ordered times only)."""
     app_id: str | None = None
     app_version: int = 0
 
@@ -73,9 +75,6 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     log_format = texts.get("logformat")
     if log_format is not None and log_format not in FORMATS:
         raise UsageError(f"option logFormat={log_format!r} is not valid", hint=f"it is one of {', '.join(FORMATS)}")
-    late = texts.get("latetimestamps", "fail")
-    if late not in ("fail", "clamp"):
-        raise UsageError(f"option lateTimestamps={late!r} is not valid", hint="it is fail or clamp")
     if ("txnappid" in texts) != ("txnversion" in texts):
         raise UsageError("options txnAppId and txnVersion go together")
     return WriteOptions(
@@ -85,10 +84,28 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         topic=texts.get("topic"),
         partitions=_number(texts, "numPartitions", 1, least=1),
         lock_timeout_s=_number(texts, "lockTimeoutMs", 60_000) / 1000,
-        clamps_times=late == "clamp",
+        clamps_times=_late(texts.get("latetimestamps", "fail")),
         app_id=texts.get("txnappid"),
         app_version=_number(texts, "txnVersion", 0),
     )
+
+
+def _late(text: str) -> bool | frozenset[str]:
+    """
+    >>> _late("clamp"), sorted(_late('{"orders": "clamp", "audit": "fail"}'))
+    (True, ['orders'])
+    """
+    try:
+        told = json.loads(text) if text.lstrip().startswith("{") else text
+    except (ValueError, RecursionError):
+        told = None
+    given = list(told.values()) if isinstance(told, dict) else [told]
+    if not all(one in ("fail", "clamp") for one in given):
+        hint = 'it is fail, clamp, or JSON with one of them for each topic: {"orders": "clamp"}'
+        raise UsageError(f"option lateTimestamps={text!r} is not valid", hint=hint)
+    if isinstance(told, dict):
+        return frozenset(check_topic(topic) for topic, one in told.items() if one == "clamp")
+    return told == "clamp"
 
 
 def _local(path: str) -> str:

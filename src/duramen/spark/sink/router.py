@@ -53,9 +53,13 @@ class SinkTarget:
     partitions: int
     replaces: bool
     is_there: bool
-    clamps_times: bool = False
+    clamps_times: bool | frozenset[str] = False
     options: Mapping[str, Any] = field(default_factory=dict)
     """For logs that the write creates; existing logs are checked against them."""
+
+    def clamps(self, topic: str | None) -> bool:
+        """Whether times that go back are raised in the log, or in the logs of the topic."""
+        return self.clamps_times if isinstance(self.clamps_times, bool) else topic in self.clamps_times
 
     def with_empty(self, disk: Disk, places: Mapping[Place, list[StagedFile]]) -> dict[Place, list[StagedFile]]:
         """The places, and those that are written although they get no rows: a log is created even for no rows, and
@@ -80,6 +84,8 @@ def plan_target(
         raise UsageError(
             "column 'partition' needs a topic", hint="give the option topic or a column topic, or drop the column"
         )
+    if isinstance(options.clamps_times, frozenset) and not is_store:
+        raise UsageError("option lateTimestamps names topics, and one log is written", hint="give fail or clamp")
     if options.topic is not None:
         check_topic(options.topic)
     kind = disk.kind(options.path)
@@ -157,7 +163,7 @@ def check_new(disk: Disk, target: SinkTarget, place: Place, rows: Iterable[pa.Re
     """Raise for rows that a new log would refuse, before it is created. A log that exists rolls the batch back."""
     topic = place[0]
     is_there = target.is_there if topic is None else disk.kind(topic_path(target.path, topic)) != Kind.MISSING
-    if is_there or target.clamps_times or "timestamp" not in target.columns:
+    if is_there or target.clamps(topic) or "timestamp" not in target.columns:
         return
     path = target.path if topic is None else posixpath.join(target.path, log_path(place))
     fmt = _format_for(disk, path, target.options, replaces=target.replaces)
@@ -170,7 +176,7 @@ def part_of(
     path = log_path(place)
     full = posixpath.join(target.path, path) if path else target.path
     fmt = _format_for(disk, full, target.options, replaces=target.replaces)
-    return TransactionPart(path, rows, {"format": fmt.name, **fmt.options}, target.replaces, target.clamps_times)
+    return TransactionPart(path, rows, {"format": fmt.name, **fmt.options}, target.replaces, target.clamps(place[0]))
 
 
 class Router:

@@ -24,13 +24,17 @@ from pyspark.sql.types import StructType
 
 from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import LateTimestampError, StorageError, UsageError
-from duramen.log import TransactionPart, commit_batch, new_attempt
+from duramen.kernel import crc32c
+from duramen.log import TransactionPart, commit_batch, new_attempt, resolve_transaction
 from duramen.sidecar import JOBS_LEDGER, BatchKey
 from duramen.spark.error_text import Traveller, plain, plainly
 from duramen.spark.gc_freeze import settle
 from duramen.spark.sink.options import WriteOptions, check_columns, parse_write_options
 from duramen.spark.sink.router import Router, SinkTarget, check_new, make_topics, part_of, plan_target
 from duramen.spark.sink.staging import StagedFile, Staging
+
+QUERY = "query "
+"""How the ledger's name of a streaming query begins."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     """The writer of one job. Runs on the driver, and refuses what cannot work before any task is started."""
     parsed = parse_write_options(options)
     target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
+    resolve_transaction(target.path)
     return BatchWriter(parsed, target, uuid.uuid4().hex)
 
 
@@ -52,16 +57,22 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     parsed = parse_write_options(options)
     if parsed.app_id is not None:
         raise UsageError("option txnAppId makes no sense for a stream", hint="a query has an id and numbers of its own")
-    return StreamWriter(parsed, plan_target(parsed, check_columns(schema), overwrite=overwrite))
+    target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
+    resolve_transaction(target.path)  # before tasks stage rows: both together would need the space of two batches
+    return StreamWriter(parsed, target)
 
 
-def stage(staging: Staging, target: SinkTarget, iterator: Iterable[pa.RecordBatch], writer: str) -> StoredBatch:
-    """Write what a task gets."""
+def stage(
+    staging: Staging, target: SinkTarget, iterator: Iterable[pa.RecordBatch], writer: str, run: str = ""
+) -> StoredBatch:
+    """Write what a task gets. ``run`` is that of a query, and begins the names of its files."""
     settle()
     context = TaskContext.get()
     assert context is not None
     task, attempt = context.partitionId(), context.taskAttemptId()
-    router = Router(target, staging, task, f"{task:05d}-{attempt}")
+    if run:
+        staging.remove_earlier_runs(run)
+    router = Router(target, staging, task, f"{run}{task:05d}-{attempt}")
     try:
         for batch in iterator:
             router.write(batch)
@@ -99,9 +110,15 @@ def publish(
         ]
         commit_batch(target.path, key, parts, disk=disk, lock_timeout_s=options.lock_timeout_s)
     except LateTimestampError as error:
-        error.hint = "sort rows by timestamp, leave the column out, or say what becomes of them: lateTimestamps=clamp"
+        error.hint = _late_hint(target, is_stream=key.writer.startswith(QUERY))
         raise
     staging.sweep()
+
+
+def _late_hint(target: SinkTarget, *, is_stream: bool) -> str:
+    one = ', for one topic lateTimestamps={"TOPIC": "clamp"}' if target.is_store else ""
+    again = "; until then the query fails at this batch whenever it is started" if is_stream else ""
+    return f"sort rows by timestamp, leave the column out, or raise late times: lateTimestamps=clamp{one}{again}"
 
 
 def _sync_names(disk: Disk, path: str) -> None:
@@ -140,7 +157,7 @@ class BatchWriter(Traveller, DataSourceArrowWriter):
     @plain
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._staging.remove()
-        self._staging.remove_empty_target()
+        self._staging.remove_empty()
 
 
 class StreamWriter(Traveller, DataSourceStreamArrowWriter):
@@ -159,7 +176,9 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
             batch = context.getLocalProperty("streaming.sql.batchId")
             if query is None or batch is None:
                 raise UsageError("Spark does not say which query and batch this task belongs to")
-            return stage(Staging(self._target.path, query, int(batch), self.disk), self._target, iterator, query)
+            staging = Staging(self._target.path, query, int(batch), self.disk)
+            run = context.getLocalProperty("spark.jobGroup.id") or ""  # Spark's id of this run of the query
+            return stage(staging, self._target, iterator, query, f"{crc32c(run.encode()):08x}-")
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -167,17 +186,16 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
         if not stored or (not any(one.files for one in stored) and self._target.is_there and not self._target.replaces):
             return  # no rows: there is nothing that could be stored twice
         staging = Staging(self._target.path, stored[0].writer, batchId, self.disk)
-        key = BatchKey(f"query {stored[0].writer}", batchId, new_attempt())
+        key = BatchKey(f"{QUERY}{stored[0].writer}", batchId, new_attempt())
         publish(self._options, self._target, staging, key, stored)
 
     @plain
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        for message in messages:
-            if isinstance(message, StoredBatch):
-                staging = Staging(self._target.path, message.writer, batchId, self.disk)
-                staging.remove()
-                staging.remove_empty_target()
-                return
+        stored = next((message for message in messages if isinstance(message, StoredBatch)), None)
+        staging = Staging(self._target.path, "" if stored is None else stored.writer, batchId, self.disk)
+        if stored is not None:
+            staging.remove()
+        staging.remove_empty()
 
 
 def _all(messages: Sequence[WriterCommitMessage | None]) -> list[StoredBatch]:

@@ -4,19 +4,22 @@
 
     TARGET/.duramen/staging/
       <query or job>/<batch>/
-        00003-17.arrow            task 3, attempt 17: an Arrow file with the neutral columns
+        00003-17.arrow            task 3, attempt 17: an Arrow file with the neutral columns; in a query, the name
+                                  begins with that of its run
         00003-17-orders-2.arrow   the same for partition 2 of the topic orders
 
 A staged file counts only once a commit message names it, and only if its length and checksum match the message. It is
 not synced: a power loss also loses the message, and Spark runs the batch again. No message names the files of attempts
-that failed, lost a race or were killed. The next commit of the same query removes them with their batch's directory;
-other leftovers are removed when they are a day old. This module handles names and files only; `router` decides where
-rows belong.
+that failed, lost a race or were killed. A task removes its file after an error; the tasks of a restarted query remove
+the files of its earlier runs, so that staging needs no more space than one batch; the next commit of the same query
+removes the rest. Files of other writers are removed when they are a day old. This module handles names and files only;
+`router` decides where rows belong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import posixpath
 import time
 from collections.abc import Iterator
@@ -34,6 +37,8 @@ from duramen.sidecar import DIRECTORY, STAGING_NAME
 from duramen.spark.output import DiskOutput
 
 ORPHAN_AGE_S = 24 * 3600.0
+CREATE_ATTEMPTS = 8
+"""How often a task creates its file, if a failed write removes the directory as an empty one meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,26 @@ class Staging:
                 self._remove_tree(path)
         self.remove()
 
-    def remove_empty_target(self) -> None:
-        """After a write that failed: remove the target if the write has created it and left it empty."""
-        for path in (posixpath.join(self.target, DIRECTORY), self.target):
+    def remove_earlier_runs(self, run: str) -> None:
+        """Remove the files of this writer that another run of its query staged: no message of this run names them."""
+        for batch in self._directories(self._of_writer):
+            directory = posixpath.join(self._of_writer, batch)
+            with contextlib.suppress(StorageError):  # another task of this run may be faster
+                for name, _ in self.disk.list(directory):
+                    if not name.startswith(run):
+                        self.disk.remove(posixpath.join(directory, name))
+            if directory != self.directory:
+                self._remove_if_empty(directory)
+
+    def remove_empty(self) -> None:
+        """After a write that failed: remove empty directories of staged files, and the target if nothing else is there.
+        Needs no writer: Spark names none if every task failed."""
+        for writer in self._directories(self.root):
+            place = posixpath.join(self.root, writer)
+            for batch in self._directories(place):
+                self._remove_if_empty(posixpath.join(place, batch))
+            self._remove_if_empty(place)
+        for path in (self.root, posixpath.join(self.target, DIRECTORY), self.target):
             self._remove_if_empty(path)
 
     def _remove_tree(self, path: str) -> None:
@@ -147,27 +169,34 @@ class StagedWriter:
         self._writer: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._writer is None:
-            self._output = self._create()
-            self._writer = pa.ipc.new_file(self._output, self._schema)
-        self._writer.write_batch(batch)
+        with _explained():
+            if self._writer is None:
+                self._output = self._create()
+                self._writer = pa.ipc.new_file(self._output, self._schema)
+            self._writer.write_batch(batch)
         self._rows += batch.num_rows
 
     def _create(self) -> DiskOutput:
+        for _ in range(CREATE_ATTEMPTS):
+            try:
+                return self._create_once()
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+        return self._create_once()
+
+    def _create_once(self) -> DiskOutput:
         disk, directory = self._staging.disk, self._staging.directory
-        try:
-            disk.make_directory(directory)
-            return DiskOutput(disk, posixpath.join(directory, self._name))
-        except StorageError as error:
-            error.message = f"cannot stage rows: {error.message}"
-            raise
+        disk.make_directory(directory)
+        return DiskOutput(disk, posixpath.join(directory, self._name))
 
     def close(self) -> StagedFile | None:
         """The finished file; None if the task got no rows, and so wrote none."""
         if self._output is None:
             return None
-        self._writer.close()
-        self._output.close()
+        with _explained():
+            self._writer.close()
+            self._output.close()
         return StagedFile(self._name, self._rows, self._output.size_bytes, self._output.crc32c, *self._place)
 
     def discard(self) -> None:
@@ -175,7 +204,24 @@ class StagedWriter:
         if self._output is None:
             return
         with contextlib.suppress(StorageError, pa.ArrowInvalid):
-            self._writer.close()
-        self._output.close()
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(StorageError):
+            self._output.close()
         with contextlib.suppress(StorageError):
             self._staging.disk.remove(posixpath.join(self._staging.directory, self._name))
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say what failed, and how much space it takes."""
+    try:
+        yield
+    except StorageError as error:
+        error.message = f"cannot stage rows: {error.message}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.hint = (
+                "the disk is full: until its commit a batch takes its own size beside the log; free some space, or "
+                "make batches smaller (maxBytesPerTrigger at the source)"
+            )
+        raise error from None
