@@ -31,6 +31,8 @@ class Metric:
 
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
+_QUERY = ("query", "log")
+
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         metric.name: metric
@@ -68,6 +70,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
                 "duramen_group_lag_records", _G, "records", "Records a group has not acknowledged.", ("log", "group")
             ),
             Metric("duramen_group_in_flight", _G, "records", "Records leased by a group.", ("log", "group")),
+            # --- queries of Spark, by duramen.spark.LagListener
+            Metric("duramen_spark_lag_records", _G, "records", "Records that a query has not read.", _QUERY),
+            Metric("duramen_spark_lag_bytes", _G, "bytes", "Bytes that a query has not read.", _QUERY),
+            Metric(
+                "duramen_spark_oldest_timestamp_seconds", _G, "Unix time", "Time of the oldest record not read.", _QUERY
+            ),
             # --- life
             Metric("duramen_retention_removed_segments_total", _C, "segments", "Segments removed by retention."),
             Metric("duramen_retention_removed_bytes_total", _C, "bytes", "Bytes removed by retention."),

@@ -5,6 +5,7 @@
 - `jobs` verify, convert, compact, export, replay and profile whole stores with Spark.
 - `query` reads a log with a condition, and registers a view of one.
 - `local_session` builds a `SparkSession` with the settings that the source needs; `progress` watches a running job.
+- `lag_listener` exports the lag of streaming queries to Prometheus.
 
 The only package that imports pyspark. Its names are imported on first use, so that ``import duramen.spark`` works
 where pyspark is missing. It refuses to do in a task what a single process has to decide: only the commit on the driver
@@ -17,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duramen.spark.lag_listener import LagListener
     from duramen.spark.local_session import SparkSession, check_installed, configure, find_java, pairs, session
     from duramen.spark.progress import Standing, Watcher, watched
     from duramen.spark.query import read, register
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DuramenSource",
+    "LagListener",
     "SparkSession",
     "Standing",
     "Watcher",
@@ -42,6 +45,7 @@ __all__ = [
 
 _MODULES = {
     "DuramenSource": "source",
+    "LagListener": "lag_listener",
     "Standing": "progress",
     "Watcher": "progress",
     "check_installed": "local_session",

@@ -17,5 +17,5 @@ from duramen.spark.source.options import SINCE_US, UNTIL_US, ReadOptions, option
 from duramen.spark.source.plan import open_log, range_of, tell_missing
 from duramen.spark.source.source import DuramenSource
 from duramen.spark.source.splits import Planned, Range, Split, plan_splits
-from duramen.spark.source.stream import lag
+from duramen.spark.source.stream import LAG, lag
 from duramen.spark.source.task import Wanted, read_split

@@ -292,6 +292,22 @@ def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int
     return wanted.to_offset
 
 
+def bytes_from(log: Log, disk: Disk, offset: int) -> int:
+    """Bytes of segments from the record with that offset on, to the nearest entry of the index. In a log that is not
+    local the segment of the offset counts whole."""
+    segments = log.segments
+    first = max(bisect_right(segments, offset, key=lambda info: info.base_offset) - 1, 0)
+    size_bytes = sum(info.size_bytes for info in segments[first:])
+    if not segments or isinstance(disk, ArrowDisk):
+        return size_bytes
+    look = Look(disk, segments[first].path)
+    segment = open_segment(log, segments[first], look)
+    if segment is None:
+        return size_bytes
+    start = _Marks(log.codec, segment, _index(log, disk, segments[first]), look).before_offset(offset)
+    return size_bytes - (segment.start if start is None else start).position
+
+
 def first_offset(log: Log) -> int:
     """The base of the oldest segment, as its name says it: no file is opened."""
     segments = log.segments

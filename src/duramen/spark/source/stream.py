@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from duramen.consumers import ConsumableLog
+from duramen.disk import ArrowDisk
 from duramen.errors import CorruptionError, DuramenError, StorageError
 from duramen.log import SidecarEvidence
 from duramen.spark.error_text import Traveller, plain, plain_rows
@@ -36,13 +37,15 @@ from duramen.spark.source.identity import identity_of, is_other, parse_identity
 from duramen.spark.source.loss import GOES_ON, in_words, look_again, tell, warn
 from duramen.spark.source.options import ReadOptions
 from duramen.spark.source.plan import check_named, open_log, starting_offset, tell_missing
-from duramen.spark.source.splits import Planned, Range, Split, first_offset, offset_behind, plan_splits
+from duramen.spark.source.splits import Planned, Range, Split, bytes_from, first_offset, offset_behind, plan_splits
 from duramen.spark.source.task import Wanted, read_split
 
 Offsets = dict[str, dict[str, Any]]
 Key = tuple[str, int]
 LOGS = "/logs"
 """Where an offset holds the identities: no topic and no directory has a slash in its name."""
+LAG = "/lag"
+"""Where a reported offset holds the lag."""
 
 
 class DuramenStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,6 +59,8 @@ class DuramenStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvai
         self._clock = time.monotonic
         self._planned_s: float | None = None
         """When the last batch was planned, for ``maxTriggerDelay``."""
+        self._reached: dict[Key, int] | None = None
+        """The end of the last batch that was planned: the lag is counted from there."""
 
     def _logs(self) -> Tail:
         """Made where it is used: this object is pickled, and open logs are not."""
@@ -87,6 +92,7 @@ class DuramenStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvai
         if not isinstance(limit, ReadAllAvailable):
             ranges = self._limited(tail, ranges, limit)
         reached = {**held, **{key: wanted.to_offset for key, wanted in ranges.items()}}
+        self._reached = reached
         if reached == held == begin:
             return start  # the same text: otherwise Spark would run a batch without rows
         return to_offsets(reached, {**identities_of(start), **tail.identities()})
@@ -134,7 +140,10 @@ class DuramenStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvai
 
     @plain
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return to_offsets(self._logs().latest())
+        """For `StreamingQueryProgress`, not for checkpoints: the ends of the logs, and the lag of the planned batch."""
+        tail = self._logs()
+        ends = to_offsets(tail.latest())
+        return ends if self._reached is None else {**ends, LAG: tail.lag(self._reached)}
 
     # --- rows
 
@@ -247,6 +256,31 @@ class Tail:
         """The end of every log."""
         self.look()
         return {key: log.next_offset for key, (_, log) in self._logs.items()}
+
+    def lag(self, reached: Mapping[Key, int]) -> dict[str, Any]:
+        """What lies after these positions: records, bytes and the time of the oldest record, of each log and of all."""
+        parts: dict[str, dict[str, Any]] = {}
+        for key, (_, log) in sorted(self._logs.items()):
+            at = max(reached.get(key, 0), first_offset(log))
+            records = max(log.next_offset - at, 0)
+            size_bytes = bytes_from(log, self._disk, at) if records else 0
+            when = self._time_at(log, at) if records else None
+            parts[f"{key[0]}/{key[1]}"] = {"records": records, "bytes": size_bytes, "oldest": when}
+        total = {name: sum(part[name] for part in parts.values()) for name in ("records", "bytes")}
+        oldest = min((part["oldest"] for part in parts.values() if part["oldest"]), default=None)
+        return {**total, "oldest": oldest, "partitions": parts}
+
+    def _time_at(self, log: ConsumableLog, offset: int) -> str | None:
+        """The time of the first record from an offset on. None if it has no time, is damaged, or lies far away."""
+        if log.codec.capabilities.timestamps is None or isinstance(self._disk, ArrowDisk):
+            return None
+        batches = log.batches(offset, max_records=1, columns=("offset", "timestamp"), verify=False)
+        try:
+            batch = next(batches, None)
+        except CorruptionError:
+            return None  # the task that reads it says more
+        when = None if batch is None else batch.column(1)[0].as_py()
+        return None if when is None else when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     # --- which logs
 
@@ -433,7 +467,7 @@ def from_offsets(tree: Mapping[str, Any]) -> dict[Key, int]:
         return {
             (topic, int(number)): int(at)
             for topic, parts in tree.items()
-            if topic != LOGS
+            if topic not in (LOGS, LAG)
             for number, at in parts.items()
         }
     except (AttributeError, TypeError, ValueError):
