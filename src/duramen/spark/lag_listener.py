@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from duramen.metrics import CONTENT_TYPE, Sample, exposition
+from duramen import metrics
+from duramen.metrics import CONTENT_TYPE, Sample
 from duramen.spark.source import LAG
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class LagListener(StreamingQueryListener):
         """The last lags as Prometheus text."""
         with self._guard:
             known = list(self._lags.values())
-        return exposition(sample for name, lag in known for sample in _samples(name, lag))
+        return metrics.exposition(sample for name, lag in known for sample in _samples(name, lag))
 
     # --- what Spark calls
 
