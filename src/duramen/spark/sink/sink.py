@@ -48,7 +48,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     """The writer of one job. Runs on the driver, and refuses what cannot work before any task is started."""
     parsed = parse_write_options(options)
     target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
-    resolve_transaction(target.path)
+    _free_space(target)
     return BatchWriter(parsed, target, uuid.uuid4().hex)
 
 
@@ -58,8 +58,15 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     if parsed.app_id is not None:
         raise UsageError("option txnAppId makes no sense for a stream", hint="a query has an id and numbers of its own")
     target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
-    resolve_transaction(target.path)  # before tasks stage rows: both together would need the space of two batches
+    _free_space(target)
     return StreamWriter(parsed, target)
+
+
+def _free_space(target: SinkTarget) -> None:
+    """Roll back what a killed driver left, before tasks stage rows: both together would need the space of two batches.
+    A log that is replaced is not opened, because it may be damaged."""
+    if not target.replaces:
+        resolve_transaction(target.path)
 
 
 def stage(
