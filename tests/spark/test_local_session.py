@@ -1,4 +1,4 @@
-"""Sessions: Ctrl-C and SIGTERM while Spark starts, or sent to a group of processes, leave no JVM behind; a program whose
+"""Sessions: Ctrl-C and SIGTERM while Spark starts, or sent to a group of processes, end the JVM; a program whose
 environment is not activated finds the data source."""
 
 from __future__ import annotations
