@@ -144,6 +144,10 @@ MUTATIONS = [
     Mutation("transactions: a replaced log keeps its consumers' positions", "log/recover", "_forget_positions", "",
              "return", f"{TRANSACTIONS} tests/consumers"),
     # --- retention and compaction
+    Mutation("maintenance: retention does not check what it removes", "log/maintain", "plan_segments",
+             "if not found:", "if True:", LIFE),
+    Mutation("maintenance: a damaged segment is removed without a copy", "log/maintain", "_remove",
+             "if segment.damage:", "if False:", LIFE),
     Mutation("maintenance: a file swap is executed before it is durable", "sidecar", "commit_file_swap",
              "disk.sync_directory(posixpath.dirname(_journal(root)))", "pass", LIFE),
     Mutation("maintenance: swapped out files stay", "sidecar", "_execute",
