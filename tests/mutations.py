@@ -199,7 +199,7 @@ MUTATIONS = [
              "len(memoryview(buf)) > CHECKPOINT_BYTES", "False", "tests/formats tests/security"),
     # --- sink
     Mutation("sink: another query's name for every batch", "spark/sink", "StreamWriter.commit",
-             'f"query {stored[0].writer}"', 'f"query {new_attempt()}"', SINK),
+             'f"{QUERY}{stored[0].writer}"', 'f"{QUERY}{new_attempt()}"', SINK),
     Mutation("sink: staged bytes are not compared", "spark/sink", "Staging.map",
              "or crc32c(data) != file.crc32c", "", SINK),
     Mutation("sink: a task without an answer is ignored", "spark/sink", "_all",

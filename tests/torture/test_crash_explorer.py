@@ -17,6 +17,8 @@ DATA = Path(__file__).parent.parent / "data"
 FEW = ("singles", "aligned", "rolls", "crashes", "mixed")
 """The workloads of formats that differ from another one in an option only."""
 STEP = every(11)
+CLOSER = {"intervals": every(5)}
+"""The steps of workloads in which few operations tell a broken promise."""
 FLOORS = {
     "keratin": (390, tuple(WORKLOADS)),
     "keratin-program": (300, ("rolls", "mixed")),
@@ -43,18 +45,19 @@ def test_enough_states_are_asked_for() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_crash_is_survived(case: Case) -> None:
     """No state is counted twice: what happens before a log is open for the first time is looked at in one workload."""
+    step = CLOSER.get(case.workload, STEP)
     explorer = Explorer(
         files=load(DATA),
         random_patterns=4,
         inner_every=400,
         again_every=8,
-        killed_every=10 if STEP == 1 else 3,
-        every=STEP,
+        killed_every=10 if step == 1 else 3,
+        every=step,
         skip_opening=case.workload not in ("singles", "rolls"),
     )
     explorer.explore(case)
     count = len(explorer.states)
-    assert count >= FLOORS[case.setup][0] // (1 if STEP == 1 else 2 * STEP)
+    assert count >= FLOORS[case.setup][0] // (1 if step == 1 else 2 * step)
 
 
 def test_a_case_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:
