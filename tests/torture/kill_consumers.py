@@ -43,6 +43,8 @@ EXTENSION_MS = 500
 RETIRE_MESSAGES = 12_000
 """A log that has become this long makes room for a new one, so that looking at it stays quick."""
 SLOT_BYTES = 96
+NO_LOG_YET = (duramen.DetectionError, duramen.StorageError, duramen.UsageError)
+"""What opening raises while the producer creates the log: a fixed-slot file exists before its record size is stored."""
 
 SENT, CONFIRMED, GOT, TRIED, ACKED, GIVEN, EXTENDED, BURIED, STORING, STORED = (bytes([c]) for c in b"scgtaxebpq")
 _TOLD = struct.Struct("<cQIQQ")
@@ -226,7 +228,7 @@ def _opened(model: Model) -> duramen.Log:
     while True:
         try:
             return duramen.open(model.path)
-        except (duramen.DetectionError, duramen.StorageError):
+        except NO_LOG_YET:
             if model.confirmed or time.monotonic() > until:
                 raise
             time.sleep(0.002)
@@ -254,7 +256,7 @@ def look(model: Model, *, at_the_end: bool) -> tuple[int, int]:
         duramen.open(model.path, "a", **VARIANTS[model.variant]).close()
     try:
         log = duramen.open(model.path)
-    except (duramen.DetectionError, duramen.StorageError):
+    except NO_LOG_YET:
         if model.confirmed:
             raise
         return 0, 0

@@ -267,3 +267,33 @@ def test_an_offset_that_belongs_to_the_next_segment_is_refused(tmp_path: Path) -
     damaged.write_bytes(raw)
     with duramen.open(path, "a") as log, pytest.raises(CorruptionError, match="the segment before it goes up to"):
         log.compact(Compaction(key="delimiter:="))
+
+
+@pytest.mark.parametrize("name", ["keratin", "durable-log", "rustlog"])
+def test_a_compacted_log_without_its_sidecar_is_not_damaged(tmp_path: Path, name: str) -> None:
+    with duramen.open(tmp_path / "log", "a", format=name, segment_max_bytes=600) as log:
+        for number in range(60):
+            key = number if number % 10 < 5 else 0  # the last records of a segment go, the first ones stay
+            log.append(b"k%d=%d" % (key, number))
+            if number % 10 == 9:
+                log.seal()
+        log.compact(Compaction(key="delimiter:="))
+    assert duramen.verify(tmp_path / "log").ok
+    shutil.rmtree(tmp_path / "log" / ".duramen")
+    report = duramen.verify(tmp_path / "log")
+    assert report.ok, report.findings
+
+
+def test_a_writer_does_not_invent_the_ends_of_segments(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        for number in range(30):
+            log.append(b"k%d=%d" % (number if number % 10 < 5 else 0, number))
+            if number % 10 == 9:
+                log.seal()
+        log.compact(Compaction(key="delimiter:="))
+    shutil.rmtree(tmp_path / "log" / ".duramen")
+    (tmp_path / "log" / "manifest.bin").unlink()
+    with duramen.open(tmp_path / "log", "a") as log:  # it creates both again
+        log.append(b"k=more")
+    report = duramen.verify(tmp_path / "log")
+    assert report.ok, report.findings

@@ -353,3 +353,36 @@ def test_a_loss_that_a_repair_accepted_does_not_stop_retention(log) -> None:  # 
     duramen.repair(log.path, plan_only=False)
     with duramen.open(log.path, "a") as again:
         assert again.retain(Retention(max_bytes=0)).removed
+
+
+@pytest.mark.parametrize("removed", [1, 2])
+def test_a_segment_whose_damage_shows_at_the_next_one_goes_to_the_quarantine(tmp_path: Path, removed: int) -> None:
+    with duramen.open(tmp_path / "log", "a", format="durable-log", segment_max_bytes=600) as log:
+        fill(log)
+        segments = log.segments
+    shutil.rmtree(tmp_path / "log" / ".duramen")  # and with it the digest
+    oldest = tmp_path / "log" / segments[0].path
+    content = bytearray(oldest.read_bytes())
+    content[content.rindex(b"GOLD") + 9] ^= 8  # the offset of the last record: no checksum covers it
+    oldest.write_bytes(content)
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.retain(Retention(before_offset=segments[removed].base_offset, on_damage="quarantine"))
+    kept = [path.read_bytes() for path in Path(log.path, ".duramen", "quarantine").iterdir()]
+    assert content in kept
+
+
+def test_what_only_the_manifest_misses_is_not_removed(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="keratin", segment_max_bytes=600) as log:
+        fill(log)
+        segments = log.segments
+    shutil.rmtree(tmp_path / "log" / ".duramen")
+    oldest = tmp_path / "log" / segments[0].path
+    content = oldest.read_bytes()
+    with duramen.open(tmp_path / "log") as reader:
+        sizes = {record.offset: len(record.value or b"") for record in reader.scan(to_offset=segments[1].base_offset)}
+    assert len(set(sizes.values())) == 1
+    oldest.write_bytes(content[: len(content) - (len(content) - 68) // len(sizes)])  # without its last record
+    assert [one.code for one in duramen.verify(tmp_path / "log").findings if str(one.severity) == "damage"]
+    with duramen.open(tmp_path / "log", "a") as log, pytest.raises(CorruptionError, match="evidence of damage"):
+        log.retain(Retention(max_bytes=0))
+    assert not duramen.verify(tmp_path / "log").ok

@@ -128,7 +128,7 @@ def plan_segments(
         return plan
     if rules.on_damage == "raise":
         raise _refused(found, {directory.full(segment.path) for segment in plan.removed})
-    return replace(plan, removed=[_marked(segment, directory, found) for segment in plan.removed])
+    return replace(plan, removed=_marked(plan.removed, directory, found))
 
 
 def _refused(findings: Sequence[Finding], segments: Collection[str]) -> DuramenError:
@@ -142,14 +142,28 @@ def _refused(findings: Sequence[Finding], segments: Collection[str]) -> DuramenE
     return error
 
 
-def _marked(segment: RemovedSegment, directory: Directory, findings: Sequence[Finding]) -> RemovedSegment:
-    """The segment with the first finding about its files, or about offsets at its end that are missing."""
-    paths = {directory.full(path) for path in segment.files}
+def _marked(
+    segments: Sequence[RemovedSegment], directory: Directory, findings: Sequence[Finding]
+) -> list[RemovedSegment]:
+    """The segments, each with the first finding about it. A finding that concerns none of them marks all of them."""
+    marked = list(segments)
     for finding in findings:
-        is_in = finding.first_offset is not None and segment.base <= finding.first_offset < segment.next_base
-        if finding.path in paths or is_in:
-            return segment._replace(damage=f"{finding.code}: {finding.message}")
-    return segment
+        concerned = [number for number, one in enumerate(segments) if _concerns(finding, one, directory)]
+        for number in concerned or range(len(segments)):
+            if not marked[number].damage:
+                marked[number] = marked[number]._replace(damage=f"{finding.code}: {finding.message}")
+    return marked
+
+
+def _concerns(finding: Finding, segment: RemovedSegment, directory: Directory) -> bool:
+    """Whether a finding is about the files of a segment, about offsets up to the next one, or about its overlap with
+    that one: the damaged offset may be in either of them."""
+    if finding.path in {directory.full(path) for path in segment.files}:
+        return True
+    if finding.first_offset is None:
+        return False
+    until = segment.next_base + (finding.code == "overlapping-segments")
+    return segment.base <= finding.first_offset < until
 
 
 class _RetentionPlanner:

@@ -49,7 +49,7 @@ def _swap(log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, s
         last_offset = old.last_offset if old is not None else built.last_offset
         sealed_ms = old.sealed_ms if old is not None else None  # it is as old as it was
         sealed[base] = replace(built.sealed, last_offset=last_offset, sealed_ms=sealed_ms)
-        earlier.append(built.summary._replace(last_offset=last_offset))
+        earlier.append(built.summary)  # of what it holds: without the sidecar no one knows of the compaction
         renames = [(posixpath.join(staging, path), path) for path in built.paths]
         kept_paths = set(built.paths)
     earlier.sort(key=lambda summary: summary.base_offset)

@@ -7,14 +7,15 @@ Opening for append (`refuse_damage`):
   writes can hide a change of them from `verify` or from readers.
 - The manifest must fit. The files of consumer groups are not checked.
 
-Removing or rewriting segments (`damage_below`): each of them is checked in full, and the seams between them. After the
-change `verify` could not find the damage.
+Removing or rewriting segments (`damage_below`): each of them is checked in full, with the seams between them, and
+compared with the manifest. After the change `verify` could not find the damage.
 
 Reads only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -110,21 +111,34 @@ class _OldestVerifier(_PartialVerifier):
 
     def run_below(self, offset: int, *, reads_sealed: bool) -> list[Finding]:
         previous: SegmentReport | None = None
+        listed = {files.segment.path: self._as_listed(files) for files in self._directory.segments}
+        reports = dict(listed)
         for files in self._directory.segments:
             is_next = (files.base or 0) >= offset
             is_read = not is_next and (reads_sealed or files.base not in self._evidence.sealed)
-            checked = self.check_or_miss(files, is_last=False) if is_read else Checked(self._as_listed(files), [])
+            checked = self.check_or_miss(files, is_last=False) if is_read else Checked(reports[files.segment.path], [])
             if isinstance(checked, StorageError):
+                del reports[files.segment.path]
                 continue  # retention in another process removed it
             report, findings = checked
+            reports[files.segment.path] = report
             self.report.findings += findings
             if previous is not None:
                 self._check_seam(previous, report)
             if is_next:
                 break
             previous = report
-        listed = [self._as_listed(files) for files in self._directory.segments]
-        lost = self._evidence.of_log(listed)
-        self.report.findings += [one for one in lost if one.first_offset is not None and one.first_offset < offset]
+        self._check_log(listed.values(), reports.values(), offset)
         self._explain()
         return [finding for finding in self.report.findings if finding.severity == Severity.DAMAGE]
+
+    def _check_log(self, listed: Iterable[SegmentReport], reports: Iterable[SegmentReport], offset: int) -> None:
+        """Compare the segments with the sealed list and the manifest, as far as that concerns offsets below
+        ``offset``."""
+        before = len(self.report.findings)
+        self.report.segments = list(reports)
+        self._check_against_log()
+        found = [*self.report.findings[before:], *self._evidence.of_log(list(listed))]
+        self.report.findings[before:] = [
+            one for one in found if one.first_offset is not None and one.first_offset < offset
+        ]

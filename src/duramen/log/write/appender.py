@@ -21,6 +21,7 @@ from duramen import kernel
 from duramen.disk import Disk, Kind, write_all
 from duramen.errors import CorruptionError, StorageError, UsageError, printable
 from duramen.formats import (
+    PROGRAM,
     Encoded,
     Format,
     Role,
@@ -31,6 +32,7 @@ from duramen.formats import (
     SupportsManifest,
     Values,
 )
+from duramen.kernel import Stop
 from duramen.log.recover import OpenedLog, Recovered
 from duramen.log.segments import (
     FILL_AFTER_COMMITS,
@@ -386,7 +388,21 @@ class Appender:
         earlier = {(files.base, files.segment.size_bytes) for files in segments if (files.base or 0) < active}
         if earlier <= known.keys():
             return known
-        return known | {(entry.base, entry.size_bytes): entry.last_offset for entry in self.sidecar.sealed().values()}
+        known = known | {(entry.base, entry.size_bytes): entry.last_offset for entry in self.sidecar.sealed().values()}
+        if self._fmt.dialect == PROGRAM:  # its manifest lists no segments
+            return known
+        unknown = [files for files in segments if (files.base, files.segment.size_bytes) in earlier - known.keys()]
+        return known | {(files.base or 0, files.segment.size_bytes): self._last_offset(files) for files in unknown}
+
+    def _last_offset(self, files: SegmentFiles) -> int:
+        """The last offset of a segment that no file lists: compaction may have removed the end of it. For a damaged one
+        the largest offset."""
+        data = self._disk.map(posixpath.join(self._path, files.segment.path)).data
+        try:
+            rows = self._fmt.open_segment(data, files.base).last_step()
+        except CorruptionError:
+            return MAX_OFFSET
+        return rows.end.last_offset if rows.stop in (Stop.END, Stop.ZEROS) else MAX_OFFSET
 
     def _begin(self, base: int, previous: Segment | None) -> ActiveSegment:
         if base >= MAX_OFFSET:
