@@ -301,3 +301,25 @@ def test_damage_in_the_middle_is_told_once(tmp_path: Path) -> None:
     raw[raw.index(b"050")] ^= 1
     path.write_bytes(raw)
     assert [finding.code for finding in duramen.verify(str(tmp_path / "log")).findings] == ["damaged-records"]
+
+
+@pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog", "osiris"])
+def test_a_lost_oldest_segment_is_told(tmp_path: Path, name: str) -> None:
+    with duramen.open(tmp_path / "log", "a", format=name) as log:
+        for _ in range(4):
+            log.append_batch([b"one", b"two"])
+            log.seal()
+        first = log.segments[0].path
+        log.retain(duramen.Retention(before_offset=2))
+        assert not duramen.verify(tmp_path / "log").findings
+        second = log.segments[0].path
+    assert first != second
+    for path in (tmp_path / "log").rglob(Path(second).stem + ".*"):
+        path.unlink()
+    found = {one.code: one for one in duramen.verify(tmp_path / "log").findings}
+    lost = found["oldest-missing"]
+    assert (str(lost.severity), lost.first_offset, lost.last_offset) == ("warning", 2, 3)
+    plan = duramen.repair(tmp_path / "log")
+    assert plan.unexplained == [(2, 3)]
+    duramen.repair(tmp_path / "log", plan_only=False)
+    assert "oldest-missing" not in {one.code for one in duramen.verify(tmp_path / "log").findings}

@@ -18,7 +18,7 @@ from duramen.log.verify import Finding, SidecarEvidence, short_indexes, sidecar_
 
 SIDECAR_CODES = frozenset({
     "bad-sidecar", "sealed-size", "digest-mismatch", "missing-segment", "durable-records-missing",
-    "watermark-disagrees", "manifest-ahead",
+    "watermark-disagrees", "manifest-ahead", "oldest-missing",
 })  # fmt: skip
 
 
@@ -94,7 +94,7 @@ class DerivedFiles:
     def _rebuild_sidecar(self, segments: Sequence[SegmentPlan], kept: Sequence[SegmentPlan]) -> None:
         proven = {self._full(part.path) for part in segments if part.trust == Trust.PROVEN}
         known = [f for f in self._plan.findings if f.code in SIDECAR_CODES]
-        stale = [f for f in known if f.severity == Severity.DAMAGE or f.code == "bad-sidecar"]
+        stale = [f for f in known if f.severity == Severity.DAMAGE or f.code in ("bad-sidecar", "oldest-missing")]
         unexplained = [f for f in stale if f.path not in proven]
         if self._plan.steps or stale or self._plan.losses:
             self._close_last(kept)

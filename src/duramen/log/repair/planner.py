@@ -30,9 +30,10 @@ from duramen.sidecar import known_loss_of, read_known_losses
 
 HARMLESS = frozenset({
     "missing-index", "zero-tail", "sealed-continued", "offset-gap", "time-goes-backwards", "bad-tracking",
-    "known-loss", "missing-segment",
+    "known-loss", "missing-segment", "oldest-missing",
 })  # fmt: skip
 """Findings that name a segment but do not question its bytes."""
+_GAP_CODES = ("missing-segment", "wrong-name", "oldest-missing")
 
 NOTHING_LEFT = (
     "no file holds a record, and nothing says how many there were: restore the files from a copy. To start again at "
@@ -522,7 +523,7 @@ class RepairPlanner:
 
     def _note_gaps(self, explained: Ranges) -> None:
         """List offsets that no file holds and that may never have held a record."""
-        named = [f for f in self._report.findings if f.code in ("missing-segment", "wrong-name")]
+        named = [f for f in self._report.findings if f.code in _GAP_CODES]
         gaps = [
             (f.first_offset, f.last_offset) for f in named if f.first_offset is not None and f.last_offset is not None
         ]

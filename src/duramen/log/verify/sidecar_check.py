@@ -231,8 +231,27 @@ class SidecarEvidence:
             mark.position, mark.next_offset, report.last_offset,
         )  # fmt: skip
 
+    def of_beginning(self, oldest: int) -> Iterator[Finding]:
+        """Report segments before the oldest file that the sealed list still has. Retention removes a segment from the
+        list first, so another program or an operator removed them, or they are lost."""
+        older = [base for base in sorted(self._sealed) if base < oldest]
+        paths = {base: posixpath.join(self._root, self._fmt.segment_path(base)) for base in older}
+        gone = [base for base in older if self._disk.kind(paths[base]) == Kind.MISSING]
+        listed = settled_digests(self._disk, self._root, self._fmt) if gone else {}
+        bases = [base for base in gone if listed.get(base) == self._sealed[base]]
+        if bases:
+            last = max(listed[base].last_offset for base in bases)
+            yield Finding(
+                "oldest-missing", Severity.WARNING, paths[bases[0]],
+                counted(len(bases), "sealed segment is", "sealed segments are") + " missing before the first one, and "
+                "retention did not remove " + ("it" if len(bases) == 1 else "them"),
+                f"nothing, if {self._fmt.program or 'another program'} or an operator removed them: `duramen repair` "
+                "forgets them; else restore them from a copy",
+                None, bases[0], min(last, oldest - 1),
+            )  # fmt: skip
+
     def of_log(self, segments: Sequence[SegmentReport]) -> Iterator[Finding]:
-        """Report missing segments. Those missing from the beginning were removed on purpose."""
+        """Report missing segments, except those before the oldest one: see `of_beginning`."""
         there = {segment.base_offset for segment in segments}
         oldest = min(there, default=-1)
         for base, sealed in self._sealed.items():

@@ -118,6 +118,9 @@ class Verifier(SegmentVerifier):
             self._other(file)
         self._check_against_log()
         self.report.findings += self._evidence.of_log(self.report.segments)
+        self.report.findings += self._evidence.of_beginning(
+            min((s.base_offset for s in self.report.segments), default=0)
+        )
         self._check_special_files()
         self._check_sidecar()
         self._check_promises()
