@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench.report import at_least, machine
-from bench.spark import exporting, reading, scale, sink, verifying
+from bench.spark import exporting, reading, scale, sink, trigger, verifying
 from duramen.spark.local_session import session
 
 PAYLOADS = (100, 1024)
@@ -52,8 +52,12 @@ def export(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
     return [figure for payload in PAYLOADS for figure in exporting.measure(spark, scratch, payload, size, rounds)]
 
 
+def plan(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
+    return trigger.measure(scratch, 1000, 2) if quick else trigger.measure(scratch)
+
+
 SUBJECTS: dict[str, Callable[[SparkSession, Path, bool], Figures]] = {
-    "read": read, "verify": verify, "export": export, "sink": write,
+    "plan": plan, "read": read, "verify": verify, "export": export, "sink": write,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -430,3 +430,30 @@ def test_released_bytes_are_not_resident(tmp_path: Path) -> None:
     assert resident_bytes() - before > 24 << 20
     mapped.release(0, len(mapped.data))
     assert resident_bytes() - before < 8 << 20
+
+
+def test_a_names_stamp_changes_with_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, clock = tmp_path / "names", tmp_path / "clock"
+    directory.mkdir()
+    clock.write_bytes(b"")
+    disk, later_ns = PosixDisk(), time.time_ns() + 10 * posix.COARSE_TICK_NS
+    (directory / "a").write_bytes(b"")
+    assert disk.names_stamp(str(directory)) is None, "another change may get the same time"
+    monkeypatch.setattr(posix.time, "time_ns", lambda: later_ns)
+    monkeypatch.setattr(posix, "_keeps_change_times", lambda descriptor: True)
+    changes: list[Callable[[], object]] = [
+        lambda: (directory / "b").write_bytes(b""),
+        lambda: (directory / "b").rename(directory / "a"),
+        lambda: (directory / "a").rename(directory / "c"),
+        lambda: (directory / "c").unlink(),
+        lambda: (directory / "below").mkdir(),
+    ]
+    for change in changes:
+        before, changed_ns = disk.names_stamp(str(directory)), directory.stat().st_ctime_ns
+        while clock.stat().st_ctime_ns <= changed_ns:  # until the file system's clock has advanced
+            clock.write_bytes(b"")
+        change()
+        assert disk.names_stamp(str(directory)) not in (None, before)
+    assert disk.names_stamp(str(directory / "missing")) == ()
+    monkeypatch.setattr(posix, "_keeps_change_times", lambda descriptor: False)
+    assert disk.names_stamp(str(directory)) is None

@@ -20,6 +20,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Self
 
 from duramen.disk.os_errors import kind_name, not_regular, refusal, refused
@@ -96,7 +97,30 @@ def _find(name: str, *types: Any) -> Callable[..., int] | None:
 
 
 _fallocate = _find("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_fstatfs = _find("fstatfs", ctypes.c_int, ctypes.c_void_p)
 _sync_range = _find("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+
+CHANGE_TIMES = frozenset({
+    0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0x2FC12FC1, 0xF2F52010, 0xCA451A4E,
+})  # fmt: skip
+"""File systems of Linux that set a directory's change time from this machine's clock at every change of a name: ext2 to
+ext4, xfs, btrfs, tmpfs, overlay, zfs, f2fs, bcachefs. Not NFS, whose client may return an older time than the server
+has, and not FUSE, where anything is possible."""
+TICK_NS = 100_000_000
+"""More than the clock of a file system with fractions of a second advances at once: 10 ms at most."""
+COARSE_TICK_NS = 2_000_000_000
+"""The same for a file system that counts whole seconds."""
+
+
+def _keeps_change_times(descriptor: int) -> bool:
+    """Whether an open directory lies on one of `CHANGE_TIMES`."""
+    if _fstatfs is None:
+        return False
+    answer = ctypes.create_string_buffer(256)
+    if _fstatfs(descriptor, answer) != 0:
+        return False
+    return ctypes.c_ulong.from_buffer(answer).value & 0xFFFFFFFF in CHANGE_TIMES  # the type comes first
 
 
 class PosixFile(File):
@@ -256,11 +280,14 @@ class PosixDisk(Disk):
         try:
             with self._opened(path) as descriptor, os.scandir(descriptor) as entries:
                 for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
+                    try:
                         found.append((entry.name, entry.stat(follow_symlinks=follow)))
+                    except FileNotFoundError:  # removed since the directory was read
+                        continue
         except OSError as error:
             raise refused(error, path) from error
-        return sorted(found, key=lambda entry: entry[0])
+        found.sort(key=itemgetter(0))
+        return found
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:
@@ -303,6 +330,25 @@ class PosixDisk(Disk):
                 return found.st_size, found.st_mtime_ns, found.st_ino
         except OSError as error:
             raise refused(error, path) from error
+
+    def names_stamp(self, path: str) -> tuple[int, ...] | None:
+        now_ns = time.time_ns()
+        try:
+            with self._opened(path) as descriptor:
+                found, is_known = os.fstat(descriptor), _keeps_change_times(descriptor)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except StorageError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return ()
+            raise
+        except OSError as error:
+            raise refused(error, path) from error
+        changed_ns = max(found.st_ctime_ns, found.st_mtime_ns)
+        tick_ns = COARSE_TICK_NS if found.st_ctime_ns % 10**9 == 0 else TICK_NS
+        if not is_known or now_ns - changed_ns <= tick_ns:
+            return None
+        return found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns
 
     def space(self, path: str) -> tuple[int, int]:
         try:

@@ -170,6 +170,13 @@ class Disk(Protocol):
         replaced. ``renew`` first sets the time, so that even a change within the same tick of the file system's clock
         is visible."""
 
+    def names_stamp(self, path: str) -> tuple[int, ...] | None:
+        """Evidence of the names in a directory: if it is the same before a listing and later, no name was created,
+        removed or replaced in between. Empty if ``path`` is not a directory: the directory above tells. None if
+        nothing proves it: the file system is not known to keep such evidence, or the last change is so recent that
+        another one could follow in the same tick of its clock."""
+        return None
+
     def space(self, path: str) -> tuple[int, int]:
         """The size of the file system of a path and its free space, in bytes."""
 

@@ -171,13 +171,7 @@ def parse_json(raw: bytes) -> Any:
     if raw.count(b"{") + raw.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"more than {MAX_CONTAINERS} lists and objects")
     _check_depth(raw)
-    return json.loads(
-        raw.decode("utf-8"),
-        parse_int=_integer,
-        parse_float=_number,
-        parse_constant=_no_number,
-        object_pairs_hook=_object,
-    )
+    return _DECODER.decode(raw.decode("utf-8"))
 
 
 def encode_line(tree: Mapping[str, Any]) -> bytes:
@@ -260,3 +254,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice[:64]!r} is given twice")
     return tree
+
+
+_DECODER = json.JSONDecoder(
+    parse_int=_integer, parse_float=_number, parse_constant=_no_number, object_pairs_hook=_object
+)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,6 +147,14 @@ def lines(data: memoryview) -> Iterator[bytes]:
         start += taken
 
 
+class _KnownLines(NamedTuple):
+    """The beginning of a list: so many bytes with that checksum, and their entries."""
+
+    size_bytes: int = 0
+    crc32c: int = 0
+    entries: Mapping[int, Sealed] = MappingProxyType({})
+
+
 class SealedList:
     """The list of the log at ``root``. Anyone may read it; only the writer of the log may change it."""
 
@@ -160,10 +169,29 @@ class SealedList:
         count."""
         self.is_torn = False
         """Whether its last line could not be read then."""
+        self._known = _KnownLines()
 
     def entries(self) -> dict[int, Sealed]:
         """The entries by base, without lines that cannot be read."""
         return {entry.base: entry for entry in self._read()}
+
+    def added_entries(self) -> dict[int, Sealed]:
+        """The same. Parses only what follows the bytes that the last call parsed, if their checksum is still the
+        same."""
+        is_there = self._disk.kind(self._path) == Kind.FILE
+        data = self._disk.map(self._path).data if is_there else memoryview(b"")
+        known = self._known
+        if len(data) < known.size_bytes or kernel.crc32c(data[: known.size_bytes]) != known.crc32c:
+            known = _KnownLines()
+        found = dict(known.entries)
+        for line in lines(data[known.size_bytes :]):
+            decoded = _decode(line)
+            if decoded is None or len(found) == MAX_SEALED:
+                self._known = _KnownLines()
+                return self.entries()  # which knows what to make of it
+            found[decoded[0].base] = decoded[0]
+        self._known = _KnownLines(len(data), kernel.crc32c(data), found)
+        return dict(found)
 
     def last(self) -> tuple[Sealed, SealedSum] | None:
         """The last entry and the sum of all, without reading the others. None if the list is missing, or its last line

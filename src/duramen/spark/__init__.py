@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duramen.spark.local_session import SparkSession, check_installed, configure, find_java, pairs, session
     from duramen.spark.progress import Standing, Watcher, watched
     from duramen.spark.query import read, register
-    from duramen.spark.source import DuramenSource, lag, parse_options, scan
+    from duramen.spark.source import DuramenSource, count, lag, parse_options, scan
 
 __all__ = [
     "DuramenSource",
@@ -32,6 +32,7 @@ __all__ = [
     "Watcher",
     "check_installed",
     "configure",
+    "count",
     "find_java",
     "lag",
     "pairs",
@@ -50,6 +51,7 @@ _MODULES = {
     "Watcher": "progress",
     "check_installed": "local_session",
     "configure": "local_session",
+    "count": "source",
     "find_java": "local_session",
     "lag": "source",
     "pairs": "local_session",

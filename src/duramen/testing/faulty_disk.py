@@ -274,6 +274,9 @@ class FaultyDisk(Disk):
     def stamp(self, path: str, *, renew: bool = False) -> tuple[int, int, int]:
         return self._call("stamp", lambda: self.inner.stamp(path, renew=renew), path)
 
+    def names_stamp(self, path: str) -> tuple[int, ...] | None:
+        return self._call("names_stamp", lambda: self.inner.names_stamp(path), path)
+
     def space(self, path: str) -> tuple[int, int]:
         return self._call("space", lambda: self.inner.space(path), path)
 

@@ -82,13 +82,16 @@ class _DirectoryNode:
     names: dict[str, int] = field(default_factory=dict)
     synced: dict[str, int] = field(default_factory=dict)
     pending: list[Named] = field(default_factory=list)
+    changed: int = 0
+    """The moment of the last change of a name."""
 
     def change(self, change: Named) -> None:
+        self.changed = change.moment
         apply_names(self.names, change)
         self.pending.append(change)
 
     def copy(self) -> _DirectoryNode:
-        return _DirectoryNode(self.number, dict(self.names), dict(self.synced), list(self.pending))
+        return _DirectoryNode(self.number, dict(self.names), dict(self.synced), list(self.pending), self.changed)
 
 
 _Node = _FileNode | _DirectoryNode
@@ -351,6 +354,13 @@ class SimulatedDisk(Disk):
         with self._mutex:
             data = self._file(path).data
             return len(data), zlib.crc32(data), 0
+
+    def names_stamp(self, path: str) -> tuple[int, ...] | None:
+        with self._mutex:
+            if self.kind(path) != Kind.DIRECTORY:
+                return ()
+            node = self._directory(path)
+            return node.number, node.changed
 
     def space(self, path: str) -> tuple[int, int]:
         with self._mutex:

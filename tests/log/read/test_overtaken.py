@@ -62,7 +62,7 @@ def test_a_reader_that_looks_while_the_log_goes_on(tmp_path: Path, monkeypatch: 
     the watermark means. What is left must not be taken for what is not acknowledged yet."""
     with duramen.open(tmp_path / "log", "a") as log, duramen.open(tmp_path / "log") as reader:
         log.append_batch([b"old"] * 3)
-        list_now = snapshot.list_log
+        list_now = snapshot.list_log_again
         times: list[int] = []
 
         def list_late(*arguments: Any) -> Any:
@@ -81,7 +81,7 @@ def test_a_reader_that_looks_while_the_log_goes_on(tmp_path: Path, monkeypatch: 
             log.retain(Retention(max_bytes=0))
             log.append(b"new")
 
-        monkeypatch.setattr(snapshot, "list_log", list_late)
+        monkeypatch.setattr(snapshot, "list_log_again", list_late)
         reader.refresh()
         assert len(times) == 3
         monkeypatch.undo()

@@ -332,12 +332,13 @@ class Keratin(FrameFormat, SupportsManifest):
     # --- names
 
     def classify(self, path: str) -> FileName | None:
+        match = _SEGMENT_FILE.fullmatch(path)
+        if match is not None:
+            base = int(match[1])
+            return FileName(_ROLES[match[2]], base) if base <= MAX_OFFSET else None
         for role, fixed in _FIXED.items():
             if path == fixed:
                 return FileName(role)
-        match = _SEGMENT_FILE.fullmatch(path)
-        if match and int(match[1]) <= MAX_OFFSET:
-            return FileName(_ROLES[match[2]], int(match[1]))
         match = _GROUP_FILE.fullmatch(path)
         return FileName(_ROLES[match[2]]) if match and GroupName.parse(match[1]) else None
 

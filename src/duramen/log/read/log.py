@@ -92,6 +92,22 @@ class SegmentInfo(NamedTuple):
     sealed: bool
 
 
+def _infos_of(snapshot: Snapshot, before: tuple[Snapshot, list[SegmentInfo]] | None) -> list[SegmentInfo]:
+    """The segments of a snapshot. Those that an earlier one has as well are not described again."""
+    files, last = snapshot.directory.segments, len(snapshot.bases) - 1
+    same = 0
+    if before is not None:
+        earlier = before[0].directory.segments
+        most = min(len(files), len(earlier)) - 1  # whether the last one is sealed depends on what follows
+        while same < most and files[same] is earlier[same]:
+            same += 1
+    infos = [] if before is None else before[1][:same]
+    for number in range(same, len(files)):
+        one = files[number]
+        infos.append(SegmentInfo(snapshot.bases[number], snapshot.path_of(one), one.segment.size_bytes, number < last))
+    return infos
+
+
 class Located(NamedTuple):
     """Where a record is stored, with the bytes and the indexes of its segment."""
 
@@ -116,6 +132,8 @@ class Log:
         self._snapshot = Snapshot(fmt, Directory(path, [], [], [], []), config=self._opened_config)
         self._seals: tuple[Snapshot, Seals] | None = None
         """The digests of sealed segments, with the snapshot that they belong to."""
+        self._infos: tuple[Snapshot, list[SegmentInfo]] | None = None
+        """The segments as `segments` returns them, with the snapshot that they belong to."""
         self._witnessed: dict[int, int] = {}
         """Sizes of the segments that agree with the sidecar, by base."""
         self._open: OrderedDict[int, MappedSegment] = OrderedDict()
@@ -232,12 +250,10 @@ class Log:
     def segments(self) -> list[SegmentInfo]:
         """The segments, oldest first; the last one is active."""
         self._before_read()
-        snapshot = self._snapshot
-        last = len(snapshot.bases) - 1
-        return [
-            SegmentInfo(base, snapshot.path_of(files), files.segment.size_bytes, number < last)
-            for number, (base, files) in enumerate(zip(snapshot.bases, snapshot.directory.segments, strict=True))
-        ]
+        snapshot, infos = self._snapshot, self._infos
+        if infos is None or infos[0] is not snapshot:
+            infos = self._infos = snapshot, _infos_of(snapshot, infos)
+        return list(infos[1])
 
     @property
     def first_offset(self) -> int:

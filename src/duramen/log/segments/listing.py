@@ -10,7 +10,7 @@ import contextlib
 import posixpath
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, DetectionError, StorageError, UsageError
@@ -63,6 +63,11 @@ class Directory:
 
     def up_to(self, base: int, size_bytes: int) -> Directory:
         """The same files, cut at that byte of that segment."""
+        if self.segments and self.segments[-1].base == base:
+            *before, last = self.segments
+            return replace(
+                self, segments=[*before, replace(last, segment=replace(last.segment, size_bytes=size_bytes))]
+            )
         kept = [
             files if files.base != base else replace(files, segment=replace(files.segment, size_bytes=size_bytes))
             for files in self.segments
@@ -85,6 +90,17 @@ class Directory:
             for files in self.segments
         ]
         return replace(self, segments=segments)
+
+
+class StampedDirectory(NamedTuple):
+    """A listing, and what proves later that the names are still the same."""
+
+    directory: Directory
+    stamps: tuple[tuple[int, ...] | None, ...] = (None,)
+
+    @property
+    def is_provable(self) -> bool:
+        return None not in self.stamps
 
 
 class Listing:
@@ -186,6 +202,31 @@ def list_log(disk: Disk, path: str, fmt: Format) -> Directory:
         segment = LogFile(name, FileName(Role.SEGMENT, base), disk.size(path))
         return Directory(root, [SegmentFiles(base, segment)], [], [], [])
     return sort_files(path, fmt, [(name, name, size) for name, size in disk.list(path, SUBDIRECTORIES)])
+
+
+def list_log_again(disk: Disk, path: str, fmt: Format, known: StampedDirectory) -> StampedDirectory:
+    """The files at ``path``, of which ``known`` is an earlier listing in the same format.
+
+    If the names are provably the same, only the size of the last segment is asked for: a segment that another follows
+    does not grow, and one that is replaced gets a new file. (A file that something cut since has the size that it had;
+    a reader of it finds fewer bytes than that and raises.)"""
+    stamps = names_stamps(disk, path)
+    if known.stamps != stamps or not known.is_provable:
+        return StampedDirectory(list_log(disk, path, fmt), stamps)
+    directory = known.directory
+    if not directory.segments:
+        return known
+    *before, last = directory.segments
+    size_bytes = disk.size(directory.full(last.segment.path))
+    if size_bytes == last.segment.size_bytes:
+        return known
+    last = replace(last, segment=replace(last.segment, size_bytes=size_bytes))
+    return known._replace(directory=replace(directory, segments=[*before, last]))
+
+
+def names_stamps(disk: Disk, path: str) -> tuple[tuple[int, ...] | None, ...]:
+    """Evidence of all names that `list_log` looks at. Taken before a listing, so that a change during it shows."""
+    return tuple(disk.names_stamp(posixpath.join(path, name)) for name in ("", *SUBDIRECTORIES))
 
 
 def refuse_foreign_sidecar(disk: Disk, path: str, fmt: Format, directory: Directory) -> None:

@@ -28,18 +28,21 @@ class SealVerdict(NamedTuple):
     message: str
 
 
-def settled_digests(disk: Disk, root: str, fmt: Format) -> dict[int, Sealed]:
+def settled_digests(disk: Disk, root: str, fmt: Format, known: SealedList | None = None) -> dict[int, Sealed]:
     """The sealed segments by base, except those that an unfinished file swap replaces or removes; none while a
-    transaction replaces the log, because the list and the segments may belong to different logs."""
+    transaction replaces the log, because the list and the segments may belong to different logs. ``known`` is a list
+    of the same log, which need not parse again what it has read before."""
     try:
         marker = read_tx_marker(disk, root)
     except CorruptionError:  # `verify` reports it
         marker = None
     if marker is not None and marker.replaces:
         return {}
-    sealed = SealedList(disk, root).entries()
+    sealed = (known or SealedList(disk, root)).added_entries()
     replaced, removed = changed_by_file_swap(disk, root)
     changing = replaced | removed
+    if not changing:
+        return sealed
     return {base: entry for base, entry in sealed.items() if fmt.segment_path(base) not in changing}
 
 

@@ -31,7 +31,15 @@ from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError
 from duramen.formats import Format, ScanPosition, Segment
 from duramen.kernel import Stop
-from duramen.log.segments.listing import Directory, SegmentFiles, configured_format, list_log, sort_files
+from duramen.log.segments.listing import (
+    Directory,
+    SegmentFiles,
+    StampedDirectory,
+    configured_format,
+    list_log,
+    list_log_again,
+    sort_files,
+)
 from duramen.log.segments.segment_end import EndKind, classify_rows, is_unfinished
 from duramen.log.segments.segment_start import last_has_not_begun
 from duramen.sidecar import (
@@ -55,6 +63,8 @@ ATTEMPTS = 100
 """How often a log is looked at while other processes change it."""
 QUICK_ATTEMPTS, PAUSE_S = 5, 0.01
 T = TypeVar("T")
+_NEVER = StampedDirectory(Directory("", [], [], [], []))
+"""What was never listed."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,8 @@ class Snapshot:
     generation: int = 0
     """How often another log has replaced the one of the first snapshot."""
     has_sidecar: bool = False
+    listed: StampedDirectory | None = None
+    """The files before they were cut, for the next snapshot of the same reader."""
     proven: tuple[Watermark, Watermark] | None = None
     """The watermark of a dead writer, and the part of it that the digest proves."""
 
@@ -160,6 +172,7 @@ class _SnapshotBuilder:
         self._config = None if known is None else known.config
         self._generation = 0 if known is None else known.generation
         self._proven_before = None if known is None else known.proven
+        self._listed = None if known is None else known.listed
         self._has_sidecar = known is not None and known.has_sidecar
         if not self._has_sidecar and disk.kind(root) == Kind.DIRECTORY:
             self._has_sidecar = disk.kind(sidecar_path(root)) == Kind.DIRECTORY
@@ -167,8 +180,11 @@ class _SnapshotBuilder:
     def look(self, is_last: bool) -> Snapshot | None:
         """One attempt; None if the log changed in between."""
         watermark = read_watermark(self._disk, self._root) if self._has_sidecar else None
-        listed = list_log(self._disk, self._root, self._fmt)
-        snapshot = self._visible(Snapshot(self._fmt, listed, watermark, has_sidecar=self._has_sidecar))
+        self._listed = list_log_again(self._disk, self._root, self._fmt, self._listed or _NEVER)
+        listed = self._listed.directory
+        snapshot = self._visible(
+            Snapshot(self._fmt, listed, watermark, has_sidecar=self._has_sidecar, listed=self._listed)
+        )
         if watermark is not None and not is_last and not self._fits(listed, watermark):
             return None
         if self._is_replaced():
@@ -192,7 +208,7 @@ class _SnapshotBuilder:
         if before is None or before.is_same_log(config):
             return False
         self._generation += 1
-        self._fmt = configured_format(config, self._root, None, {})
+        self._fmt, self._listed = configured_format(config, self._root, None, {}), None
         return True
 
     # --- what is visible

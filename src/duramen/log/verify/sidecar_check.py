@@ -29,7 +29,16 @@ from duramen.log.segments import (
 )
 from duramen.log.verify.index_check import NEVER
 from duramen.log.verify.report import Finding, SegmentReport, counted
-from duramen.sidecar import DIRECTORY, GROUPS_NAME, Sealed, Watermark, has_writer, settled_watermark, sidecar_path
+from duramen.sidecar import (
+    DIRECTORY,
+    GROUPS_NAME,
+    Sealed,
+    SealedList,
+    Watermark,
+    has_writer,
+    settled_watermark,
+    sidecar_path,
+)
 
 _RESTORE = "restore the file from a copy; `duramen repair` shows what can be kept without"
 
@@ -52,21 +61,24 @@ def sidecar_groups(disk: Disk, root: str) -> list[LogFile]:
 
 class SidecarEvidence:
     """The sidecar of the log at ``root``, as far as it exists and can be read. ``is_ours``: the caller holds the log's
-    lock, so that no other process writes."""
+    lock, so that no other process writes. ``known`` is earlier evidence of the same log: what it has read of the sealed
+    list, and is still the same there, is not parsed again."""
 
-    def __init__(self, disk: Disk, root: str, fmt: Format, *, is_ours: bool = False) -> None:
+    def __init__(
+        self, disk: Disk, root: str, fmt: Format, *, is_ours: bool = False, known: SidecarEvidence | None = None
+    ) -> None:
         self._root = root
         self._is_ours = is_ours
         self._fmt = fmt
         self._sealed: dict[int, Sealed] = {}
         self._watermark: Watermark | None = None
+        self._list: SealedList = SealedList(disk, root) if known is None else known._list
         if disk.kind(root) == Kind.DIRECTORY:
-            self._sealed = settled_digests(disk, root, fmt)
+            self._sealed = settled_digests(disk, root, fmt, self._list)
             self._watermark = settled_watermark(disk, root)
         self._disk = disk
         self.log_files = described_by(disk, root, fmt)
         """The format's files that describe the log, by path."""
-        self._manifest = manifest_facts(fmt, self.log_files)
 
     @property
     def promised_offset(self) -> int | None:
@@ -75,8 +87,8 @@ class SidecarEvidence:
         mark = self._watermark
         if mark is not None:
             known.append(mark.durable_offset if mark.is_open else mark.next_offset)
-        if isinstance(self._manifest.get("next_offset"), int):
-            known.append(self._manifest["next_offset"])
+        if isinstance(self.manifest.get("next_offset"), int):
+            known.append(self.manifest["next_offset"])
         return max(known, default=None)
 
     @property
@@ -88,7 +100,7 @@ class SidecarEvidence:
     def sealed_within(self, first: int, last: int) -> bool:
         """Whether a sealed segment held some of these offsets."""
         listed = [(entry.base, entry.last_offset) for entry in self._sealed.values()]
-        listed += [(entry["base_offset"], entry["last_offset"]) for entry in self._manifest.get("segments", ())]
+        listed += [(entry["base_offset"], entry["last_offset"]) for entry in self.manifest.get("segments", ())]
         return any(base <= last and first <= end for base, end in listed)
 
     @property
@@ -104,15 +116,15 @@ class SidecarEvidence:
     def watermark(self) -> Watermark | None:
         return self._watermark
 
-    @property
+    @cached_property
     def manifest(self) -> Mapping[str, Any]:
         """The contents of the format's manifest, as far as it can be read."""
-        return self._manifest
+        return manifest_facts(self._fmt, self.log_files)
 
     @cached_property
     def described(self) -> Format:
         """The format with the settings of the manifest, unless they were given explicitly."""
-        return as_described(self._fmt, self._manifest)
+        return as_described(self._fmt, self.manifest)
 
     def is_active(self, report: SegmentReport) -> bool:
         """Whether a writer opened this segment and has not closed it."""
@@ -252,7 +264,11 @@ class SidecarEvidence:
 
     def of_log(self, segments: Sequence[SegmentReport]) -> Iterator[Finding]:
         """Report missing segments, except those before the oldest one: see `of_beginning`."""
-        there = {segment.base_offset for segment in segments}
+        return self.missing([segment.base_offset for segment in segments])
+
+    def missing(self, bases: Sequence[int]) -> Iterator[Finding]:
+        """The same by the bases of the segments that exist."""
+        there = set(bases)
         oldest = min(there, default=-1)
         for base, sealed in self._sealed.items():
             if base not in there and base > oldest:

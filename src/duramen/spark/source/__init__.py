@@ -12,7 +12,7 @@ from __future__ import annotations
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.identity import identity_of, is_other, parse_identity
 from duramen.spark.source.loss import Loss, look_again
-from duramen.spark.source.map_in_arrow import scan
+from duramen.spark.source.map_in_arrow import count, scan
 from duramen.spark.source.options import SINCE_US, UNTIL_US, ReadOptions, option_text, parse_options
 from duramen.spark.source.plan import open_log, range_of, tell_missing
 from duramen.spark.source.source import DuramenSource

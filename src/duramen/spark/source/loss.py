@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from duramen.disk import Disk, Kind
 from duramen.errors import OffsetError
 from duramen.formats import Format
-from duramen.log import SegmentReport, SidecarEvidence, list_log, settled_digests
+from duramen.log import SidecarEvidence, list_log, settled_digests
 from duramen.sidecar import known_loss_of, read_compaction_state, read_known_losses
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def look_again(log: Log, disk: Disk) -> SidecarEvidence:
 def missing_segments(log: Log, disk: Disk, before: SidecarEvidence, first: int, end: int) -> Iterator[Loss]:
     """Segments of a log that should hold some of these offsets, and whose files are missing. ``before`` is what
     `look_again` returned."""
-    listed = [SegmentReport(info.path, info.base_offset, info.size_bytes) for info in log.segments]
-    missing = [found for found in before.of_log(listed) if disk.kind(found.path) != Kind.FILE]
+    listed = log.snapshot.bases
+    missing = [found for found in before.missing(listed) if disk.kind(found.path) != Kind.FILE]
     if not missing:
         return
     # Retention, compaction or a roll may have come between the two looks.
-    still = {(found.path, found.first_offset) for found in SidecarEvidence(disk, log.path, log.codec).of_log(listed)}
+    still = {(found.path, found.first_offset) for found in SidecarEvidence(disk, log.path, log.codec).missing(listed)}
     for found in missing:
         low, high = max(found.first_offset or 0, first), min((found.last_offset or 0) + 1, end)
         if (found.path, found.first_offset) in still and low < high:

@@ -45,6 +45,16 @@ def scan(spark: SparkSession, path: str, **options: Any) -> DataFrame:
     return numbers.mapInArrow(partial(_read, splits, wanted, parsed.path), schema)
 
 
+def count(spark: SparkSession, path: str, **options: Any) -> int:
+    """The number of records that a read with these options returns, without a row for each: a task counts its records
+    along their headers. ``options`` are those of the data source, except ``columns`` and ``summary``.
+
+    Exact: gaps, damage, time ranges and open transactions count as in a read. As there, payloads are not compared with
+    their checksums unless ``verify=true``."""
+    rows = scan(spark, path, **{**options, "summary": True}).select("records").collect()
+    return sum(row.records for row in rows)
+
+
 def _read(
     splits: Sequence[Split], wanted: Wanted, path: str, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

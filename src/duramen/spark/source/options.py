@@ -82,6 +82,8 @@ class ReadOptions:
     on_damage: str = "fail"
     verify: bool | None = None
     cursor: str | None = None
+    summary: bool = False
+    """Whether a row describes the records of a log in one task, instead of one record."""
 
     @property
     def is_store(self) -> bool:
@@ -127,6 +129,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         on_damage=get.choice("onDamage", ON_DAMAGE) or "fail",
         verify=get.flag("verify", None),
         cursor=texts.get("cursor"),
+        summary=get.flag("summary", False),
     )
     return _checked(parsed)
 
@@ -200,6 +203,8 @@ def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
     log_format = texts.get("logformat")
     if log_format is not None and log_format not in FORMATS:
         raise _wrong("logFormat", log_format, ", ".join(FORMATS))
+    if texts.get("summary", "false").strip().lower() == "true":
+        _refuse_with_summary(texts, streaming=streaming)
     for names in _ONE_OF:
         given = [name for name in names if name.lower() in texts]
         if len(given) > 1:
@@ -210,6 +215,17 @@ def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
     for name in _NOT_OF_STREAMS:
         if streaming and name.lower() in texts:
             raise UsageError(f"option {name} makes no sense for a stream", hint="use it with spark.read")
+
+
+def _refuse_with_summary(texts: Mapping[str, str], *, streaming: bool) -> None:
+    if streaming:
+        raise UsageError("option summary=true makes no sense for a stream", hint="use it with spark.read")
+    if "columns" in texts:
+        raise UsageError(
+            "options summary and columns are both given", hint="a summary has columns of its own: drop one"
+        )
+    if texts.get("ondamage", "").strip().lower() == "report":
+        raise _wrong("onDamage", "report", "fail or skip with summary=true: a summary has no row for damage")
 
 
 def _checked(options: ReadOptions) -> ReadOptions:

@@ -52,8 +52,20 @@ KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 """The columns of Spark's Kafka source, in its order and of its types."""
 
 
+SUMMARY: dict[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "first_offset": LongType(),
+    "last_offset": LongType(),
+    "records": LongType(),
+}
+"""The columns of ``summary=true``: the records of one log in one task. Offsets are null where there is none."""
+
+
 def schema_of(options: ReadOptions) -> StructType:
     """The schema of a read whose user gave none."""
+    if options.summary:
+        return StructType([StructField(name, kind) for name, kind in SUMMARY.items()])
     names = options.columns or (KAFKA_COLUMNS if options.is_kafka_schema else DEFAULT_COLUMNS)
     if options.include_headers and options.columns is None:
         names += ("headers",)
@@ -68,10 +80,11 @@ def schema_of(options: ReadOptions) -> StructType:
 
 def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
     """What executors must yield for a schema, Spark's own or a user's."""
+    columns = SUMMARY if options.summary else COLUMNS
     for field in schema.fields:
-        expected = DAMAGE_TYPE if field.name == DAMAGE else COLUMNS.get(field.name)
+        expected = DAMAGE_TYPE if field.name == DAMAGE and not options.summary else columns.get(field.name)
         if expected is None:
-            raise UsageError(f"the schema has a column {field.name!r}", hint=f"allowed: {', '.join(COLUMNS)}")
+            raise UsageError(f"the schema has a column {field.name!r}", hint=f"allowed: {', '.join(columns)}")
         if field.dataType.simpleString() != expected.simpleString():
             raise UsageError(
                 f"the schema says {field.dataType.simpleString()} for the column {field.name!r}",
@@ -84,7 +97,7 @@ def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
         verify = reads_payload([field.name for field in schema.fields])
     return Wanted(
         to_arrow_schema(schema, timezone="UTC"), verify, options.on_damage, options.starting_us, options.ending_us,
-        not options.fail_on_data_loss,
+        not options.fail_on_data_loss, options.summary,
     )  # fmt: skip
 
 

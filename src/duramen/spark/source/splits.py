@@ -11,7 +11,6 @@ import posixpath
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,13 +103,13 @@ class Planned(NamedTuple):
     bounds: Range
     evidence: SidecarEvidence | None = None
 
-    def witnesses(self, info: SegmentInfo) -> dict[str, Any]:
+    def witnesses(self, info: SegmentInfo) -> tuple[Sealed | None, Watermark | None]:
         """What the sidecar has to say about one segment."""
         if self.evidence is None:
-            return {}
+            return None, None
         known, mark = self.evidence.sealed.get(info.base_offset), self.evidence.watermark
         is_active = mark is not None and mark.base == info.base_offset and not self.evidence.is_being_written
-        return {"sealed": known, "mark": mark if is_active and not info.sealed else None}
+        return known, mark if is_active and not info.sealed else None
 
 
 def spec_of(log: Log, place: LogSource) -> LogSpec:
@@ -128,23 +127,20 @@ def plan_splits(
 ) -> list[Split]:
     """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over. ``max_records``:
     offsets of a split at most, as far as chunks can be divided."""
-    wanted = [(number, one, segment) for number, one in enumerate(logs)
-              for segment in _wanted_segments(one.log, one.bounds)]  # fmt: skip
-    total = sum(segment.size_bytes for _, _, segment in wanted)
+    wanted = [_wanted_segments(one.log, one.bounds) for one in logs]
+    total = sum(segment.size_bytes for segments in wanted for segment, _ in segments)
     is_walk = not payload and not isinstance(disk, ArrowDisk)  # from afar, all bytes of a piece are fetched
     share = NO_PAYLOAD_SHARE if is_walk else 1
     target = max_bytes or min(MAX_PARTITION_BYTES * share, max(MIN_PARTITION_BYTES * share, total // DEFAULT_TASKS))
     cost = min(OPEN_COST_BYTES, target // 16)
     if min_splits > 1:
         target, cost = min(target, max(1, total // min_splits)), 0
-    pieces: list[Piece] = []
-    following = {(number, a.path): b.base_offset for number, one in enumerate(logs)
-                 for a, b in pairwise(one.log.segments)}  # fmt: skip
-    for number, one, segment in wanted:
-        next_base = following.get((number, segment.path))
-        for piece in _cut(one.log, disk, segment, number, one.bounds, target):
-            told = one.witnesses(segment) if piece.end_position == segment.size_bytes else {}
-            pieces.append(replace(piece, next_base=next_base, **told))
+    pieces = [
+        piece
+        for number, one in enumerate(logs)
+        for segment, next_base in wanted[number]
+        for piece in _cut(one, disk, segment, next_base, number, target)
+    ]
     specs = tuple(spec_of(one.log, one.place) for one in logs)
     if max_records is not None:
         parts = [part for piece in pieces for part in _cut_records(logs[piece.log].log, disk, piece, max_records)]
@@ -156,7 +152,9 @@ def _split(specs: tuple[LogSpec, ...], pieces: list[Piece]) -> Split:
     """A split with those logs alone that its pieces are of."""
     used = sorted({piece.log for piece in pieces})
     new = {old: number for number, old in enumerate(used)}
-    return Split(tuple(specs[old] for old in used), tuple(replace(piece, log=new[piece.log]) for piece in pieces))
+    if used != list(range(len(used))):
+        pieces = [replace(piece, log=new[piece.log]) for piece in pieces]
+    return Split(tuple(specs[old] for old in used), tuple(pieces))
 
 
 def _pack(pieces: Iterable[tuple[Piece, int]], target: int, cost: int, max_records: int) -> Iterator[list[Piece]]:
@@ -203,22 +201,32 @@ def _cut_records(log: Log, disk: Disk, piece: Piece, max_records: int) -> Iterat
     yield rest, max(end - at, 0)
 
 
-def _wanted_segments(log: Log, bounds: Range) -> list[SegmentInfo]:
-    """The segments that can hold a record of the range, by their bases."""
+def _wanted_segments(log: Log, bounds: Range) -> list[tuple[SegmentInfo, int | None]]:
+    """The segments that can hold a record of the range, by their bases; each with the base of the one that follows."""
     segments = log.segments
-    if bounds.from_offset >= bounds.to_offset:
+    if bounds.from_offset >= bounds.to_offset or not segments:
         return []
-    first = 0
-    for number, segment in enumerate(segments):
-        if segment.base_offset <= bounds.from_offset:
-            first = number
-    end = sum(1 for number, segment in enumerate(segments) if not number or segment.base_offset < bounds.to_offset)
-    return segments[first:end]
+    bases = [segment.base_offset for segment in segments]
+    first = max(bisect_right(bases, bounds.from_offset) - 1, 0)
+    end = max(bisect_left(bases, bounds.to_offset), 1)
+    return list(zip(segments[first:end], (*bases[first + 1 :], None), strict=False))
 
 
-def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, target: int) -> Iterator[Piece]:
+def bytes_within(log: Log, disk: Disk, bounds: Range) -> int:
+    """The bytes of the records of a range, as near as the indexes of its first and last segment tell."""
+    wanted = _wanted_segments(log, bounds)
+    ends = {number: wanted[number] for number in (0, len(wanted) - 1) if wanted}
+    one = Planned(LogSource("", 0, log.path), log, bounds)
+    cut = [piece for info, following in ends.values() for piece in _cut(one, disk, info, following, 0, 1 << 62)]
+    return sum(piece.size_bytes for piece in cut) + sum(info.size_bytes for info, _ in wanted[1:-1])
+
+
+def _cut(
+    one: Planned, disk: Disk, info: SegmentInfo, next_base: int | None, number: int, target: int
+) -> Iterator[Piece]:
+    log, bounds = one.log, one.bounds
     whole = Piece(number, info.path, _base(log, info), info.size_bytes, not info.sealed, None, info.size_bytes,
-                  bounds.from_offset, bounds.to_offset)  # fmt: skip
+                  bounds.from_offset, bounds.to_offset, next_base, *one.witnesses(info))  # fmt: skip
     inside = info.base_offset < bounds.from_offset or bounds.to_offset < MAX_OFFSET
     if info.size_bytes <= target and not (inside and info.size_bytes > MIN_PARTITION_BYTES // 8):
         yield whole
@@ -238,10 +246,17 @@ def _cut(log: Log, disk: Disk, info: SegmentInfo, number: int, bounds: Range, ta
         begin = (start or segment.start).position
         cut = marks.near_position(begin + target, begin) if end_position - begin > target * 1.25 else None
         if cut is None or not begin < cut.position < end_position:
-            yield replace(whole, start=start, end_position=end_position)
+            yield _part(whole, start, end_position)
             return
-        yield replace(whole, start=start, end_position=cut.position)
+        yield _part(whole, start, cut.position)
         start = cut
+
+
+def _part(whole: Piece, start: ScanPosition | None, end_position: int) -> Piece:
+    """A part of a segment. The one that reaches the end compares the file with what the sidecar says."""
+    if end_position == whole.visible_bytes:
+        return replace(whole, start=start)
+    return replace(whole, start=start, end_position=end_position, sealed=None, mark=None)
 
 
 def open_segment(log: Log, info: SegmentInfo, look: Look) -> Segment | None:
@@ -271,7 +286,7 @@ def first_us(log: Log, disk: Disk, info: SegmentInfo) -> int | None:
 
 def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int:
     """How far one gets from the beginning of a range with so many bytes; always one record further."""
-    for info in _wanted_segments(log, wanted):
+    for info, _ in _wanted_segments(log, wanted):
         look = Look(disk, info.path)
         segment = open_segment(log, info, look)
         if segment is None:
@@ -310,15 +325,15 @@ def bytes_from(log: Log, disk: Disk, offset: int) -> int:
 
 def first_offset(log: Log) -> int:
     """The base of the oldest segment, as its name says it: no file is opened."""
-    segments = log.segments
-    return segments[0].base_offset if segments else 0
+    bases = log.snapshot.bases
+    return bases[0] if bases else 0
 
 
 def _base(log: Log, info: SegmentInfo) -> int | None:
     """What the file's name says about its first offset."""
-    name = log.codec.classify(posixpath.relpath(info.path, log.path)) if info.path != log.path else None
-    if info.path == log.path:
-        name = log.codec.classify(posixpath.basename(info.path))
+    if info.path != log.path:
+        return info.base_offset  # a directory lists no segment whose name does not say it
+    name = log.codec.classify(posixpath.basename(info.path))
     return None if name is None else name.base
 
 

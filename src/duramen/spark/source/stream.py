@@ -37,7 +37,16 @@ from duramen.spark.source.identity import identity_of, is_other, parse_identity
 from duramen.spark.source.loss import GOES_ON, in_words, look_again, tell, warn
 from duramen.spark.source.options import ReadOptions
 from duramen.spark.source.plan import check_named, open_log, starting_offset, tell_missing
-from duramen.spark.source.splits import Planned, Range, Split, bytes_from, first_offset, offset_behind, plan_splits
+from duramen.spark.source.splits import (
+    Planned,
+    Range,
+    Split,
+    bytes_from,
+    bytes_within,
+    first_offset,
+    offset_behind,
+    plan_splits,
+)
 from duramen.spark.source.task import Wanted, read_split
 
 Offsets = dict[str, dict[str, Any]]
@@ -213,6 +222,7 @@ class Tail:
         self._options = options
         self._disk, self._path = disk_of(options.path)
         self._logs: dict[Key, tuple[LogSource, ConsumableLog]] = {}
+        self._evidence: dict[Key, SidecarEvidence] = {}
         self._stored: dict[Key, tuple[int, int]] = {}
         self._told: set[tuple[str, str]] = set()
         self.look()
@@ -230,11 +240,15 @@ class Tail:
 
     def look_closely(self) -> dict[Key, SidecarEvidence]:
         """The same; what the sidecars said before that, to judge by it what was seen."""
-        before = {key: SidecarEvidence(self._disk, log.path, log.codec) for key, (_, log) in self._logs.items()}
+        before = {
+            key: SidecarEvidence(self._disk, log.path, log.codec, known=self._evidence.get(key))
+            for key, (_, log) in self._logs.items()
+        }
         self.look()
-        return {
+        self._evidence = {
             key: before[key] if key in before else look_again(log, self._disk) for key, (_, log) in self._logs.items()
         }
+        return self._evidence
 
     def close(self) -> None:
         while self._logs:
@@ -385,8 +399,7 @@ class Tail:
     def _bytes(self, key: Key, wanted: Range) -> int:
         if wanted.from_offset >= wanted.to_offset:
             return 0
-        splits = plan_splits([Planned(*self._logs[key], wanted)], self._disk, max_bytes=1 << 40)
-        return sum(split.size_bytes for split in splits)
+        return bytes_within(self._logs[key][1], self._disk, wanted)
 
     def _next_held(self, key: Key, wanted: Range) -> int:
         """The first offset of the range that the log holds: compaction may have left a gap of any width."""

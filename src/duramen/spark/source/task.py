@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,9 @@ class Wanted:
     skip_missing: bool = False
     """Whether missing records, and files that were removed since the read was planned, are reported and skipped."""
 
+    summary: bool = False
+    """Whether a row describes the records of a log in one task."""
+
     @property
     def payload(self) -> bool:
         """Whether payloads are read, for a column or for their checksums, and not jumped over."""
@@ -85,6 +88,28 @@ class Wanted:
 
 def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
     settle()
+    return _summaries(split, wanted, disk) if wanted.summary else _records(split, wanted, disk)
+
+
+def _summaries(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
+    """One row for each log of a split. The records are counted as they would be read, so that gaps, damage and the
+    range count as there."""
+    offsets = replace(wanted, schema=pa.schema([pa.field("offset", pa.int64())]), summary=False)
+    for number, spec in enumerate(split.logs):
+        pieces = tuple(replace(piece, log=0) for piece in split.pieces if piece.log == number)
+        first, last, records = None, None, 0
+        for batch in _records(Split((spec,), pieces), offsets, disk):
+            first = batch.column(0)[0].as_py() if first is None else first
+            last, records = batch.column(0)[-1].as_py(), records + batch.num_rows
+        row = {
+            "topic": spec.place.topic, "partition": spec.place.partition,
+            "first_offset": first, "last_offset": last, "records": records,
+        }  # fmt: skip
+        arrays = [pa.array([row[field.name]], field.type) for field in wanted.schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
+
+
+def _records(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
     codecs = [make(spec.format, **spec.options) for spec in split.logs]
     for piece in split.pieces:
         reading = _Reading(piece, split.logs[piece.log], codecs[piece.log], wanted)
