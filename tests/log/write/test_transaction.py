@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +368,22 @@ def test_the_entry_says_what_and_when(tmp_path: Path) -> None:
     assert tx_ledger.last_batch(PosixDisk(), path, "q") == entry
     tree = json.loads(Path(tx_ledger.ledger_path(path, "q")).read_text())
     assert tree["writer"] == "q"
+
+
+def test_logs_of_a_transaction_are_written_at_the_same_time(tmp_path: Path) -> None:
+    """Each waits for the others inside its rows: one after the other, the first would wait for ever."""
+    logs = ["a", "b"]
+    together = threading.Barrier(len(logs), timeout=30)
+
+    def rows(name: str) -> Iterator[list[bytes]]:
+        together.wait()
+        yield [name.encode()] * 3
+
+    if (os.cpu_count() or 1) < len(logs):
+        pytest.skip("one processor writes one log after the other")
+    parts = [TransactionPart(name, partial(rows, name), {"format": "keratin"}) for name in logs]
+    entry = commit_batch(str(tmp_path), BatchKey("q", 0, "a"), parts).entry
+    assert entry.offsets == {"a": (0, 3), "b": (0, 3)}
+    for name in logs:
+        with duramen.open(tmp_path / name) as log:
+            assert [record.value for record in log] == [name.encode()] * 3

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import duramen
 from duramen.errors import CorruptionError, UsageError
 from duramen.log.maintain.compact import Compaction
-from duramen.log.write.transaction import _Appending
-from duramen.sidecar import BatchKey, ledger_path
+from duramen.log.write.hidden_rows import HiddenRows
+from duramen.sidecar import BatchKey, ledger_path, prepare_ledger
 from duramen.spark import count
 from tests.spark.source_logs import FORMATS, START_MS, read_here, splits_of, write_log
 
@@ -56,8 +56,9 @@ def test_times_and_gaps_of_compaction_count_as_in_a_read(tmp_path: Path) -> None
 def test_rows_of_an_open_transaction_do_not_count(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log", "keratin", 30)
     with duramen.open(path, "a") as log:
+        prepare_ledger(log.disk, log.path)
         key = BatchKey("writer", 0, "attempt")
-        work = _Appending(log, key, posixpath.relpath(ledger_path(log.path, key.writer), log.path))
+        work = HiddenRows(log, key, posixpath.relpath(ledger_path(log.path, key.writer), log.path))
         work.store([[b"hidden"] * 5])
         assert counted(path) == 30
         log.tail.poison(RuntimeError("the test ends here"))

@@ -8,10 +8,10 @@ Under the writer's lock, for one log or for several:
 4. *commit*: replace the ledger's file. From here on all rows count; before, none does;
 5. *finish*: publish the new watermark to readers, and remove the marker.
 
-With several logs, all are prepared before one ledger entry, in the directory above them, commits all of them. A process
-that dies in between leaves markers; the next writer of each log resolves the transaction by the ledger. After an error
-before the commit, the rows are rolled back at once. After an error of the commit itself its outcome is unknown, and the
-next writer reads the ledger again.
+With several logs, all are prepared, at the same time, before one ledger entry, in the directory above them, commits all
+of them. A process that dies in between leaves markers; the next writer of each log resolves the transaction by the
+ledger. After an error before the commit, the rows are rolled back at once. After an error of the commit itself its
+outcome is unknown, and the next writer reads the ledger again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -152,7 +153,7 @@ def _commit(
 ) -> Committed:
     """``check`` raises if the directory of the ledger is not the one that was locked."""
     with contextlib.ExitStack() as stack:
-        works = []
+        works: list[HiddenRows | _Replacing] = []
         if parts and parts[0].path == "":  # its own lock guards the ledger, too
             works.append(stack.enter_context(_opened(disk, root, parts[0], key, deadline)))
             disk = works[0].disk
@@ -162,12 +163,9 @@ def _commit(
         prepare_ledger(disk, root)
         if not works:
             _write_intent(disk, root, parts)
-        stored: dict[str, Appended] = {}
         try:
-            for number, part in enumerate(parts):
-                if number == len(works):
-                    works.append(stack.enter_context(_opened(disk, root, part, key, deadline)))
-                stored[part.path] = works[number].store(part.batches())
+            works += [stack.enter_context(_opened(disk, root, part, key, deadline)) for part in parts[len(works) :]]
+            stored = _store(works, parts)
             for work in works:
                 work.check()
             check()
@@ -180,7 +178,22 @@ def _commit(
     return Committed(entry, False)
 
 
-def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[_Appending | _Replacing]) -> None:
+def _store(works: Sequence[HiddenRows | _Replacing], parts: Sequence[TransactionPart]) -> dict[str, Appended]:
+    """Begin, append and prepare in every log: at the same time, because logs share nothing but the ledger, which is
+    written afterwards. All have ended, well or not, when this returns or raises the first error."""
+    pairs = list(zip(works, parts, strict=True))
+    if len(pairs) < 2:
+        return {part.path: work.store(part.batches()) for work, part in pairs}
+
+    def store(pair: tuple[HiddenRows | _Replacing, TransactionPart]) -> Appended:
+        return pair[0].store(pair[1].batches())
+
+    with ThreadPoolExecutor(min(len(pairs), os.cpu_count() or 1), "duramen-commit") as pool:
+        running = [pool.submit(store, pair) for pair in pairs]
+    return {part.path: future.result() for part, future in zip(parts, running, strict=True)}
+
+
+def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[HiddenRows | _Replacing]) -> None:
     """Commit the entry to the ledger, and publish the rows."""
     try:
         record_batch(disk, root, entry)
@@ -195,7 +208,7 @@ def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[_Appendin
 @contextlib.contextmanager
 def _opened(
     disk: Disk, root: str, part: TransactionPart, key: BatchKey, deadline: float
-) -> Iterator[_Appending | _Replacing]:
+) -> Iterator[HiddenRows | _Replacing]:
     path = posixpath.join(root, part.path) if part.path else root
     file = posixpath.relpath(ledger_path(root, key.writer), path)
     if part.replaces:
@@ -210,7 +223,7 @@ def _opened(
             yield _Appending(log, key, file)
 
 
-def _roll_back(works: Sequence[_Appending | _Replacing], error: BaseException) -> None:
+def _roll_back(works: Sequence[HiddenRows | _Replacing], error: BaseException) -> None:
     """Release the logs of a transaction that was not committed, and remove its rows. If the disk fails, the rows stay
     hidden from readers, and the next writer removes them."""
     for work in works:

@@ -156,6 +156,7 @@ class BatchWriter(Traveller, DataSourceArrowWriter):
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        settle()
         key = BatchKey(JOBS_LEDGER, None, self._job)
         if self._options.app_id is not None:
             key = BatchKey(f"app {self._options.app_id}", self._options.app_version, self._job)
@@ -189,6 +190,7 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        settle()
         stored = _all(messages)
         if not stored or (not any(one.files for one in stored) and self._target.is_there and not self._target.replaces):
             return  # no rows: there is nothing that could be stored twice

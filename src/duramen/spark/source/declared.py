@@ -64,6 +64,8 @@ OPTIONS = (
     Option("failOnDataLoss", "whether a read fails if records are missing, or continues and reports them", "`true`",
            SAME),
     Option("cursor", "name under which a stream stores its position in the log", "none"),
+    Option("summary", "one row per task and log: `topic`, `partition`, `first_offset`, `last_offset`, `records`",
+           "`false`"),
 )  # fmt: skip
 
 _NO_GROUP = "a query joins no consumer group; `cursor` stores its position under a name"

@@ -43,6 +43,7 @@ class DuramenSource(Traveller, DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        settle()  # in the processes that plan a read, plan a write, and commit
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +51,6 @@ class DuramenSource(Traveller, DataSource):
 
     @plain
     def schema(self) -> StructType:
-        settle()
         options = parse_options(self.options, streaming=False)
         find_places(options, *disk_of(options.path))  # a path that is missing fails here, and not at the first action
         return schema_of(options)
