@@ -18,8 +18,8 @@ import rich.table
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench.report import at_least, machine
-from bench.spark import exporting, reading, scale, sink, trigger, verifying
+from bench.report import at_least, at_most, machine
+from bench.spark import beside, exporting, reading, scale, sink, trigger, verifying
 from duramen.spark.local_session import session
 
 PAYLOADS = (100, 1024)
@@ -52,12 +52,17 @@ def export(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
     return [figure for payload in PAYLOADS for figure in exporting.measure(spark, scratch, payload, size, rounds)]
 
 
+def compare(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
+    size, rounds = (64 << 20, 1) if quick else (1 << 30, 3)
+    return [figure for payload in PAYLOADS for figure in beside.measure(spark, scratch, payload, size, rounds)]
+
+
 def plan(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
     return trigger.measure(scratch, 1000, 2) if quick else trigger.measure(scratch)
 
 
 SUBJECTS: dict[str, Callable[[SparkSession, Path, bool], Figures]] = {
-    "plan": plan, "read": read, "verify": verify, "export": export, "sink": write,
+    "plan": plan, "cpu": compare, "read": read, "verify": verify, "export": export, "sink": write,
 }  # fmt: skip
 
 
@@ -70,9 +75,19 @@ def show(console: Console, title: str, columns: list[str], rows: Iterator[list[s
     console.print(table)
 
 
-def _rows(figures: Figures) -> Iterator[list[str]]:
+UPPER = ("cpu",)
+"""Subjects whose bars are upper bounds."""
+
+
+def _rows(subject: str, figures: Figures) -> Iterator[list[str]]:
+    judged = at_most if subject in UPPER else at_least
     for name, value, bar in figures:
-        yield [name, f"{value:,.2f}", "" if bar is None else at_least(value, bar)]
+        yield [name, f"{value:,.2f}", "" if bar is None else judged(value, bar)]
+
+
+def _missed(subject: str, figures: Figures) -> int:
+    bars = [(value, bar) for _, value, bar in figures if bar is not None]
+    return sum(value > bar if subject in UPPER else value < bar for value, bar in bars)
 
 
 def _scale_rows(runs: list[scale.Run]) -> Iterator[list[str]]:
@@ -110,8 +125,8 @@ def main() -> int:
                 return 0
             for name in arguments.only or SUBJECTS:
                 figures = SUBJECTS[name](spark, scratch, arguments.quick)
-                missed += sum(bar is not None and value < bar for _, value, bar in figures)
-                show(console, name, ["", "", "bar"], _rows(figures))
+                missed += _missed(name, figures)
+                show(console, name, ["", "", "bar"], _rows(name, figures))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 1 if missed else 0

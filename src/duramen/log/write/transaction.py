@@ -153,7 +153,7 @@ def _commit(
 ) -> Committed:
     """``check`` raises if the directory of the ledger is not the one that was locked."""
     with contextlib.ExitStack() as stack:
-        works: list[HiddenRows | _Replacing] = []
+        works: list[_Appending | _Replacing] = []
         if parts and parts[0].path == "":  # its own lock guards the ledger, too
             works.append(stack.enter_context(_opened(disk, root, parts[0], key, deadline)))
             disk = works[0].disk
@@ -178,14 +178,14 @@ def _commit(
     return Committed(entry, False)
 
 
-def _store(works: Sequence[HiddenRows | _Replacing], parts: Sequence[TransactionPart]) -> dict[str, Appended]:
+def _store(works: Sequence[_Appending | _Replacing], parts: Sequence[TransactionPart]) -> dict[str, Appended]:
     """Begin, append and prepare in every log: at the same time, because logs share nothing but the ledger, which is
     written afterwards. All have ended, well or not, when this returns or raises the first error."""
     pairs = list(zip(works, parts, strict=True))
     if len(pairs) < 2:
         return {part.path: work.store(part.batches()) for work, part in pairs}
 
-    def store(pair: tuple[HiddenRows | _Replacing, TransactionPart]) -> Appended:
+    def store(pair: tuple[_Appending | _Replacing, TransactionPart]) -> Appended:
         return pair[0].store(pair[1].batches())
 
     with ThreadPoolExecutor(min(len(pairs), os.cpu_count() or 1), "duramen-commit") as pool:
@@ -193,7 +193,7 @@ def _store(works: Sequence[HiddenRows | _Replacing], parts: Sequence[Transaction
     return {part.path: future.result() for part, future in zip(parts, running, strict=True)}
 
 
-def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[HiddenRows | _Replacing]) -> None:
+def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[_Appending | _Replacing]) -> None:
     """Commit the entry to the ledger, and publish the rows."""
     try:
         record_batch(disk, root, entry)
@@ -208,7 +208,7 @@ def _finish(disk: Disk, root: str, entry: LedgerEntry, works: Sequence[HiddenRow
 @contextlib.contextmanager
 def _opened(
     disk: Disk, root: str, part: TransactionPart, key: BatchKey, deadline: float
-) -> Iterator[HiddenRows | _Replacing]:
+) -> Iterator[_Appending | _Replacing]:
     path = posixpath.join(root, part.path) if part.path else root
     file = posixpath.relpath(ledger_path(root, key.writer), path)
     if part.replaces:
@@ -223,7 +223,7 @@ def _opened(
             yield _Appending(log, key, file)
 
 
-def _roll_back(works: Sequence[HiddenRows | _Replacing], error: BaseException) -> None:
+def _roll_back(works: Sequence[_Appending | _Replacing], error: BaseException) -> None:
     """Release the logs of a transaction that was not committed, and remove its rows. If the disk fails, the rows stay
     hidden from readers, and the next writer removes them."""
     for work in works:
