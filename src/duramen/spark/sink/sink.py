@@ -16,6 +16,7 @@ import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -31,7 +32,7 @@ from duramen.spark.error_text import Traveller, plain, plainly
 from duramen.spark.gc_freeze import settle
 from duramen.spark.sink.options import WriteOptions, check_columns, parse_write_options
 from duramen.spark.sink.router import Router, SinkTarget, check_new, make_topics, part_of, plan_target
-from duramen.spark.sink.staging import StagedFile, Staging
+from duramen.spark.sink.staging import StagedFile, StagedRows, Staging
 
 QUERY = "query "
 """How the ledger's name of a streaming query begins."""
@@ -101,19 +102,15 @@ def publish(
     if not target.is_there:
         _sync_names(disk, target.path)
 
-    def rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
-        for file in files:
-            yield from staging.map(file)
-
+    rows = StagedRows(staging, [file for files in places.values() for file in files])
     try:
         for place, files in places.items():
-            check_new(disk, target, place, rows_of(files))
+            check_new(disk, target, place, rows.of(files))
         if target.is_store:
             make_topics(disk, target, [file for files in places.values() for file in files])
         written = sorted(target.with_empty(disk, places).items(), key=lambda one: (one[0][0] or "", one[0][1]))
         parts: list[TransactionPart] = [
-            part_of(disk, target, place, lambda files=tuple(files): rows_of(files))  # type: ignore[misc]
-            for place, files in written
+            part_of(disk, target, place, partial(rows.of, files)) for place, files in written
         ]
         commit_batch(target.path, key, parts, disk=disk, lock_timeout_s=options.lock_timeout_s)
     except LateTimestampError as error:

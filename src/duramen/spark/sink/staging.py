@@ -20,9 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import posixpath
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -77,8 +80,8 @@ class Staging:
     def directory(self) -> str:
         return posixpath.join(self._of_writer, str(self.batch))
 
-    def map(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of a staged file, mapped into memory; its checksum is verified before the first batch."""
+    def map(self, file: StagedFile) -> memoryview:
+        """The bytes of a staged file, mapped into memory. Raises `StorageError` if they are not what the task wrote."""
         path = posixpath.join(self.directory, file.name)
         try:
             data = self.disk.map(path).data
@@ -91,9 +94,7 @@ class Staging:
             raise StorageError(
                 "the bytes of a task's staged file are not those that the task wrote", path=path, hint="run it again"
             )
-        reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data)))
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+        return data
 
     def remove(self) -> None:
         """Remove this batch's files, and the directories above them that are empty then."""
@@ -154,6 +155,33 @@ class Staging:
         with contextlib.suppress(StorageError):
             newest = max(newest, self.disk.stamp(path)[1] / 1e9)
         return newest
+
+
+class StagedRows:
+    """The rows of the staged files of one batch. When the first are asked for, all files are checked, at the same
+    time, and stay mapped: what is stored is what was checked."""
+
+    def __init__(self, staging: Staging, files: Sequence[StagedFile]) -> None:
+        self._staging = staging
+        self._files = files
+        self._turn = threading.Lock()
+        self._mapped: Mapping[str, memoryview] = {}
+
+    def _checked(self) -> Mapping[str, memoryview]:
+        with self._turn:  # the logs of a transaction are written at the same time
+            self._mapped = self._mapped or self._check()
+            return self._mapped
+
+    def _check(self) -> Mapping[str, memoryview]:
+        with ThreadPoolExecutor(min(len(self._files), os.cpu_count() or 1), "duramen-check") as pool:
+            return dict(zip((file.name for file in self._files), pool.map(self._staging.map, self._files), strict=True))
+
+    def of(self, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
+        """The rows of some of the files."""
+        for file in files:
+            reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._checked()[file.name])))
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
 
 
 class StagedWriter:
