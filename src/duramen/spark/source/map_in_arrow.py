@@ -51,7 +51,7 @@ def count(spark: SparkSession, path: str, **options: Any) -> int:
 
     Exact: gaps, damage, time ranges and open transactions count as in a read. As there, payloads are not compared with
     their checksums unless ``verify=true``."""
-    texts = {name: _text(value) for name, value in options.items() if value is not None}
+    texts = {name: option_text(value) for name, value in options.items() if value is not None}
     rows = spark.read.format("duramen").options(**texts, summary="true").load(path).select("records").collect()
     return sum(row.records for row in rows)
 
