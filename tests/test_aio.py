@@ -14,12 +14,12 @@ import pytest
 
 import duramen
 import duramen.aio
-from duramen.formats import FORMATS
+from duramen.formats import WRITABLE
 from duramen.log.maintain.retention import Retention
 from tests.log.conftest import codec, options, value
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", WRITABLE)
 def test_everything_awaited(tmp_path: Path, format_name: str) -> None:
     async def main() -> None:
         root = tmp_path / "log"
@@ -93,7 +93,7 @@ def test_not_open_yet(tmp_path: Path) -> None:
     asyncio.run(fails())
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", WRITABLE)
 def test_groups_cursors_and_producers_are_awaited(tmp_path: Path, format_name: str) -> None:
     async def main() -> None:
         root = tmp_path / "log"

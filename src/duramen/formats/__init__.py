@@ -1,4 +1,4 @@
-"""The five on-disk formats, as pure bytes.
+"""The on-disk formats, as pure bytes.
 
 - `make` turns a name and options into a `Format`: file names, encoding, derived files, and `Format.capabilities`.
 - `Format.open_segment` gives a `Segment`: its `scan` walks the records step by step and returns `Rows`, its `decode`
@@ -16,6 +16,7 @@ from duramen.formats.arrow import Values, binary_buffers
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
+    CommittedView,
     ConsumerPositions,
     SequenceRun,
     SlotSegment,
@@ -23,14 +24,17 @@ from duramen.formats.extensions import (
     SupportsCheckpoint,
     SupportsChunks,
     SupportsGapFill,
+    SupportsIsolation,
     SupportsManifest,
+    SupportsStateFiles,
     SupportsTracking,
 )
 from duramen.formats.format import DOCUMENT, PROGRAM, Capabilities, FileName, Format, columns_for, schema_for
 from duramen.formats.index import Index, IndexBuilder, Places, dump_index, position_near, rows_after
+from duramen.formats.kafka import PartitionOffset, parse_offsets, parse_properties
 from duramen.formats.keys import KeyOf, extractor, murmur2, siphash
 from duramen.formats.osiris import TrackingBlock, TrackingKind, delta_chunk, encode_chunk
-from duramen.formats.registry import FORMATS, FormatOptions, make, names
+from duramen.formats.registry import FORMATS, WRITABLE, FormatOptions, make, names
 from duramen.formats.rustlog import Checkpoint
 from duramen.formats.segment import (
     SCAN_BYTES,
@@ -92,6 +96,7 @@ __all__ = [
     "SCAN_RECORDS",
     "SECTOR_BYTES",
     "SHOWN_BYTES",
+    "WRITABLE",
     "Acked",
     "Block",
     "Buffer",
@@ -99,6 +104,7 @@ __all__ = [
     "Capabilities",
     "Checkpoint",
     "Cleared",
+    "CommittedView",
     "ConsumerPositions",
     "Detected",
     "Encoded",
@@ -112,6 +118,7 @@ __all__ = [
     "IndexBuilder",
     "KeyOf",
     "Marked",
+    "PartitionOffset",
     "Places",
     "Problem",
     "Role",
@@ -130,7 +137,9 @@ __all__ = [
     "SupportsCheckpoint",
     "SupportsChunks",
     "SupportsGapFill",
+    "SupportsIsolation",
     "SupportsManifest",
+    "SupportsStateFiles",
     "SupportsTracking",
     "TrackingBlock",
     "TrackingKind",
@@ -155,6 +164,8 @@ __all__ = [
     "make",
     "murmur2",
     "names",
+    "parse_offsets",
+    "parse_properties",
     "position_near",
     "rows_after",
     "schema_for",

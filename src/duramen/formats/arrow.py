@@ -34,6 +34,24 @@ def gather(buf: Any, positions: Int64s, lengths: UInt32s) -> pa.BinaryArray:
     return binary_array(offsets, data)
 
 
+def gather_two(
+    buf: Any, plain: Any, positions: Int64s, lengths: UInt32s, in_plain: npt.NDArray[np.bool_]
+) -> pa.BinaryArray:
+    """Values of which some lie in ``buf`` and some in ``plain``, in their order."""
+    if not in_plain.any():
+        return gather(buf, positions, lengths)
+    if in_plain.all():
+        return gather(plain, positions, lengths)
+    if int(lengths.sum(dtype=np.int64)) > MAX_BATCH_BYTES:
+        raise LimitError("the values do not fit into one Arrow batch", hint="ask for fewer bytes at a time")
+    in_file = ~in_plain
+    parts = [gather(buf, positions[in_file], lengths[in_file]), gather(plain, positions[in_plain], lengths[in_plain])]
+    order = np.empty(len(positions), np.int64)
+    order[in_file] = np.arange(len(parts[0]))
+    order[in_plain] = np.arange(len(parts[0]), len(positions))
+    return pa.concat_arrays(parts).take(pa.array(order))
+
+
 REUSED_FROM_BYTES = 64 << 10
 REUSED_UP_TO_BYTES = 16 << 20
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from duramen.errors import DetectionError
 from duramen.formats import fixed_slot, rustlog
+from duramen.formats.kafka import starts_with_batch
 from duramen.formats.registry import FORMATS
 from duramen.formats.rustlog import RustLogWalk
 from duramen.formats.segment import Role
@@ -42,6 +43,10 @@ _MAGICS: tuple[tuple[bytes, str, Role], ...] = tuple(
     (magic, name, role) for name, kind in FORMATS.items() for magic, role in kind.magics.items()
 )
 _NUMBERED = re.compile(r"[0-9]+\.log")
+_OF_KAFKA = (Role.TIME_INDEX, Role.TXN_INDEX, Role.PRODUCER_SNAPSHOT, Role.LEADER_EPOCHS, Role.METADATA)
+"""Roles of files whose names only Kafka uses."""
+_OF_BROKER = ("meta.properties", "recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+"""Files of the directory that holds a broker's partitions."""
 
 
 def detect_file(name: str, buf: Buffer) -> Detected:
@@ -54,6 +59,9 @@ def detect_file(name: str, buf: Buffer) -> Detected:
         known = FORMATS[fmt]().classify(name)
         if known is not None and not (known.role == Role.INDEX and _is_rustlog_index(name, buf)):
             return Detected(fmt, f"{name} is named like a {fmt} {known.role}", known.role)
+    kafka = _kafka([name], {name: buf}.__getitem__)
+    if kafka is not None:
+        return kafka
     known = FORMATS["rustlog"]().classify(name)
     if known is not None and known.role in (Role.INDEX, Role.CHECKPOINT):
         return Detected("rustlog", f"{name} is named like a rustlog {known.role}", known.role)
@@ -71,11 +79,20 @@ def detect_directory(path: str, files: Files) -> Detected:
             path=path,
             hint="open topics/<topic>/partitions/<n> inside it",
         )
+    if any(name in _OF_BROKER for name in names):
+        raise DetectionError(
+            "this is the directory of a Kafka broker, not one log",
+            path=path,
+            hint="open one of the partitions inside it, or the directory with duramen.store",
+        )
     for fmt in ("keratin", "osiris", "durable-log"):
         kind = FORMATS[fmt]()
         segments = [n for n in names if (known := kind.classify(n)) and known.role == Role.SEGMENT]
         if segments:
             return _confirm(path, fmt, segments, files)
+    kafka = _kafka(names, files.read)
+    if kafka is not None:
+        return kafka
     numbered = [n for n in names if _NUMBERED.fullmatch(n)]
     if not numbered:
         return _without_segment(path, names, files)
@@ -95,6 +112,20 @@ def _without_segment(path: str, names: Sequence[str], files: Files) -> Detected:
                 return Detected(fmt, f"{name} is a {fmt} {role}; the segments are missing", role)
     some = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
     raise DetectionError(f"no file here is named like a log's: {some}", path=path)
+
+
+def _kafka(names: Sequence[str], read: Callable[[str], Buffer]) -> Detected | None:
+    """Kafka, by a valid batch at the start of a segment, or by the names that only Kafka uses; None if neither."""
+    kind = FORMATS["kafka"]()
+    known = [(name, found) for name in names if (found := kind.classify(name)) is not None]
+    for name, found in known:
+        if found.role == Role.SEGMENT and starts_with_batch(memoryview(read(name))):
+            return Detected("kafka", f"{name} starts with a valid batch or message of Kafka")
+    for name, found in known:
+        if found.role in _OF_KAFKA:
+            role = found.role if len(names) == 1 else Role.SEGMENT
+            return Detected("kafka", f"{name} is named like a kafka {found.role}", role)
+    return None
 
 
 def _is_rustlog_index(name: str, buf: Buffer) -> bool:

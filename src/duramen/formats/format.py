@@ -88,6 +88,10 @@ class Capabilities:
     """The log itself stores the sequences of producers: see `SupportsTracking`."""
     chunks: bool = False
     """Records are stored in chunks, whose size the writer chooses."""
+    compacted_elsewhere: bool = False
+    """The format's own program may have compacted the log: a gap between offsets is not a loss."""
+    read_only: bool = False
+    """Logs of this format are read, not written."""
     extras: tuple[pa.Field, ...] = ()
     """Columns beyond the neutral record, so that a round trip loses nothing."""
 
@@ -283,8 +287,16 @@ class Format(ABC):
         return self
 
     def check_creation(self) -> None:
-        """Raise if an option that a new log needs is missing."""
-        return
+        """Raise if logs of this format cannot be created, or an option that a new log needs is missing."""
+        self.refuse_writing()
+
+    def refuse_writing(self, path: str | None = None) -> None:
+        """Raise if logs of this format are only read."""
+        if self.capabilities.read_only:
+            raise UsageError(
+                f"{self.name} logs are read-only", path=path,
+                hint="`duramen convert` makes a log of another format from one",
+            )  # fmt: skip
 
     def begin_segment(
         self, base: int, created_ms: int, previous: Segment | None, first: Segment | None = None

@@ -54,6 +54,9 @@ class Index:
     """The record's checksum covers the repeated columns: where they differ, the index is wrong."""
     unread_bytes: int = 0
     """Bytes beyond the limit, which were not read."""
+    names_last: bool = False
+    """An entry has the last offset of the batch at its position, or of a later one that was written with it; a time
+    index has any offset of the batch."""
     dense: bool = False
     """Whether every record (or chunk) up to the last entry has an entry."""
 

@@ -8,12 +8,17 @@ from duramen.errors import UsageError
 from duramen.formats.durable_log import DurableLog
 from duramen.formats.fixed_slot import FixedSlot
 from duramen.formats.format import Format
+from duramen.formats.kafka import Kafka
 from duramen.formats.keratin import Keratin
 from duramen.formats.keys import KeyOf
 from duramen.formats.osiris import Osiris
 from duramen.formats.rustlog import RustLog
 
-FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (DurableLog, Keratin, RustLog, Osiris, FixedSlot)}
+FORMATS: dict[str, type[Format]] = {
+    kind.name: kind for kind in (DurableLog, Keratin, RustLog, Osiris, FixedSlot, Kafka)
+}
+WRITABLE = tuple(name for name, kind in FORMATS.items() if not kind.capabilities.read_only)
+"""The formats that logs can be created and appended to in."""
 
 
 class FormatOptions(TypedDict, total=False):
@@ -40,6 +45,9 @@ class FormatOptions(TypedDict, total=False):
     record_size: int
     pad: bytes | str
     lost_slots: str
+    isolation: str
+    log_start_offset: int
+    aborted: str
 
 
 def names() -> tuple[str, ...]:

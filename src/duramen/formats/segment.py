@@ -38,6 +38,11 @@ class Role(StrEnum):
     TIME_INDEX = "time index"
     MANIFEST = "manifest"
     CHECKPOINT = "checkpoint"
+    TXN_INDEX = "transaction index"
+    PRODUCER_SNAPSHOT = "producer snapshot"
+    LEADER_EPOCHS = "leader epochs"
+    METADATA = "metadata"
+    SWAP = "unfinished swap"
     GROUP_SNAPSHOT = "group snapshot"
     GROUP_DELTA = "group delta"
     LOCK = "lock"
@@ -136,6 +141,8 @@ class Segment(ABC):
     version_at: int = 0
     """Position of the version's last byte within the header."""
     record_checksum: bool = True
+    first_visible: int = 0
+    """Readers see no record before this offset."""
     created_ms: int = 0
     """When the file was created, where the format stores it."""
 

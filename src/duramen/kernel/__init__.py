@@ -1,7 +1,8 @@
 """The hot loops in C: checksum, scan, gather, encode. Stateless functions over buffers, without the GIL.
 
-- A scan (`scan_frames`, `scan_chunks`, `scan_slots`) walks records and fills columns (`FrameColumns`, `ChunkColumns`);
-  it returns a `ScanEnd` with the `Stop` that explains why it ended. An encoder fills the same columns.
+- A scan (`scan_frames`, `scan_chunks`, `scan_batches`, `scan_slots`) walks records and fills columns (`FrameColumns`,
+  `ChunkColumns`, `BatchColumns`); it returns a `ScanEnd` with the `Stop` that explains why it ended. An encoder fills
+  the same columns.
 - A `FrameLayout` is a table of positions that describes a record format: the kernel itself knows no format.
 - `reference` is the same in plain Python, one module per C file: the executable specification, and the oracle of the
   tests. ``DURAMEN_PUREPYTHON=1`` selects it.
@@ -18,8 +19,12 @@ import os
 
 from duramen.kernel.layout import (
     BAD_TRACKING,
+    CODEC,
+    CONTROL,
     GAVE_UP,
     NOT_FOUND,
+    NULL_LENGTH,
+    BatchColumns,
     Checksum,
     ChunkColumns,
     Columns,
@@ -28,7 +33,10 @@ from duramen.kernel.layout import (
     EntryHit,
     FrameColumns,
     FrameLayout,
+    HeaderColumns,
     Int64s,
+    RecordColumns,
+    RecordRanges,
     ScanEnd,
     Stop,
     UInt32s,
@@ -47,6 +55,7 @@ if PURE_PYTHON:
         encode_frames,
         encode_run,
         encode_slots,
+        find_batch,
         find_chunk,
         find_frame,
         find_slot,
@@ -57,10 +66,13 @@ if PURE_PYTHON:
         measure_values,
         murmur2,
         pick_strides,
+        scan_batches,
         scan_chunks,
         scan_entries,
         scan_frames,
+        scan_headers,
         scan_prefixed,
+        scan_records,
         scan_slots,
         seek_chunk,
         seek_frame,
@@ -69,6 +81,7 @@ if PURE_PYTHON:
     )
 else:
     try:
+        from duramen.kernel._batches import find_batch, scan_batches, scan_headers, scan_records
         from duramen.kernel._chunks import (
             encode_chunks,
             encode_entries,

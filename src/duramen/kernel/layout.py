@@ -313,3 +313,85 @@ class EntryColumns(Columns):
     """0 for a simple entry, else the first header byte of the sub-batch (0x80 | compression << 4)."""
     records: UInt32s = column(np.uint32)
     uncompressed_length: UInt32s = column(np.uint32)
+
+
+NULL_LENGTH = 2**32 - 1
+"""In the length columns of `RecordColumns` and `HeaderColumns`: null instead of bytes."""
+CODEC, CONTROL = 7, 32
+"""In `BatchColumns.attributes`: the bits of the compression, and that of a control batch."""
+
+
+@dataclass
+class BatchColumns(Columns):
+    """One row per Kafka batch, or per message of the older formats. ``data_position`` is after the header."""
+
+    base_offset: Int64s = column(np.int64)
+    last_offset: Int64s = column(np.int64)
+    base_timestamp: Int64s = column(np.int64)
+    max_timestamp: Int64s = column(np.int64)
+    producer_id: Int64s = column(np.int64)
+    producer_epoch: Int64s = column(np.int64)
+    base_sequence: Int64s = column(np.int64)
+    leader_epoch: Int64s = column(np.int64)
+    position: Int64s = column(np.int64)
+    data_position: Int64s = column(np.int64)
+    data_length: UInt32s = column(np.uint32)
+    records: UInt32s = column(np.uint32)
+    visible: UInt32s = column(np.uint32)
+    """How many of its records readers see; none of a control batch."""
+    attributes: UInt32s = column(np.uint32)
+    magic: UInt32s = column(np.uint32)
+
+    @property
+    def first_offsets(self) -> Int64s:
+        return self.base_offset
+
+    @property
+    def last_offsets(self) -> Int64s:
+        return self.last_offset
+
+    @property
+    def user_records(self) -> Int64s:
+        return self.visible.astype(np.int64)
+
+
+@dataclass
+class RecordRanges(Columns):
+    """Where the records of batches lie, uncompressed, and in which row of `RecordColumns` the first of each goes."""
+
+    position: Int64s = column(np.int64)
+    length: Int64s = column(np.int64)
+    records: Int64s = column(np.int64)
+    row: Int64s = column(np.int64)
+    base_offset: Int64s = column(np.int64)
+    last_offset: Int64s = column(np.int64)
+    base_timestamp: Int64s = column(np.int64)
+
+
+@dataclass
+class RecordColumns(Columns):
+    """One row per record of Kafka batches."""
+
+    offset: Int64s = column(np.int64)
+    timestamp: Int64s = column(np.int64)
+    position: Int64s = column(np.int64)
+    key_position: Int64s = column(np.int64)
+    value_position: Int64s = column(np.int64)
+    headers_position: Int64s = column(np.int64)
+    key_length: UInt32s = column(np.uint32)
+    value_length: UInt32s = column(np.uint32)
+    headers: UInt32s = column(np.uint32)
+    """How many headers it has."""
+
+
+@dataclass
+class HeaderColumns(Columns):
+    """One row per header of Kafka records."""
+
+    key_position: Int64s = column(np.int64)
+    value_position: Int64s = column(np.int64)
+    key_length: UInt32s = column(np.uint32)
+    value_length: UInt32s = column(np.uint32)
+
+    def __len__(self) -> int:
+        return len(self.key_position)

@@ -17,7 +17,7 @@ from duramen.cli.demo.samples import WOOD, DemoSample, segment_paths
 from duramen.cli.demo.stage import SkippedError, Stage
 from duramen.cli.output import Cell, Column, Output, size, to_json
 from duramen.errors import DuramenError
-from duramen.formats import FORMATS
+from duramen.formats import FORMATS, WRITABLE
 from duramen.log import Report
 
 RECORDS = 3_000
@@ -30,7 +30,12 @@ OPENING, OPEN = datetime(2026, 3, 2, 8, tzinfo=UTC), timedelta(hours=10)
 def names(stage: Stage) -> dict[str, Any]:
     """The names of an act."""
     own = (files, flip, lines, read, show_damage, show_formats, show_lost, start_spark, values, write_orders)
-    return {"__name__": "demo", "FORMATS": FORMATS, "stage": stage, **{function.__name__: function for function in own}}
+    return {
+        "__name__": "demo",
+        "FORMATS": WRITABLE,
+        "stage": stage,
+        **{function.__name__: function for function in own},
+    }
 
 
 def write_orders() -> None:
@@ -127,8 +132,8 @@ def show_formats(out: Output) -> list[int]:
     columns += [Column("time"), Column("key, headers"), Column("checksum")]
     rows: list[list[str | Cell]] = []
     counts = []
-    for name, kind in FORMATS.items():
-        able = kind.capabilities
+    for name in WRITABLE:
+        able = FORMATS[name].capabilities
         with duramen.open(f"logs/{name}") as log:
             counts.append(log.next_offset - log.first_offset)
             bytes_ = sum(segment.size_bytes for segment in log.segments)
@@ -146,7 +151,7 @@ def show_lost(out: Output) -> int:
     columns += [Column("written, not yet acknowledged", True)]
     rows: list[list[str | Cell]] = []
     all_lost = 0
-    for name in FORMATS:
+    for name in WRITABLE:
         whole, _, _ = read(f"killed/{name}.acknowledged").rpartition("\n")
         acknowledged = dict(line.split(" ", 1) for line in whole.split("\n"))
         with duramen.open(f"killed/{name}") as log:
@@ -168,7 +173,7 @@ def show_damage(out: Output) -> list[Report]:
     columns += [Column("byte, without"), Column("tail, without")]
     rows: list[list[str | Cell]] = []
     with_sidecar = []
-    for name in FORMATS:
+    for name in WRITABLE:
         cells = []
         for sidecar in (True, False):
             for how in (flip, _cut):

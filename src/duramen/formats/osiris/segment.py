@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.errors import CorruptionError, LimitError
-from duramen.formats.arrow import MAX_BATCH_BYTES, allocate, gather, timestamps_from
+from duramen.errors import CorruptionError
+from duramen.formats.arrow import allocate, gather, gather_two, timestamps_from
 from duramen.formats.osiris.chunk import (
     HEADER,
     MAGIC,
@@ -30,7 +30,7 @@ from duramen.formats.osiris.chunk import (
 from duramen.formats.osiris.tracking import Tracking, parse_blocks
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, Segment, Severity
 from duramen.formats.struct import Struct
-from duramen.kernel import BAD_TRACKING, ChunkColumns, Columns, EntryColumns, EntryHit, Int64s, Stop, UInt32s
+from duramen.kernel import BAD_TRACKING, ChunkColumns, Columns, EntryColumns, EntryHit, Stop, UInt32s
 from duramen.record import SCHEMA, Record, from_us
 
 FILE_HEADER = Struct(">", magic="4s", version="I")
@@ -150,7 +150,7 @@ class OsirisSegment(Segment):
                 at = end
             place = slice(first, first + count)
             find_records(source, begin, end, positions[place], lengths[place], position=start, offset=offset)
-        return _gather_two(self.buf, plain, positions, lengths, in_plain)
+        return gather_two(self.buf, plain, positions, lengths, in_plain)
 
     def check(self, rows: Rows) -> Iterator[Problem]:
         """Tracking that cannot be read: no checksum covers a trailer, nor the length of it."""
@@ -269,19 +269,3 @@ def tracking_range(chunks: ChunkColumns, row: int) -> tuple[int, int, bool]:
     if chunks.chunk_type[row] == ChunkType.USER:
         return data_end, data_end + int(chunks.trailer_length[row]), False
     return data_position + SIMPLE.size, data_end, bool(chunks.chunk_type[row] == ChunkType.TRACKING_SNAPSHOT)
-
-
-def _gather_two(buf: Any, plain: Any, positions: Int64s, lengths: UInt32s, in_plain: Any) -> pa.BinaryArray:
-    """Values of which some lie in ``buf`` and some in ``plain``, in their order."""
-    if not in_plain.any():
-        return gather(buf, positions, lengths)
-    if in_plain.all():
-        return gather(plain, positions, lengths)
-    if int(lengths.sum(dtype=np.int64)) > MAX_BATCH_BYTES:
-        raise LimitError("the values do not fit into one Arrow batch", hint="ask for fewer bytes at a time")
-    in_file = ~in_plain
-    parts = [gather(buf, positions[in_file], lengths[in_file]), gather(plain, positions[in_plain], lengths[in_plain])]
-    order = np.empty(len(positions), np.int64)
-    order[in_file] = np.arange(len(parts[0]))
-    order[in_plain] = np.arange(len(parts[0]), len(positions))
-    return pa.concat_arrays(parts).take(pa.array(order))

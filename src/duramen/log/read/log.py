@@ -257,13 +257,14 @@ class Log:
 
     @property
     def first_offset(self) -> int:
-        """The base offset of the oldest segment."""
+        """The base offset of the oldest segment, or the first offset that readers see."""
         self._before_read()
         bases = self._snapshot.bases
         if not bases:
             return 0
         try:
-            return self.segment_of(bases[0]).segment.base_offset
+            segment = self.segment_of(bases[0]).segment
+            return max(segment.base_offset, segment.first_visible)
         except CorruptionError:
             if not self.is_directory:
                 raise

@@ -91,6 +91,7 @@ def _check_place(disk: Disk, wanted: _OpenRequest) -> Format | None:
     if kind == Kind.DIRECTORY and disk.kind(posixpath.join(path, CONFIG)) == Kind.FILE:
         return None
     fmt = _format_of_files(disk, wanted) if kind == Kind.DIRECTORY else _format_of_new(disk, wanted)
+    fmt.refuse_writing(path)
     wanted.refuse(fmt)
     if disk.kind(path) == Kind.DIRECTORY:
         refuse_special_files(disk, path, fmt)
@@ -107,6 +108,7 @@ def _resolve_format(disk: Disk, wanted: _OpenRequest, found: Format | None) -> t
         fmt = _format_of_files(disk, wanted)
     else:
         fmt = configured_format(config, wanted.path, wanted.format, wanted.options)
+    fmt.refuse_writing(wanted.path)
     wanted.refuse(fmt)
     refuse_special_files(disk, wanted.path, fmt)
     return fmt, config

@@ -72,6 +72,7 @@ def reindex(
         raise UsageError("cannot reindex a single file", path=path, hint="give the log's directory")
     refuse_unfinished_repair(disk, path)
     fmt = format_at(disk, path, format, options)
+    fmt.refuse_writing(path)
     if dry_run:
         return while_files_go(disk, path, lambda: _Reindexer(disk, path, fmt, hold, dry_run=True).run())
     refuse_special_files(disk, path, fmt)

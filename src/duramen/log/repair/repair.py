@@ -75,6 +75,7 @@ def repair_log(
         raise UsageError("cannot repair a single file", path=path, hint="give the log's directory")
     refuse_no_directory(disk, path)
     fmt, _ = asked.detect(disk)
+    fmt.refuse_writing(path)
     if not plan_only and not any(found.is_own for found in special_files(disk, path, fmt)):
         return _repair(disk, asked, hold)
     journal = read_repair_journal(disk, path)

@@ -29,7 +29,7 @@ import numpy as np
 from duramen import kernel
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError
-from duramen.formats import Format, ScanPosition, Segment
+from duramen.formats import Format, ScanPosition, Segment, SupportsIsolation
 from duramen.kernel import Stop
 from duramen.log.segments.listing import (
     Directory,
@@ -185,6 +185,7 @@ class _SnapshotBuilder:
         snapshot = self._visible(
             Snapshot(self._fmt, listed, watermark, has_sidecar=self._has_sidecar, listed=self._listed)
         )
+        snapshot = self._committed(snapshot)
         if watermark is not None and not is_last and not self._fits(listed, watermark):
             return None
         if self._is_replaced():
@@ -226,6 +227,19 @@ class _SnapshotBuilder:
             if view is not None:
                 return replace(seen, watermark=view[0], directory=view[1])
         return seen if seen.watermark is None or not seen.watermark.is_open else self._acknowledged(seen)
+
+    def _committed(self, seen: Snapshot) -> Snapshot:
+        """Without the open and aborted transactions that the log itself holds, if the caller asked for that."""
+        if not isinstance(self._fmt, SupportsIsolation) or not self._fmt.hides_records:
+            return seen
+        directory = seen.directory
+        view = self._fmt.committed_view(
+            [
+                self._fmt.open_segment(self._map(directory, files)[: files.segment.size_bytes], files.base)
+                for files in directory.segments
+            ]
+        )
+        return replace(seen, fmt=view.fmt, directory=directory if view.until is None else directory.up_to(*view.until))
 
     def _acknowledged(self, seen: Snapshot) -> Snapshot:
         """A log that was not closed: without what its writer has not acknowledged."""

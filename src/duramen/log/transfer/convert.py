@@ -116,6 +116,7 @@ class Conversion:
         self._origins = read_origins(source.disk, src) if source.is_directory else {}
         check_kind("to", to, str)
         self.target = make(to, **{**self._inherited(to, options), **options})
+        self.target.refuse_writing(dst)
         self._resized = "segment_max_bytes" in options
         source.check_presence()
         self.survey = self._surveyed()

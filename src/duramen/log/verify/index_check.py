@@ -20,6 +20,7 @@ from duramen.log.segments import EndKind, SegmentEnd
 from duramen.log.verify.report import Finding, counted
 
 _STEP_ENTRIES = 65_536
+RowNumbers = slice | npt.NDArray[np.intp]
 NEVER = 2**62
 """A position that no segment reaches."""
 REINDEX = "nothing is lost: `duramen reindex` rebuilds it from the records"
@@ -66,6 +67,9 @@ class IndexChecker:
         self._seen = 0
         self._before = -1
         self._places: list[Places] = []
+        self._earlier = np.empty(0, np.int64), np.empty(0, np.int64)
+        """Positions and first offsets of the batches after that of the last right entry, if entries name last
+        offsets."""
 
     def beginning_at(self, offset: int) -> IndexChecker:
         """Return a new checker that ignores the entries before ``offset``."""
@@ -93,6 +97,9 @@ class IndexChecker:
         if not count:
             return
         self._end = rows.cursor
+        if self.index.names_last:
+            self._add_by_last(rows)
+            return
         offsets = rows.columns.first_offsets.view(np.uint64)
         self._end_offset = int(offsets[-1])
         if self.index.dense and self._is_straight(offsets, rows.columns):
@@ -102,6 +109,44 @@ class IndexChecker:
             self._look_up(offsets, rows)
         self._seen += count
         self._before = int(rows.columns.position[-1])
+
+    def _add_by_last(self, rows: Rows) -> None:
+        """`add` for an index whose entries name the last offset of a batch. A broker may write batches together, with
+        one entry: the position of the first, and the last offset of the last."""
+        columns, lasts = rows.columns, rows.columns.last_offsets.view(np.uint64)
+        self._end_offset = int(lasts[-1])
+        starts, firsts = (
+            np.concatenate((earlier, now))[-self.MOST_KEPT * 10 :]
+            for earlier, now in zip(self._earlier, (columns.position, columns.first_offsets), strict=True)
+        )
+        while self._row < len(self.index):
+            entries, is_done = self._up_to(self._end_offset, self._row + _STEP_ENTRIES)
+            here = slice(self._row, self._row + len(entries))
+            if len(entries) and self.index.positions is None:
+                at = np.searchsorted(lasts, entries)
+                self._judge(columns.first_offsets[at].view(np.uint64) <= entries)
+                self._find_differences(np.ones(len(entries), np.bool_), at, columns, here)
+            elif len(entries):
+                wanted = self.index.positions[here].astype(np.int64)  # type: ignore[index]
+                at = np.minimum(np.searchsorted(starts, wanted), len(starts) - 1)
+                named = (starts[at] == wanted) & (firsts[at].view(np.uint64) <= entries)
+                named &= np.diff(wanted, prepend=self._reached) > 0
+                self._judge(named)
+                self._reached = max(self._reached, int(np.where(named, wanted, -1).max()))
+            self._row = here.stop
+            if is_done:
+                break
+        after = starts > self._reached
+        self._earlier = starts[after], firsts[after]
+        self._seen += len(columns)
+        self._before = int(columns.position[-1])
+
+    def _judge(self, named: npt.NDArray[np.bool_]) -> None:
+        """Remember the entries from the next one on that name nothing."""
+        wrong = np.flatnonzero(~named)
+        room = max(self.MOST_KEPT - len(self._wrong), 0)
+        self._more_wrong += max(len(wrong) - room, 0)
+        self._wrong += [self._row + int(row) for row in wrong[:room]]
 
     def _is_straight(self, offsets: npt.NDArray[np.uint64], columns: Columns) -> bool:
         """Whether every row has its entry, in sequence, as almost always."""
@@ -173,17 +218,19 @@ class IndexChecker:
             self._out_of_order |= {self._row + int(row) for row in np.flatnonzero(named & ~ascending)[:room]}
             named &= ascending
         if not named.all():
-            wrong = np.flatnonzero(~named)
-            self._more_wrong += max(len(wrong) - max(self.MOST_KEPT - len(self._wrong), 0), 0)
-            self._wrong += [self._row + int(row) for row in wrong[: max(self.MOST_KEPT - len(self._wrong), 0)]]
+            self._judge(named)
+        self._find_differences(named, rows, columns, here)
+        if not self.index.dense and not self._wrong:  # otherwise the index is rebuilt anyway
+            self._keep_places(np.arange(len(offsets)) if isinstance(rows, slice) else rows, step)
+
+    def _find_differences(self, named: npt.NDArray[np.bool_], rows: RowNumbers, columns: Columns, here: slice) -> None:
+        """Compare what the entries repeat of their records."""
         for name, stored in self.index.repeats.items():
             held = getattr(columns, name)[rows]
             differs = named & (held != stored[here].astype(held.dtype))
             if differs.any():
                 for row in np.flatnonzero(differs).tolist():
                     self._differs.append((self._row + row, name, int(held[row]), int(stored[here][row])))
-        if not self.index.dense and not self._wrong:  # otherwise the index is rebuilt anyway
-            self._keep_places(np.arange(len(offsets)) if isinstance(rows, slice) else rows, step)
 
     def _keep_places(self, rows: npt.NDArray[np.intp], step: Rows) -> None:
         starts, last = step.columns.position, len(step.columns) - 1
@@ -327,7 +374,9 @@ def short_indexes(fmt: Format, segment: Segment, indexes: Mapping[Role, Index]) 
         return
     if fmt.ends_early(index, segment):
         yield Role.INDEX
-    if times is not None and len(times) < len(index) and np.array_equal(times.offsets, index.offsets[: len(times)]):
+    if times is None or times.names_last:
+        return
+    if len(times) < len(index) and np.array_equal(times.offsets, index.offsets[: len(times)]):
         yield Role.TIME_INDEX
 
 
@@ -337,7 +386,7 @@ def gaps(
     """Yield the sparse indexes that lack an entry before another one, with the row of that one. For a dense index,
     `IndexChecker` finds the gap itself."""
     index, times = indexes.get(Role.INDEX), indexes.get(Role.TIME_INDEX)
-    if index is None:
+    if index is None or index.names_last:
         return
     places = all_places(walked.get(Role.INDEX, ()))
     row = None if places is None else fmt.skips_entries(places, segment.start.position)

@@ -204,15 +204,21 @@ class SegmentVerifier:
         if report.first_offset == segment.base_offset:
             return
         late = report.first_offset is not None and report.first_offset > segment.base_offset
-        legal = late and self._fmt.capabilities.compaction
+        able = self._fmt.capabilities
+        legal = late and (able.compaction or able.compacted_elsewhere)
         self.find(
-            "wrong-name", Severity.WARNING if legal else Severity.DAMAGE, report.path,
+            "wrong-name", self._gap_severity if legal else Severity.DAMAGE, report.path,
             f"the first record has offset {report.first_offset}, the name says {segment.base_offset}",
             "fine after compaction; otherwise the first records are lost" if legal else
             "the file was renamed, or its first records are lost",
             position=segment.start.position, first_offset=segment.base_offset,
             last_offset=report.first_offset - 1 if late and report.first_offset is not None else None,
         )  # fmt: skip
+
+    @property
+    def _gap_severity(self) -> Severity:
+        """How bad a missing offset is: no more than a note where the format's own program leaves gaps."""
+        return Severity.NOTE if self._fmt.capabilities.compacted_elsewhere else Severity.WARNING
 
     def _check_gaps(self, report: SegmentReport, rows: Rows, previous: int | None) -> None:
         columns = rows.columns
@@ -222,7 +228,7 @@ class SegmentVerifier:
                 return  # offsets ascend, and no offset of the range is missing
         for position, first, last in rows.gaps(previous):
             self.find(
-                "offset-gap", Severity.WARNING, report.path,
+                "offset-gap", self._gap_severity, report.path,
                 counted(last - first + 1, "offset is missing", "offsets are missing"),
                 "fine after compaction; otherwise records are lost",
                 position=position, first_offset=first, last_offset=last,

@@ -18,7 +18,7 @@ from typing import Any
 
 from duramen.disk import Disk, Kind, map_if_exists
 from duramen.errors import CorruptionError, StorageError
-from duramen.formats import Format, Role, Severity, SupportsManifest, check_delta, check_snapshot
+from duramen.formats import Format, Role, Severity, SupportsManifest, SupportsStateFiles, check_delta, check_snapshot
 from duramen.log.segments import (
     HINT,
     Directory,
@@ -117,6 +117,7 @@ class Verifier(SegmentVerifier):
         for file in (*self._directory.others, *sidecar_groups(self._disk, self.report.path)):
             self._other(file)
         self._check_against_log()
+        self._check_state_files()
         self.report.findings += self._evidence.of_log(self.report.segments)
         self.report.findings += self._evidence.of_beginning(
             min((s.base_offset for s in self.report.segments), default=0)
@@ -210,7 +211,7 @@ class Verifier(SegmentVerifier):
             return
         lost = self._fmt.capabilities.lost_segments_show
         self.find(
-            "missing-segment", Severity.DAMAGE if lost else Severity.WARNING, after.path,
+            "missing-segment", Severity.DAMAGE if lost else self._gap_severity, after.path,
             f"{counted(after.base_offset - expected, 'offset')} missing before this segment",
             "a segment is lost" if lost else "a segment is lost, or compaction emptied the end of the one before",
             first_offset=expected, last_offset=after.base_offset - 1,
@@ -244,6 +245,21 @@ class Verifier(SegmentVerifier):
                 message, path = "the file that describes the log is missing", self._directory.full(name)
                 self.find("missing-manifest", Severity.WARNING, path, message, REINDEX)
         for name, problem in self._fmt.check_log(files, [s.summary for s in self.report.segments]):
+            self._problem(self._directory.full(name), problem)
+
+    def _check_state_files(self) -> None:
+        """Compare the files that describe the state of the whole log with its records."""
+        fmt = self._fmt
+        if not isinstance(fmt, SupportsStateFiles) or self._disk.kind(self.report.path) != Kind.DIRECTORY:
+            return
+        wanted = [file for file in self._directory.others if file.name.role in fmt.state_roles]
+        mapped = {file.path: map_if_exists(self._disk, self._directory.full(file.path)) for file in wanted}
+        segments = [
+            fmt.open_segment(files.settled(self._disk.map(self._directory.full(files.segment.path)).data), files.base)
+            for files in self._directory.segments
+        ]
+        found = fmt.check_state(segments, {path: data for path, data in mapped.items() if data is not None})
+        for name, problem in found:
             self._problem(self._directory.full(name), problem)
 
     def _check_special_files(self) -> None:

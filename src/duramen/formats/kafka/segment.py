@@ -1,0 +1,303 @@
+"""A segment of a Kafka partition: scanned by batch, decoded by record.
+
+A row is a batch, or a message of the older formats. The kernel scans and checks batches without looking into them.
+What a compressed message of an older format wraps has to be unfolded to know its first offset; batches say it in their
+headers. Control batches, aborted transactions, and records before the log's start occupy offsets and give no records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import CorruptionError, DuramenError, LimitError
+from duramen.formats.arrow import gather_two, timestamps_from, with_nulls
+from duramen.formats.kafka.batch import APPEND_TIME, TRANSACTIONAL, UnfoldedRecords, bound_of, unfold, wrapped_messages
+from duramen.formats.kafka.headers import headers_array
+from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, Segment, Severity
+from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, ScanEnd, Stop, UInt32s
+from duramen.record import SCHEMA, Record, from_us
+
+TIMESTAMP_MS = pa.field("timestamp_ms", pa.int64())
+TIMESTAMP_TYPE = pa.field("timestamp_type", pa.string())
+LEADER_EPOCH = pa.field("leader_epoch", pa.int32())
+EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH)
+"""Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; and
+the epoch of the leader that wrote the record. Null where the message format has none."""
+
+_MAGIC_AT = 16
+_LEAST_BYTES = 26
+_SCAN_BATCHES = 4096
+_UNFOLDED_BYTES = 64 << 20
+"""What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
+_TYPES = pa.array(["CreateTime", "LogAppendTime"])
+
+
+class AbortedRange(NamedTuple):
+    """The batches of one producer from ``first_offset`` up to its marker at ``last_offset``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class KafkaView(NamedTuple):
+    """What readers see of a log: nothing before ``start_offset``, and no aborted transaction."""
+
+    start_offset: int = 0
+    aborted: tuple[AbortedRange, ...] = ()
+    max_uncompressed_bytes: int = 0
+
+
+class KafkaSegment(Segment):
+    version_at = _MAGIC_AT
+    header_bytes = 61
+
+    def __init__(self, buf: memoryview, base_offset: int, view: KafkaView) -> None:
+        self.buf = buf
+        self.base_offset = base_offset
+        self.start = ScanPosition(0, base_offset - 1)
+        self.first_visible = view.start_offset
+        self._view = view
+        magic = buf[_MAGIC_AT] if len(buf) > _MAGIC_AT and not kernel.is_zero(buf, 0, _MAGIC_AT + 1) else None
+        self.dialect = "no batch yet" if magic is None else f"message format v{magic}"
+
+    # --- scanning
+
+    def scan(
+        self,
+        cursor: ScanPosition,
+        *,
+        max_records: int = SCAN_RECORDS,
+        max_bytes: int = SCAN_BYTES,
+        verify: bool = True,
+        room: Columns | None = None,
+        digests: UInt32s | None = None,
+        take_values: bool = False,
+    ) -> Rows:
+        """The next batches, whole ones: a batch with more than ``max_records`` records still comes in one step."""
+        left = max(len(self.buf) - cursor.position, 0)
+        most = min(left, max_bytes) // _LEAST_BYTES + 1
+        capacity = max(1, min(max_records, most, _SCAN_BATCHES))
+        headers, end = self._headers(cursor, capacity, max_bytes, max_records, verify=False)
+        fitting, refused = self._fitting(headers, cursor.previous_offset)
+        if fitting == len(headers) and not verify and digests is None:
+            return Rows(headers, int(self._visible(headers).sum(dtype=np.int64)), end)
+        if fitting == 0 and refused is not None and len(headers):
+            headers, end = self._headers(cursor, 1, max_bytes, max_records, verify=verify, digests=None)
+            stop = end.stop if not end.count else int(refused)
+            return Rows(headers.head(0), 0, ScanEnd(0, cursor.position, stop, cursor.previous_offset))
+        known = headers.head(fitting)
+        columns, end = self._headers(cursor, max(fitting, 1), max_bytes, max_records, verify=verify, digests=digests)
+        self._complete(columns, known)
+        visible = self._visible(columns)
+        return Rows(columns, int(visible.sum(dtype=np.int64)), end)
+
+    def _headers(
+        self, cursor: ScanPosition, capacity: int, max_bytes: int, max_records: int, *, verify: bool,
+        digests: UInt32s | None = None,
+    ) -> tuple[BatchColumns, ScanEnd]:  # fmt: skip
+        columns = BatchColumns.empty(capacity)
+        end = kernel.scan_batches(
+            self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify, max_records,
+            digests,
+        )  # fmt: skip
+        return columns.head(end.count), end
+
+    def _fitting(self, batches: BatchColumns, previous_offset: int) -> tuple[int, Stop | None]:
+        """How many of the batches one step takes, and why the next one is not valid, if that is the reason. Completes
+        what wrapping messages do not state: how many messages they hold, and their first offset."""
+        left = _UNFOLDED_BYTES
+        for row in np.flatnonzero(batches.attributes & CODEC).tolist():
+            try:
+                bound = bound_of(self.buf, batches, row, self._view.max_uncompressed_bytes)
+                if batches.magic[row] < 2:
+                    self._open_wrapper(batches, row)
+            except LimitError:
+                return max(row, 1), None  # decode raises it
+            except CorruptionError:
+                if batches.magic[row] < 2:
+                    return row, Stop.BAD_ENTRIES
+                continue  # the checksum is not known to be right; if it is, decode raises
+            before = int(batches.last_offset[row - 1]) if row else previous_offset
+            if batches.base_offset[row] <= before:
+                return row, Stop.BAD_ORDER
+            left -= bound
+            if left < 0 and row:
+                return row, None
+        return len(batches), None
+
+    def _open_wrapper(self, batches: BatchColumns, row: int) -> None:
+        found = wrapped_messages(self.buf, batches, row, self._view.max_uncompressed_bytes)
+        batches.base_offset[row] = found[0].offset
+        batches.records[row] = batches.visible[row] = len(found)
+
+    def _complete(self, columns: BatchColumns, known: BatchColumns) -> None:
+        """Take over what `_fitting` found out about wrapping messages."""
+        both = min(len(columns), len(known))
+        for name in ("base_offset", "records", "visible"):
+            getattr(columns, name)[:both] = getattr(known, name)[:both]
+
+    def _visible(self, batches: BatchColumns) -> UInt32s:
+        """Set and return how many records of each batch readers see."""
+        visible = batches.visible
+        start, aborted = self._view.start_offset, self._view.aborted
+        if not len(batches):
+            return visible
+        if start > int(batches.base_offset[0]):
+            visible[batches.last_offset < start] = 0
+            for row in np.flatnonzero((batches.base_offset < start) & (visible > 0)).tolist():
+                visible[row] = self._count_from(batches.slice(row, row + 1), start)
+        if aborted:
+            visible[self._is_aborted(batches)] = 0
+        return visible
+
+    def _count_from(self, batch: BatchColumns, start: int) -> int:
+        try:
+            records = unfold(self.buf, batch, self._view.max_uncompressed_bytes)
+        except DuramenError:
+            return int(batch.records[0])  # decode raises it
+        return int((records.columns.offset >= start).sum())
+
+    def _is_aborted(self, batches: BatchColumns) -> npt.NDArray[np.bool_]:
+        hidden = np.zeros(len(batches), np.bool_)
+        first, last = int(batches.base_offset[0]), int(batches.last_offset[-1])
+        in_transaction = (batches.attributes & TRANSACTIONAL != 0) & (batches.magic == 2)
+        for aborted in self._view.aborted:
+            if aborted.first_offset <= last and aborted.last_offset >= first:
+                in_range = (batches.base_offset >= aborted.first_offset) & (batches.base_offset <= aborted.last_offset)
+                hidden |= in_transaction & in_range & (batches.producer_id == aborted.producer_id)
+        return hidden
+
+    # --- decoding
+
+    def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
+        batches = batches_of(rows)
+        batches = _where(batches, batches.visible > 0)
+        records = unfold(self.buf, batches, self._view.max_uncompressed_bytes)
+        arrays = [self._array(name, batches, records) for name in columns]
+        found = pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+        offsets = records.columns.offset
+        if len(offsets) and offsets[0] < self._view.start_offset:
+            found = found.slice(int(np.searchsorted(offsets, self._view.start_offset)))
+        return found
+
+    def _array(self, name: str, batches: BatchColumns, records: UnfoldedRecords) -> pa.Array:
+        columns, counts = records.columns, batches.records
+        if name == "offset":
+            return pa.array(columns.offset)
+        if name == "timestamp":
+            return timestamps_from(columns.timestamp, "ms")
+        if name == "headers":
+            return headers_array(self.buf, records)
+        if name == "timestamp_ms":
+            return pa.array(columns.timestamp, mask=columns.timestamp < 0)
+        if name == "timestamp_type":
+            kinds = np.repeat((batches.attributes & APPEND_TIME != 0).astype(np.int32), counts)
+            return _TYPES.take(pa.array(kinds, mask=np.repeat(batches.magic == 0, counts)))
+        if name == "leader_epoch":
+            epochs = np.repeat(batches.leader_epoch, counts).astype(np.int32)
+            return pa.array(epochs, mask=epochs < 0)
+        position, length = (columns.key_position, columns.key_length)
+        if name == "value":
+            position, length = (columns.value_position, columns.value_length)
+        return nullable(self.buf, records, position, length)
+
+    def check(self, rows: Rows) -> Iterator[Problem]:
+        """Batches whose checksum is right and whose records cannot be read."""
+        batches = batches_of(rows)
+        try:
+            unfold(self.buf, batches, self._view.max_uncompressed_bytes)
+            return
+        except DuramenError:
+            pass  # find out which
+        for row in range(len(batches)):
+            try:
+                unfold(self.buf, batches.slice(row, row + 1), self._view.max_uncompressed_bytes)
+            except CorruptionError as error:
+                offset = int(batches.base_offset[row])
+                yield Problem("bad-records", Severity.DAMAGE, error.message, int(batches.position[row]), offset)
+            except LimitError as error:
+                offset = int(batches.base_offset[row])
+                yield Problem(
+                    "too-large", Severity.WARNING, f"{error.message}: its records were not checked",
+                    int(batches.position[row]), offset, "set a greater max_uncompressed_bytes",
+                )  # fmt: skip
+
+    def read(self, cursor: ScanPosition, offset: int) -> Record | Stop:
+        cursor = ScanPosition(cursor.position, -1)  # an index entry names the last offset of its batch
+        for rows in self.steps(cursor, verify=False):
+            batches = batches_of(rows)
+            row = int(np.searchsorted(batches.last_offset, offset))
+            if row == len(batches):
+                continue
+            found = self.scan(ScanPosition(int(batches.position[row]), -1), max_records=1)
+            if not len(found.columns):
+                return found.stop
+            return self._pick(found, offset)
+        return rows.stop
+
+    def _pick(self, rows: Rows, offset: int) -> Record | Stop:
+        """The record with that offset from the first batch of ``rows``."""
+        one = Rows(batches_of(rows).head(1), rows.count, rows.end)
+        batch = self.decode(one, SCHEMA.names)
+        number = int(np.searchsorted(batch.column("offset").to_numpy(), offset))
+        if number == batch.num_rows or batch.column("offset")[number].as_py() != offset:
+            return Stop.LIMIT
+        found = batch.slice(number, 1)
+        headers = found.column("headers")[0].as_py()
+        us = found.column("timestamp").view(pa.int64())[0].as_py()
+        return Record(
+            offset, from_us(us), found.column("key")[0].as_py(), found.column("value")[0].as_py(),
+            None if headers is None else [(header["key"], header["value"]) for header in headers],
+        )  # fmt: skip
+
+    # --- positions
+
+    def cursor_at(self, offset: int, position: int) -> ScanPosition | None:
+        """An index entry names the last offset of the batch at its position, or of a later one that came with it."""
+        if not 0 <= position < len(self.buf) or offset < 0:
+            return None
+        rows = self.scan(ScanPosition(position, -1), max_records=1)
+        if not len(rows.columns) or int(rows.columns.first_offsets[0]) > offset:
+            return None
+        return ScanPosition(position, int(rows.columns.first_offsets[0]) - 1)
+
+    def resync(self, cursor: ScanPosition) -> int:
+        start = min(cursor.position + 1, len(self.buf))
+        return kernel.find_batch(self.buf, start, len(self.buf), cursor.previous_offset)
+
+    def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
+        return position, offset.to_bytes(8, "big")
+
+
+def starts_with_batch(buf: memoryview) -> bool:
+    """Whether the bytes start with a whole batch or message whose checksum is right."""
+    return bool(kernel.scan_batches(buf, 0, len(buf), BatchColumns.empty(1)).count)
+
+
+def batches_of(rows: Rows) -> BatchColumns:
+    assert isinstance(rows.columns, BatchColumns)
+    return rows.columns
+
+
+def nullable(buf: memoryview, records: UnfoldedRecords, positions: Int64s, lengths: UInt32s) -> pa.BinaryArray:
+    """Keys or values: bytes of the file or of what was unfolded, or null."""
+    is_null = lengths == NULL_LENGTH
+    if is_null.any():
+        lengths = np.where(is_null, np.uint32(0), lengths)
+    return with_nulls(gather_two(buf, records.plain, positions, lengths, records.in_plain), is_null)
+
+
+def _where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
+    return batches if mask.all() else BatchColumns(**{name: getattr(batches, name)[mask] for name in vars(batches)})
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    extras = {field.name: field for field in EXTRAS}
+    return pa.schema([extras[name] if name in extras else SCHEMA.field(name) for name in columns])

@@ -1,0 +1,213 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Compiled functions for Kafka's batches; their twins and their contracts are in reference.py."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from duramen.kernel._digests cimport digests_in, duramen_digests
+from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
+
+from duramen.kernel.layout import ScanEnd, is_mapping
+
+
+cdef extern from "batches.h" nogil:
+    ctypedef struct duramen_scan_end:
+        int64_t count, position, stop, last_offset
+    ctypedef struct batch_columns:
+        int64_t *base_offset
+        int64_t *last_offset
+        int64_t *base_timestamp
+        int64_t *max_timestamp
+        int64_t *producer_id
+        int64_t *producer_epoch
+        int64_t *base_sequence
+        int64_t *leader_epoch
+        int64_t *position
+        int64_t *data_position
+        uint32_t *data_length
+        uint32_t *records
+        uint32_t *visible
+        uint32_t *attributes
+        uint32_t *magic
+        int64_t count
+    ctypedef struct record_ranges:
+        const int64_t *position
+        const int64_t *length
+        const int64_t *records
+        const int64_t *row
+        const int64_t *base_offset
+        const int64_t *last_offset
+        const int64_t *base_timestamp
+        int64_t count
+    ctypedef struct record_columns:
+        int64_t *offset
+        int64_t *timestamp
+        int64_t *position
+        int64_t *key_position
+        int64_t *value_position
+        int64_t *headers_position
+        uint32_t *key_length
+        uint32_t *value_length
+        uint32_t *headers
+        int64_t count
+    ctypedef struct header_columns:
+        int64_t *key_position
+        int64_t *value_position
+        uint32_t *key_length
+        uint32_t *value_length
+        int64_t count
+    duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
+                                          int64_t max_bytes, int64_t max_records, int64_t previous_offset,
+                                          int verify, duramen_digests *digests)
+    int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
+    int64_t duramen_scan_records(const uint8_t *buf, int64_t buf_bytes, const record_ranges *ranges,
+                                 record_columns *out)
+    int64_t duramen_scan_headers(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions,
+                                 const uint32_t *counts, int64_t rows, header_columns *out)
+
+
+cdef uint8_t NOTHING = 0
+
+
+cdef const uint8_t *bytes_of(const uint8_t[::1] buf) noexcept:
+    return &buf[0] if buf.shape[0] else &NOTHING
+
+
+cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end) except -1:
+    if not 0 <= position <= end <= buf.shape[0]:
+        raise ValueError("range lies outside of the buffer")
+    return 0
+
+
+cdef int64_t *wide(int64_t[::1] array, int64_t count) except? NULL:
+    """The address for C. The caller holds the columns, and so the array, until C is done."""
+    if array.shape[0] != count:
+        raise ValueError("the columns differ in length")
+    return &array[0] if count else NULL
+
+
+cdef uint32_t *narrow(uint32_t[::1] array, int64_t count) except? NULL:
+    if array.shape[0] != count:
+        raise ValueError("the columns differ in length")
+    return &array[0] if count else NULL
+
+
+cdef int point_batch_columns(columns, batch_columns *out) except -1:
+    cdef int64_t count = len(columns.base_offset)
+    out.count = count
+    out.base_offset = wide(columns.base_offset, count)
+    out.last_offset = wide(columns.last_offset, count)
+    out.base_timestamp = wide(columns.base_timestamp, count)
+    out.max_timestamp = wide(columns.max_timestamp, count)
+    out.producer_id = wide(columns.producer_id, count)
+    out.producer_epoch = wide(columns.producer_epoch, count)
+    out.base_sequence = wide(columns.base_sequence, count)
+    out.leader_epoch = wide(columns.leader_epoch, count)
+    out.position = wide(columns.position, count)
+    out.data_position = wide(columns.data_position, count)
+    out.data_length = narrow(columns.data_length, count)
+    out.records = narrow(columns.records, count)
+    out.visible = narrow(columns.visible, count)
+    out.attributes = narrow(columns.attributes, count)
+    out.magic = narrow(columns.magic, count)
+    return 0
+
+
+cdef int point_record_ranges(columns, record_ranges *out) except -1:
+    cdef int64_t count = len(columns.position)
+    out.count = count
+    out.position = wide(columns.position, count)
+    out.length = wide(columns.length, count)
+    out.records = wide(columns.records, count)
+    out.row = wide(columns.row, count)
+    out.base_offset = wide(columns.base_offset, count)
+    out.last_offset = wide(columns.last_offset, count)
+    out.base_timestamp = wide(columns.base_timestamp, count)
+    return 0
+
+
+cdef int point_record_columns(columns, record_columns *out) except -1:
+    cdef int64_t count = len(columns.offset)
+    out.count = count
+    out.offset = wide(columns.offset, count)
+    out.timestamp = wide(columns.timestamp, count)
+    out.position = wide(columns.position, count)
+    out.key_position = wide(columns.key_position, count)
+    out.value_position = wide(columns.value_position, count)
+    out.headers_position = wide(columns.headers_position, count)
+    out.key_length = narrow(columns.key_length, count)
+    out.value_length = narrow(columns.value_length, count)
+    out.headers = narrow(columns.headers, count)
+    return 0
+
+
+cdef int point_header_columns(columns, header_columns *out) except -1:
+    cdef int64_t count = len(columns.key_position)
+    out.count = count
+    out.key_position = wide(columns.key_position, count)
+    out.value_position = wide(columns.value_position, count)
+    out.key_length = narrow(columns.key_length, count)
+    out.value_length = narrow(columns.value_length, count)
+    return 0
+
+
+def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
+                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
+    cdef duramen_scan_end result
+    cdef duramen_digests *sums = digests_in(digests)
+    cdef batch_columns out
+    point_batch_columns(columns, &out)
+    check(buf, position, end)
+    if out.count == 0:
+        raise ValueError("the columns have no room")
+    cdef const uint8_t *data = bytes_of(buf)
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
+    with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
+            passed(data, position)
+        result = duramen_scan_batches(data, position, end, &out, max_bytes, max_records, previous_offset, verify, sums)
+        if mapped:
+            duramen_mapped_end()
+    return ScanEnd(result.count, result.position, result.stop, result.last_offset)
+
+
+def find_batch(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t previous_offset=-1):
+    cdef int64_t found
+    check(buf, position, end)
+    cdef const uint8_t *data = bytes_of(buf)
+    cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
+    with nogil:
+        if mapped:
+            duramen_mapped_begin(data, buf.shape[0])
+        found = duramen_find_batch(data, position, end, previous_offset)
+        if mapped:
+            looked_at(data, position, found if found >= 0 else end)
+            duramen_mapped_end()
+    return found
+
+
+def scan_records(const uint8_t[::1] buf not None, ranges, columns):
+    cdef record_ranges source
+    cdef record_columns out
+    cdef int64_t rows
+    point_record_ranges(ranges, &source)
+    point_record_columns(columns, &out)
+    cdef const uint8_t *data = bytes_of(buf)
+    with nogil:
+        rows = duramen_scan_records(data, buf.shape[0], &source, &out)
+    return rows
+
+
+def scan_headers(const uint8_t[::1] buf not None, int64_t[::1] positions not None, uint32_t[::1] counts not None,
+                 columns):
+    cdef header_columns out
+    cdef int64_t rows = positions.shape[0]
+    cdef int64_t found = 0
+    if counts.shape[0] != rows:
+        raise ValueError("the columns differ in length")
+    point_header_columns(columns, &out)
+    cdef const uint8_t *data = bytes_of(buf)
+    if rows:
+        with nogil:
+            found = duramen_scan_headers(data, buf.shape[0], &positions[0], &counts[0], rows, &out)
+    return found

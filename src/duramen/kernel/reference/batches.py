@@ -1,0 +1,292 @@
+"""Kafka's record batches, and the messages of its older formats; all big-endian."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from duramen.kernel.layout import (
+    CODEC,
+    CONTROL,
+    GAVE_UP,
+    NOT_FOUND,
+    NULL_LENGTH,
+    BatchColumns,
+    HeaderColumns,
+    Int64s,
+    RecordColumns,
+    RecordRanges,
+    ScanEnd,
+    Stop,
+    UInt32s,
+)
+from duramen.kernel.reference.columns import Buffer, bytes_of, is_zero, same_length
+from duramen.kernel.reference.crc import check_digests, crc32, crc32c, extend_digests
+
+_PREFIX_BYTES = 12
+_MAGIC_AT = 16
+_LEAST_RECORD_BYTES = 7
+_LEAST_LENGTHS = {0: 14, 1: 22, 2: 49}
+_MOST_GAP = 2**32
+
+
+class _ParsedBatch:
+    """The batch or message at ``position``, all of whose bytes exist."""
+
+    def __init__(self, view: memoryview, position: int, magic: int, size: int) -> None:
+        def number(at: int, width: int) -> int:
+            return int.from_bytes(view[position + at : position + at + width], "big", signed=True)
+
+        self.magic, self.position, self.next = magic, position, position + size
+        self.base_offset = number(0, 8)
+        if magic < 2:
+            self.base_timestamp = self.max_timestamp = number(18, 8) if magic == 1 else -1
+            self.last_offset = self.base_offset
+            self.producer_id = self.producer_epoch = self.base_sequence = self.leader_epoch = -1
+            self.data_position = position + (26 if magic == 1 else 18)
+            self.records, self.attributes = 1, view[position + 17]
+            self.crc, self.covered_from = number(12, 4) % 2**32, position + 16
+        else:
+            self.last_offset = self.base_offset + number(23, 4)
+            self.base_timestamp, self.max_timestamp = number(27, 8), number(35, 8)
+            self.producer_id, self.producer_epoch, self.base_sequence = number(43, 8), number(51, 2), number(53, 4)
+            self.leader_epoch = number(12, 4)
+            self.data_position = position + 61
+            self.records, self.attributes = number(57, 4) % 2**32, number(21, 2) % 2**16
+            self.crc, self.covered_from = number(17, 4) % 2**32, position + 21
+        self.data_length = self.next - self.data_position
+        self.visible = 0 if magic == 2 and self.attributes & CONTROL else self.records
+
+
+def _unknown_magic(view: memoryview, position: int, end: int, previous_offset: int) -> Stop:
+    """A version that is not known counts as one only where the rest continues the log: no checksum covers it."""
+    length = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
+    offset = int.from_bytes(view[position : position + 8], "big")
+    continues = offset == previous_offset + 1 and 0 < length <= end - position - _PREFIX_BYTES
+    return Stop.BAD_VERSION if continues and view[position + _MAGIC_AT] < 16 else Stop.BAD_MAGIC
+
+
+def _parse_batch(view: memoryview, position: int, end: int, previous_offset: int) -> tuple[Stop, _ParsedBatch | None]:
+    if end - position <= _MAGIC_AT:
+        return Stop.SHORT_HEADER, None
+    magic = view[position + _MAGIC_AT]
+    if magic > 2:
+        return _unknown_magic(view, position, end, previous_offset), None
+    length = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
+    if length < _LEAST_LENGTHS[magic]:
+        return Stop.BAD_LENGTH, None
+    if length > end - position - _PREFIX_BYTES:
+        return Stop.SHORT_BODY, None
+    batch = _ParsedBatch(view, position, magic, _PREFIX_BYTES + length)
+    if batch.base_offset < 0 or not batch.base_offset <= batch.last_offset < 2**63:
+        return Stop.BAD_RANGE, None
+    if batch.base_offset <= previous_offset:
+        return Stop.BAD_ORDER, None
+    return Stop.END, batch
+
+
+def _batch_is_whole(view: memoryview, batch: _ParsedBatch) -> bool:
+    covered = view[batch.covered_from : batch.next]
+    return (crc32 if batch.magic < 2 else crc32c)(covered) == batch.crc
+
+
+def _pass_field(view: memoryview, at: int, end: int) -> int:
+    """Where the field with a length of four bytes at ``at`` ends; -1 where it does not fit."""
+    if at < 0 or end - at < 4:
+        return -1
+    length = int.from_bytes(view[at : at + 4], "big", signed=True)
+    return at + 4 + max(length, 0) if -1 <= length <= end - at - 4 else -1
+
+
+def _adds_up(view: memoryview, batch: _ParsedBatch) -> bool:
+    """Whether the numbers of the header fit to each other, and the fields of a message fill it exactly."""
+    if batch.magic < 2:
+        return _pass_field(view, _pass_field(view, batch.data_position, batch.next), batch.next) == batch.next
+    if batch.records > batch.last_offset - batch.base_offset + 1:
+        return False
+    if batch.attributes & CODEC:
+        return True
+    if batch.records == 0:
+        return batch.data_length == 0
+    return batch.records <= batch.data_length // _LEAST_RECORD_BYTES
+
+
+def _judge_batch(view: memoryview, batch: _ParsedBatch, verify: bool) -> Stop:
+    if verify and not _batch_is_whole(view, batch):
+        return Stop.BAD_CHECKSUM
+    return Stop.END if _adds_up(view, batch) else Stop.BAD_ENTRIES
+
+
+def scan_batches(
+    buf: Buffer,
+    position: int,
+    end: int,
+    columns: BatchColumns,
+    previous_offset: int = -1,
+    max_bytes: int = 2**62,
+    verify: bool = True,
+    max_records: int = 2**62,
+    digests: UInt32s | None = None,
+) -> ScanEnd:
+    """Fill ``columns`` with the batches from ``position`` on. Stops when the columns are full, before the batch that
+    would exceed ``max_bytes`` or ``max_records`` visible records (the first is always taken), or at bytes that are not
+    a valid batch. Records are not looked at. ``digests`` as in `scan_frames`."""
+    check_digests(digests)
+    view, capacity = bytes_of(buf, position, end), same_length(columns)
+    if capacity == 0:
+        raise ValueError("the columns have no room")
+    bytes_left, records_left = max(max_bytes, 0), max(max_records, 0)
+    start, count, stop = position, 0, Stop.END
+    while position < end:
+        if count == capacity or is_zero(view, position, end):
+            stop = Stop.LIMIT if count == capacity else Stop.ZEROS
+            break
+        stop, batch = _parse_batch(view, position, end, previous_offset)
+        if batch is None:
+            break
+        has_room = not count or (batch.next - position <= bytes_left and batch.visible <= records_left)
+        stop = _judge_batch(view, batch, verify) if has_room else Stop.LIMIT
+        if stop != Stop.END:
+            break
+        for field in fields(columns):
+            getattr(columns, field.name)[count] = getattr(batch, field.name)
+        count += 1
+        bytes_left -= batch.next - position
+        records_left -= batch.visible
+        previous_offset = batch.last_offset
+        position = batch.next
+    extend_digests(digests, view[start:position])
+    return ScanEnd(count, position, int(stop), previous_offset)
+
+
+def find_batch(buf: Buffer, position: int, end: int, previous_offset: int = -1) -> int:
+    """The first position from ``position`` on where a valid batch or message with a greater offset starts, or
+    ``NOT_FOUND``, or ``GAVE_UP`` where searching would cost too much."""
+    view = bytes_of(buf, position, end)
+    budget = 16 * (end - position) + (1 << 20)
+    for at in range(position, end - _MAGIC_AT):
+        if view[at] != 0 or view[at + _MAGIC_AT] > 2:
+            continue
+        _, batch = _parse_batch(view, at, end, previous_offset)
+        if batch is None or not _adds_up(view, batch) or batch.base_offset - previous_offset - 1 > _MOST_GAP:
+            continue
+        budget -= batch.next - at
+        if _batch_is_whole(view, batch):
+            return at
+        if budget < 0:
+            return GAVE_UP
+    return NOT_FOUND
+
+
+class _BadRecordError(Exception):
+    """The bytes are not a record."""
+
+
+class _Reader:
+    """Reads the variable-length numbers of records between two positions."""
+
+    def __init__(self, view: memoryview, at: int, end: int) -> None:
+        self.view, self.at, self.end = view, at, end
+
+    def varint(self, bits: int = 32) -> int:
+        """A zigzag number of at most ``bits`` bits; what exceeds them is dropped, as Kafka does."""
+        value = 0
+        for shift in range(0, bits, 7):
+            if self.at >= self.end:
+                raise _BadRecordError
+            byte = self.view[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                value %= 2**bits
+                return value >> 1 ^ -(value & 1)
+        raise _BadRecordError
+
+    def field(self, least: int) -> tuple[int, int]:
+        """The position and length of bytes with their length before them; -1 stands for null, where it is allowed."""
+        length = self.varint()
+        if not least <= length <= self.end - self.at:
+            raise _BadRecordError
+        position = self.at
+        self.at += max(length, 0)
+        return position, NULL_LENGTH if length < 0 else length
+
+    def header(self) -> tuple[int, int, int, int]:
+        return *self.field(0), *self.field(-1)
+
+
+def _read_record(reader: _Reader, least_delta: int, last_delta: int) -> tuple[int, int, dict[str, int]]:
+    """The deltas of offset and time of the record at ``reader``, and its columns."""
+    row = {"position": reader.at}
+    length = reader.varint()
+    if not 1 <= length <= reader.end - reader.at:
+        raise _BadRecordError
+    record = _Reader(reader.view, reader.at + 1, reader.at + length)  # after the attributes
+    time_delta, offset_delta = record.varint(64), record.varint()
+    if not least_delta <= offset_delta <= last_delta:
+        raise _BadRecordError
+    row["key_position"], row["key_length"] = record.field(-1)
+    row["value_position"], row["value_length"] = record.field(-1)
+    row["headers"] = record.varint()
+    if not 0 <= row["headers"] <= (record.end - record.at) // 2:
+        raise _BadRecordError
+    row["headers_position"] = record.at
+    for _ in range(row["headers"]):
+        record.header()
+    if record.at != record.end:
+        raise _BadRecordError
+    reader.at = record.end
+    return offset_delta, time_delta, row
+
+
+def scan_records(buf: Buffer, ranges: RecordRanges, columns: RecordColumns) -> int:
+    """Fill ``columns`` with the records of every range, from its ``row`` on. Returns how many, or -1 - the number of
+    the first range that its records do not fill exactly, or that does not fit."""
+    view, capacity = memoryview(buf).cast("B"), same_length(columns)
+    total = 0
+    for number in range(same_length(ranges)):
+        position, length, records, row, base, last, base_timestamp = (
+            int(getattr(ranges, field.name)[number]) for field in fields(ranges)
+        )
+        if not 0 <= position <= len(view) or not 0 <= length <= len(view) - position:
+            return -1 - number
+        if not 0 <= row <= capacity or not 0 <= records <= capacity - row or not 0 <= base <= last:
+            return -1 - number
+        reader, delta = _Reader(view, position, position + length), -1
+        try:
+            for at in range(row, row + records):
+                delta, time_delta, found = _read_record(reader, delta + 1, last - base)
+                found |= {"offset": base + delta, "timestamp": _wrapped(base_timestamp + time_delta)}
+                for name, value in found.items():
+                    getattr(columns, name)[at] = value
+        except _BadRecordError:
+            return -1 - number
+        if reader.at != reader.end:
+            return -1 - number
+        total += records
+    return total
+
+
+def _wrapped(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def scan_headers(buf: Buffer, positions: Int64s, counts: UInt32s, columns: HeaderColumns) -> int:
+    """Fill ``columns`` with the headers of records, one after another. Returns how many, or -1 - the first row that
+    does not fit."""
+    if len(positions) != len(counts):
+        raise ValueError("the columns differ in length")
+    view, capacity = memoryview(buf).cast("B"), same_length(columns)
+    found = 0
+    for row, (position, count) in enumerate(zip(positions.tolist(), counts.tolist(), strict=True)):
+        if not 0 <= position <= len(view) or count > capacity - found:
+            return -1 - row
+        reader = _Reader(view, position, len(view))
+        for _ in range(count):
+            try:
+                header = reader.header()
+            except _BadRecordError:
+                return -1 - row
+            columns.key_position[found], columns.key_length[found] = header[:2]
+            columns.value_position[found], columns.value_length[found] = header[2:]
+            found += 1
+    return found

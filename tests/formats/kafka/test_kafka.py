@@ -1,0 +1,282 @@
+"""Partitions that Kafka wrote: records equal those that its consumer returned, batches those of its own dump."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+
+import duramen
+from duramen.errors import CorruptionError, LimitError, OffsetError, UsageError
+from duramen.formats import Role, make
+from duramen.kernel import BatchColumns
+from duramen.log import reindex
+from tests.formats.kafka_logs import (
+    DAMAGED,
+    DATA,
+    ISOLATIONS,
+    PARTITIONS,
+    bounds,
+    consumed,
+    name_of,
+    options,
+    truth,
+)
+
+TXN = DATA / "clean/txn-0"
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
+def test_records_equal_what_the_consumer_returned(path: Path, isolation: str) -> None:
+    assert consumed(path, isolation) == truth(path, isolation)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
+def test_offsets_are_the_consumers(path: Path, isolation: str) -> None:
+    known = bounds(path, isolation)
+    with duramen.open(path, **options(path, isolation)) as log:
+        assert log.format == "kafka"
+        assert (log.first_offset, log.next_offset) == (known["beginning_offset"], known["end_offset"])
+
+
+@pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
+def test_read_by_offset_equals_a_scan(path: Path) -> None:
+    with duramen.open(path, **options(path, "read_committed")) as log:
+        records = {record.offset: record for record in log}
+        for offset in range(log.first_offset, log.next_offset, 7):
+            if offset in records:
+                assert log.read(offset) == records[offset]
+            else:
+                with pytest.raises(OffsetError):
+                    log.read(offset)
+
+
+@pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
+def test_clean_partitions_verify(path: Path) -> None:
+    report = duramen.verify(path)
+    assert [finding for finding in report.findings if finding.severity != "note"] == []
+
+
+def test_a_scan_by_time_finds_the_first_record_of_that_time() -> None:
+    rows = truth(TXN, "read_uncommitted")
+    middle = sorted(row["timestamp"] for row in rows)[len(rows) // 2]
+    with duramen.open(TXN) as log:
+        found = [record.offset for record in log.scan(from_time=middle)]
+    assert found == [row["offset"] for row in rows if row["timestamp"] >= middle]
+
+
+DUMPED = re.compile(
+    r"baseOffset: (?P<base_offset>\d+) lastOffset: (?P<last_offset>\d+) count: (?P<records>\d+) "
+    r"baseSequence: (?P<base_sequence>-?\d+) .*? producerId: (?P<producer_id>-?\d+) producerEpoch: "
+    r"(?P<producer_epoch>-?\d+) partitionLeaderEpoch: (?P<leader_epoch>-?\d+) .*? position: (?P<position>\d+) "
+    r"CreateTime: (?P<max_timestamp>-?\d+)"
+)
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "dump/txn-0").glob("*.log.txt")), ids=lambda path: path.name[:20])
+def test_batches_equal_kafkas_own_dump(path: Path) -> None:
+    base = int(path.name[:20])
+    dumped = [match.groupdict() for line in path.read_text().splitlines() if (match := DUMPED.match(line))]
+    segment = make("kafka").open_segment((TXN / path.name.removesuffix(".txt")).read_bytes(), base)
+    steps = [rows.columns for rows in segment.steps() if isinstance(rows.columns, BatchColumns)]
+    found = BatchColumns.concat(steps)
+    assert dumped
+    for name in dumped[0]:
+        assert getattr(found, name).tolist() == [int(row[name]) for row in dumped], name
+
+
+@pytest.mark.parametrize("role", [Role.INDEX, Role.TIME_INDEX])
+def test_indexes_equal_kafkas_own_dump(role: Role) -> None:
+    fmt, suffix = make("kafka"), {Role.INDEX: "index", Role.TIME_INDEX: "timeindex"}[role]
+    compared = 0
+    for path in sorted((DATA / "dump/txn-0").glob(f"*.{suffix}.txt")):
+        lines = [re.findall(r"-?\d+", line) for line in path.read_text().splitlines()[1:] if "offset:" in line]
+        base = int(path.name[:20])
+        index = fmt.open_index(role, (TXN / path.name.removesuffix(".txt")).read_bytes(), base)
+        assert index is not None
+        if role == Role.INDEX:
+            assert index.positions is not None
+            found = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
+        else:
+            assert index.timestamps_us is not None
+            found = zip((index.timestamps_us // 1000).tolist(), index.offsets.tolist(), strict=True)
+        # Kafka shows an empty index as one entry of its base.
+        expected = [tuple(map(int, line)) for line in lines] if len(index) else []
+        assert list(found) == expected, path.name
+        compared += len(expected)
+    assert compared > 4
+
+
+def test_preallocated_indexes_end_at_their_zeros() -> None:
+    for path in (DATA / "running/txn-0").glob("*.index"):
+        index = make("kafka").open_index(Role.INDEX, path.read_bytes(), int(path.name[:20]))
+        assert index is not None
+        assert index.in_order()
+    assert consumed(DATA / "running/txn-0") == consumed(TXN)
+
+
+# --- damage
+
+FOUND = {
+    "dmg-badindex-0": ("bad-index", "warning"),
+    "dmg-fliplast-0": ("torn-tail", "note"),
+    "dmg-fliplength-0": ("damaged-records", "damage"),
+    "dmg-flipmid-0": ("damaged-records", "damage"),
+    "dmg-garbage-0": ("torn-tail", "note"),
+    "dmg-noindex-0": ("missing-index", "warning"),
+    "dmg-torn-0": ("torn-tail", "note"),
+    "dmg-tornheader-0": ("torn-tail", "note"),
+    "dmg-zeros-0": ("zero-tail", "note"),
+}
+
+
+@pytest.mark.parametrize("path", DAMAGED, ids=name_of)
+def test_damage_is_found_at_its_position(path: Path) -> None:
+    """Kafka's recovery cuts everything after the first bad batch; what follows it is still found here."""
+    code, severity = FOUND[path.name]
+    report = duramen.verify(path)
+    found = [finding for finding in report.findings if (finding.code, finding.severity) == (code, severity)]
+    assert found, report.findings
+    assert report.ok == (severity != "damage")
+    what = json.loads((path / "damage.json").read_text())["what"]
+    named = re.search(r"batch.* at (\d+)", what)
+    if named is not None and severity == "damage":
+        assert found[0].position == int(named[1])
+    assert report.records >= 114
+
+
+def test_a_reader_gets_all_records_before_the_damage() -> None:
+    found: list[int] = []
+    with duramen.open(DATA / "damaged/dmg-flipmid-0") as log, pytest.raises(CorruptionError) as caught:
+        found.extend(record.offset for record in log)
+    assert found == list(range(60))
+    assert caught.value.position == 11384
+
+
+# --- derived files
+
+
+def copy_of(path: Path, to: Path) -> Path:
+    shutil.copytree(path, to / path.name)
+    return to / path.name
+
+
+def findings(path: Path) -> list[str]:
+    return [finding.code for finding in duramen.verify(path).findings if finding.severity != "note"]
+
+
+def test_transactions_need_no_index(tmp_path: Path) -> None:
+    log = copy_of(TXN, tmp_path)
+    for path in [*log.glob("*.txnindex"), *log.glob("*.snapshot"), *log.glob("*.timeindex")]:
+        path.unlink()
+    assert consumed(log, "read_committed") == truth(TXN, "read_committed")
+    assert "wrong-txn-index" in findings(log)
+
+
+def test_a_wrong_transaction_index_is_found(tmp_path: Path) -> None:
+    log = copy_of(TXN, tmp_path)
+    path = log / "00000000000000000017.txnindex"
+    data = bytearray(path.read_bytes())
+    data[17] ^= 1  # the first offset of the first entry
+    path.write_bytes(data)
+    assert findings(log) == ["wrong-txn-index"]
+
+
+def test_a_wrong_producer_snapshot_is_found(tmp_path: Path) -> None:
+    log = copy_of(TXN, tmp_path)
+    path = log / "00000000000000000129.snapshot"
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    assert findings(log) == ["bad-producer-snapshot"]
+    crc = google_crc32c.value(bytes(data[6:]))
+    path.write_bytes(data[:2] + crc.to_bytes(4, "big") + data[6:])
+    assert findings(log) == ["wrong-producer-snapshot"]
+
+
+def test_a_changed_leader_epoch_is_found(tmp_path: Path) -> None:
+    """No checksum covers the epoch of a batch."""
+    log = copy_of(DATA / "clean/epochs-0", tmp_path)
+    path = next(iter(sorted(log.glob("*.log"))))
+    data = bytearray(path.read_bytes())
+    data[15] ^= 1
+    path.write_bytes(data)
+    assert findings(log) == ["wrong-leader-epochs"]
+
+
+def test_a_compacted_segment_that_is_not_in_place_is_found(tmp_path: Path) -> None:
+    log = copy_of(TXN, tmp_path)
+    (log / "00000000000000000000.log").rename(log / "00000000000000000000.log.swap")
+    assert "unfinished-swap" in findings(log)
+
+
+# --- bounds
+
+
+def test_a_batch_that_unfolds_to_more_than_the_limit_is_refused() -> None:
+    with duramen.open(DATA / "clean/mixed-0", max_uncompressed_bytes=100) as log, pytest.raises(LimitError) as caught:
+        list(log)
+    assert "max_uncompressed_bytes" in str(caught.value)
+    assert "too-large" in [finding.code for finding in duramen.verify(log.path, max_uncompressed_bytes=100).findings]
+
+
+def test_a_log_of_many_steps_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where compressed batches fill a step, the next one goes on."""
+    monkeypatch.setattr(sys.modules["duramen.formats.kafka.segment"], "_UNFOLDED_BYTES", 1)
+    for name in ("clean/mixed-0", "old/v012-0", "old/v1-compactgzip-0"):
+        assert consumed(DATA / name) == truth(DATA / name, "read_uncommitted")
+
+
+@pytest.mark.parametrize("name", ["clean/mixed-0", "old/v012-0", "clean/txn-0"])
+def test_changed_bytes_raise_or_end_the_log(name: str) -> None:
+    """No change of one byte reads as another record, except in what no checksum covers."""
+    path = min((DATA / name).glob("*.log"))
+    data, fmt = path.read_bytes()[:6000], make("kafka")
+    whole = fmt.open_segment(data, 0)
+    rows = list(whole.steps())
+    starts = np.concatenate([step.columns.position for step in rows])
+    known = {row["offset"]: row for step in rows for row in whole.decode(step, ("offset", "key", "value")).to_pylist()}
+    for at in range(0, len(data), 23):
+        changed = bytearray(data)
+        changed[at] ^= 0x55
+        start = int(starts[np.searchsorted(starts, at, side="right") - 1])
+        segment = fmt.open_segment(bytes(changed), 0)
+        try:
+            for step in segment.steps():
+                for row in segment.decode(step, ("offset", "key", "value")).to_pylist():
+                    assert known.get(row["offset"]) == row or at - start < 21
+        except CorruptionError:
+            pass
+
+
+# --- read-only
+
+
+def test_writing_is_refused(tmp_path: Path) -> None:
+    log = copy_of(DATA / "clean/one-0", tmp_path)
+    before = sorted(path.name for path in log.iterdir())
+    for write in (
+        lambda: duramen.open(log, "a"),
+        lambda: duramen.open(tmp_path / "new", "a", format="kafka"),
+        lambda: duramen.repair(log),
+        lambda: reindex(str(log)),
+        lambda: duramen.convert(log, tmp_path / "new", "kafka"),
+    ):
+        with pytest.raises(UsageError, match="kafka logs are read-only"):
+            write()
+    assert sorted(path.name for path in log.iterdir()) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_options_are_checked() -> None:
+    for wrong in ({"isolation": "dirty"}, {"log_start_offset": -1}, {"aborted": "7"}, {"max_uncompressed_bytes": -1}):
+        with pytest.raises(UsageError):
+            make("kafka", **wrong)

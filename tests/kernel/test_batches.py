@@ -1,0 +1,275 @@
+"""Kafka's batches: the compiled functions against their Python twins, on batches of every kind and on bytes of every
+kind. The batches are packed here with `struct`, `zlib` and google-crc32c, not with the program's own code."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duramen.kernel import _batches
+from duramen.kernel.layout import (
+    NOT_FOUND,
+    NULL_LENGTH,
+    BatchColumns,
+    HeaderColumns,
+    RecordColumns,
+    RecordRanges,
+    ScanEnd,
+    Stop,
+)
+from fuzz.agreement import arrays_of, zeroed
+from tests.kernel.twins import COMPILED, INT64, Refused, both, digests_for, edited, guarded, rows_of
+from tests.sampling import examples
+
+for function in ("find_batch", "scan_batches", "scan_headers", "scan_records"):
+    COMPILED.setdefault(function, _batches)
+
+
+# --- packing
+
+
+def varint(number: int) -> bytes:
+    number = number << 1 ^ number >> 63
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def prefixed(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+class KafkaRecord(NamedTuple):
+    delta: int = 0
+    time: int = 0
+    key: bytes | None = None
+    value: bytes | None = b""
+    headers: Sequence[tuple[bytes, bytes | None]] = ()
+
+    def pack(self) -> bytes:
+        headers = b"".join(prefixed(key) + prefixed(value) for key, value in self.headers)
+        body = b"\0" + varint(self.time) + varint(self.delta) + prefixed(self.key) + prefixed(self.value)
+        body += varint(len(self.headers)) + headers
+        return varint(len(body)) + body
+
+
+def batch(offset: int, records: Sequence[KafkaRecord], attributes: int = 0, last_delta: int | None = None) -> bytes:
+    data = b"".join(record.pack() for record in records)
+    last = last_delta if last_delta is not None else records[-1].delta if records else 0
+    covered = struct.pack(">HiqqqhiI", attributes, last, 1000, 2000, 7, 1, 3, len(records)) + data
+    return struct.pack(">qiibI", offset, len(covered) + 9, 5, 2, google_crc32c.value(covered)) + covered
+
+
+def message(offset: int, value: bytes | None, magic: int = 1, attributes: int = 0, key: bytes | None = None) -> bytes:
+    def sized(data: bytes | None) -> bytes:
+        return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+    covered = struct.pack(">bb", magic, attributes) + (struct.pack(">q", 1234) if magic else b"")
+    covered += sized(key) + sized(value)
+    return struct.pack(">qiI", offset, len(covered) + 4, zlib.crc32(covered)) + covered
+
+
+# --- both halves
+
+
+def scan(
+    buf: Any, *, position: int = 0, end: int | None = None, capacity: int = 8, previous: int = -1,
+    max_bytes: int = 2**62, verify: bool = True, max_records: int = 2**62,
+) -> tuple[ScanEnd, BatchColumns] | Refused:  # fmt: skip
+    made: list[BatchColumns] = []
+
+    def make() -> Any:
+        columns, sums = zeroed(BatchColumns, capacity), digests_for(buf)
+        made.append(columns)
+        until = len(memoryview(buf)) if end is None else end
+        args = (buf, position, until, columns, previous, max_bytes, verify, max_records, sums)
+        return args, {}, [*arrays_of(columns), *([] if sums is None else [sums])]
+
+    answer = both("scan_batches", make)
+    return answer if isinstance(answer, Refused) else (answer[0], made[0].head(answer[0].count))
+
+
+def find(buf: Any, position: int = 0, previous: int = -1) -> Any:
+    answer = both("find_batch", lambda: ((buf, position, len(memoryview(buf)), previous), {}, []))
+    return answer if isinstance(answer, Refused) else answer[0]
+
+
+def records_in(buf: Any, ranges: RecordRanges, capacity: int) -> tuple[int, RecordColumns] | Refused:
+    made: list[RecordColumns] = []
+
+    def make() -> Any:
+        columns = zeroed(RecordColumns, capacity)
+        made.append(columns)
+        return (buf, ranges, columns), {}, arrays_of(columns)
+
+    answer = both("scan_records", make)
+    return answer if isinstance(answer, Refused) else (answer[0], made[0])
+
+
+def headers_in(buf: Any, positions: Any, counts: Any, capacity: int) -> tuple[int, HeaderColumns] | Refused:
+    made: list[HeaderColumns] = []
+
+    def make() -> Any:
+        columns = zeroed(HeaderColumns, capacity)
+        made.append(columns)
+        return (buf, positions, counts, columns), {}, arrays_of(columns)
+
+    answer = both("scan_headers", make)
+    return answer if isinstance(answer, Refused) else (answer[0], made[0])
+
+
+def ranges_of(batches: BatchColumns) -> RecordRanges:
+    counts = batches.records.astype(np.int64)
+    return RecordRanges(
+        position=batches.data_position.copy(), length=batches.data_length.astype(np.int64), records=counts,
+        row=np.cumsum(counts) - counts, base_offset=batches.base_offset.copy(),
+        last_offset=batches.last_offset.copy(), base_timestamp=batches.base_timestamp.copy(),
+    )  # fmt: skip
+
+
+HEADER = st.tuples(st.binary(max_size=3), st.none() | st.binary(max_size=3))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[bytes]:
+    """A few batches and messages with increasing offsets."""
+    offset = draw(st.sampled_from([0, 3, 2**31, 2**63 - 500]))
+    made = []
+    for _ in range(draw(st.integers(0, 4))):
+        offset += draw(st.integers(0, 2))
+        if draw(st.booleans()):
+            deltas = sorted(draw(st.sets(st.integers(0, 9), max_size=4)))
+            times = st.sampled_from([0, 1, -1, 70_000, 2**62, -(2**62)])
+            fields = st.none() | st.binary(max_size=5)
+            records = [
+                KafkaRecord(delta, draw(times), draw(fields), draw(fields), draw(st.lists(HEADER, max_size=2)))
+                for delta in deltas
+            ]
+            attributes = draw(st.sampled_from([0, 0, 8, 16, 48, 64, 2**15]))
+            last = max([*deltas, draw(st.integers(0, 10))])
+            made.append(batch(offset, records, attributes, last))
+            offset += last + 1
+        else:
+            made.append(message(offset, draw(st.none() | st.binary(max_size=5)), draw(st.integers(0, 1))))
+            offset += 1
+    return made
+
+
+def test_a_batch_becomes_a_row_and_its_records_columns() -> None:
+    records = [KafkaRecord(0, 5, b"k", b"one", [(b"h", None)]), KafkaRecord(3, -6, None, None)]
+    data = batch(10, records, last_delta=4) + message(15, b"old", key=b"x")
+    answer = scan(data)
+    assert not isinstance(answer, Refused)
+    end, rows = answer
+    assert end == ScanEnd(2, len(data), int(Stop.END), 15)
+    assert rows.base_offset.tolist() == [10, 15]
+    assert rows.last_offset.tolist() == [14, 15]
+    assert rows.magic.tolist() == [2, 1]
+    assert rows.leader_epoch.tolist() == [5, -1]
+    assert rows.max_timestamp.tolist() == [2000, 1234]
+    assert rows.producer_id.tolist() == [7, -1]
+    found = records_in(data, ranges_of(rows.head(1)), 2)
+    assert not isinstance(found, Refused)
+    count, columns = found
+    assert count == 2
+    assert columns.offset.tolist() == [10, 13]
+    assert columns.timestamp.tolist() == [1005, 994]
+    assert columns.key_length.tolist() == [1, NULL_LENGTH]
+    assert columns.value_length.tolist() == [3, NULL_LENGTH]
+    headers = headers_in(data, columns.headers_position[:1], columns.headers[:1], 1)
+    assert not isinstance(headers, Refused)
+    assert headers[1].value_length.tolist() == [NULL_LENGTH]
+    assert data[headers[1].key_position[0] :][:1] == b"h"
+
+
+def test_a_control_batch_is_not_visible() -> None:
+    answer = scan(batch(0, [KafkaRecord(key=b"\0\0\0\1")], attributes=0x30))
+    assert not isinstance(answer, Refused)
+    assert answer[1].records.tolist() == [1]
+    assert answer[1].visible.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("data", "stop"),
+    [
+        (bytes(40), Stop.ZEROS),
+        (batch(0, [])[:16], Stop.SHORT_HEADER),
+        (batch(0, [])[:60], Stop.SHORT_BODY),
+        (batch(0, [KafkaRecord(1)], last_delta=0), Stop.END),
+        (batch(0, [KafkaRecord(), KafkaRecord(1)], last_delta=0), Stop.BAD_ENTRIES),
+        (message(0, b"x", magic=3), Stop.BAD_VERSION),
+        (message(9, b"x", magic=3), Stop.BAD_MAGIC),
+        (message(0, b"x", magic=1)[:-1] + b"y", Stop.BAD_CHECKSUM),
+        (message(-1, b"x"), Stop.BAD_RANGE),
+        (message(0, b"x") * 2, Stop.BAD_ORDER),
+    ],
+)  # fmt: skip
+def test_why_a_scan_stops(data: bytes, stop: Stop) -> None:
+    answer = scan(data)
+    assert not isinstance(answer, Refused)
+    assert answer[0].stop == stop
+
+
+@settings(max_examples=examples(200))
+@given(batches(), st.data())
+def test_both_halves_agree_on_batches(parts: list[bytes], data: st.DataObject) -> None:
+    buf = b"".join(parts)
+    answer = scan(guarded(buf), capacity=max(len(parts), 1))
+    assert not isinstance(answer, Refused)
+    end, rows = answer
+    assert end.count == len(parts)
+    assert end.stop == Stop.END
+    modern = BatchColumns(**{name: getattr(rows, name)[rows.magic == 2] for name in vars(rows)})
+    total = int(modern.records.sum())
+    found = records_in(guarded(buf), ranges_of(modern), total)
+    assert not isinstance(found, Refused)
+    assert found[0] == total
+    headers = found[1].headers
+    assert headers_in(buf, found[1].headers_position, headers, int(headers.sum())) is not None
+    limits = {"max_bytes": data.draw(st.integers(-1, 300)), "max_records": data.draw(st.integers(-1, 5))}
+    scan(buf, capacity=data.draw(st.integers(0, 3)), verify=data.draw(st.booleans()), **limits)
+
+
+@settings(max_examples=examples(300))
+@given(batches(), st.data())
+def test_both_halves_agree_on_damaged_batches(parts: list[bytes], data: st.DataObject) -> None:
+    buf = data.draw(edited(b"".join(parts)))
+    whole = scan(guarded(buf), capacity=9)
+    answer = scan(buf, capacity=9, verify=False, previous=data.draw(st.sampled_from([-1, 3, 2**63 - 1])))
+    find(guarded(buf), data.draw(st.integers(0, len(buf))), data.draw(st.sampled_from([-1, 0, 5, 2**63 - 1])))
+    assert not isinstance(answer, Refused)
+    assert not isinstance(whole, Refused)
+    records_in(guarded(buf), ranges_of(answer[1]), min(int(answer[1].records.sum(dtype=np.int64)), 64))
+
+
+@settings(max_examples=examples(300))
+@given(st.binary(max_size=80), st.integers(0, 4), INT64, st.integers(0, 6), st.data())
+def test_both_halves_agree_on_any_records(
+    buf: bytes, count: int, base: int, last_delta: int, data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(-1, len(buf) + 1))
+    numbers = [position, data.draw(st.integers(-1, len(buf) + 1)), count, data.draw(st.integers(-1, 3)), base]
+    last = min(base + last_delta, 2**63 - 1)
+    ranges = RecordRanges(*(np.array([number], np.int64) for number in (*numbers, last, data.draw(INT64))))
+    records_in(guarded(buf), ranges, 4)
+    headers_in(guarded(buf), np.array([position], np.int64), np.array([count], np.uint32), 4)
+
+
+def test_the_next_batch_after_damage_is_found() -> None:
+    data = batch(0, [KafkaRecord(value=b"a" * 30)]) + batch(1, [KafkaRecord(value=b"b")]) + message(2, b"c")
+    start = len(batch(0, [KafkaRecord(value=b"a" * 30)]))
+    broken = data[:40] + b"\xff" + data[41:]
+    assert find(broken, 1, -1) == start
+    assert find(broken, 1, 1) == len(data) - len(message(2, b"c"))
+    assert find(broken, start + 1, 5) == NOT_FOUND
+    assert rows_of(BatchColumns.empty(0), 0) == []
