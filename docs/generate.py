@@ -189,11 +189,14 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "sub_batch_records": (f"{SUB_BATCH_RECORDS:,}", "records of one sub-batch; if given, also without compression"),
     "max_uncompressed_bytes": (
         f"{MAX_UNCOMPRESSED_BYTES:,}",
-        "the reader refuses a sub-batch that claims more, which bounds memory",
+        "the reader refuses a sub-batch or batch that claims more, which bounds memory",
     ),
     "record_size": ("", "length of every value; required to create a log"),
     "pad": ("none", 'byte that fills short values up to `record_size`: `b"\\0"` in Python, `0x00` as text'),
     "lost_slots": ("none", "slots that hold no record, `3,7-9`; repair sets it"),
+    "isolation": ("read_uncommitted", "`read_committed` hides aborted and open transactions"),
+    "log_start_offset": ("0", "readers see no record before it"),
+    "aborted": ("", "aborted transactions, `PRODUCER:FIRST-LAST,…`; the reader sets it"),
 }
 
 WRITER: Mapping[str, str] = {

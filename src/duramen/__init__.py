@@ -2,7 +2,7 @@
 
 >>> import duramen
 >>> duramen.formats()
-('durable-log', 'keratin', 'rustlog', 'osiris', 'fixed-slot')
+('durable-log', 'keratin', 'rustlog', 'osiris', 'fixed-slot', 'kafka')
 """
 
 from __future__ import annotations

@@ -55,6 +55,8 @@ def detect_file(name: str, buf: Buffer) -> Detected:
     for magic, fmt, role in _MAGICS:
         if head.startswith(magic):
             return Detected(fmt, f"{name} starts with the magic number of {fmt} ({role})", role)
+    if _is_kafka_index(name, buf):
+        return Detected("kafka", f"{name} is named like a kafka index, and its entries increase", Role.INDEX)
     for fmt in ("durable-log", "osiris"):
         known = FORMATS[fmt]().classify(name)
         if known is not None and not (known.role == Role.INDEX and _is_rustlog_index(name, buf)):
@@ -126,6 +128,16 @@ def _kafka(names: Sequence[str], read: Callable[[str], Buffer]) -> Detected | No
             role = found.role if len(names) == 1 else Role.SEGMENT
             return Detected("kafka", f"{name} is named like a kafka {found.role}", role)
     return None
+
+
+def _is_kafka_index(name: str, buf: Buffer) -> bool:
+    """Kafka and Osiris name their indexes alike; one without Osiris' magic number whose entries increase is Kafka's."""
+    kind = FORMATS["kafka"]()
+    known = kind.classify(name)
+    if known is None or known.role != Role.INDEX or known.base is None:
+        return False
+    index = kind.open_index(Role.INDEX, buf, known.base)
+    return index is not None and len(index) > 0 and not index.rest_bytes and index.in_order()
 
 
 def _is_rustlog_index(name: str, buf: Buffer) -> bool:

@@ -25,6 +25,7 @@ COUNT_BYTES = 64 << 20
 """Logs up to this size are read completely to count their records."""
 ATTEMPTS = 10
 SEGMENTS_SHOWN = 20
+_DESCRIBED = (Role.MANIFEST, Role.CHECKPOINT, Role.LEADER_EPOCHS, Role.METADATA)
 """Segments listed: the oldest and this many of the newest. JSON lists all."""
 
 COLUMNS = (
@@ -204,7 +205,7 @@ class _Gathering:
 
     def _describe(self) -> dict[str, Any]:
         """Content of the format's own files, and facts stored in the last segment."""
-        roles = (Role.MANIFEST, Role.CHECKPOINT, Role.GROUP_SNAPSHOT, Role.GROUP_DELTA)
+        roles = (*_DESCRIBED, Role.GROUP_SNAPSHOT, Role.GROUP_DELTA)
         files = [file for file in self._directory.others if file.name.role in roles]
         described = {file.path: self._map(file) for file in files}
         for last in self._directory.segments[-1:]:

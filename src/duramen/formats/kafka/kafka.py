@@ -58,6 +58,11 @@ _ROLES = {
     "snapshot": Role.PRODUCER_SNAPSHOT,
 }
 _SUFFIXES = {role: suffix for suffix, role in _ROLES.items()}
+_BAD = {
+    Role.PRODUCER_SNAPSHOT: "bad-producer-snapshot",
+    Role.LEADER_EPOCHS: "bad-leader-epochs",
+    Role.METADATA: "bad-metadata",
+}
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
@@ -161,8 +166,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
             elif role == Role.METADATA:
                 parse_properties(view, ":")
         except CorruptionError as error:
-            code = "bad-" + role.value.replace(" ", "-")
-            yield Problem(code, Severity.WARNING, error.message, error.position, action=_REBUILT)
+            yield Problem(_BAD[role], Severity.WARNING, error.message, error.position, action=_REBUILT)
 
     def describe(self, files: Mapping[str, Buffer]) -> dict[str, Any]:
         """The topic's id, the epochs of its leaders, and the transactions that are open or aborted."""

@@ -325,9 +325,17 @@ class Verifier(SegmentVerifier):
             if is_gap and finding.last_offset is not None and finding.last_offset < compacted:
                 continue
             finding = _known(finding, losses) if losses else finding
+            if self._fmt.capabilities.read_only and _COMMAND.search(finding.action):
+                finding = replace(finding, action=self._elsewhere(finding))
             action = _COMMAND.sub(lambda found: f"`duramen {found[1]}{found[2]} {root}`", finding.action)
             explained.append(finding if action == finding.action else replace(finding, action=action))
         self.report.findings = explained
+
+    def _elsewhere(self, finding: Finding) -> str:
+        """What to do about a finding in a log that is not changed here."""
+        if finding.severity == Severity.DAMAGE:
+            return "restore it from a copy; `duramen convert --on-damage skip` keeps every other record"
+        return f"nothing is lost: {self._fmt.program} rebuilds it from the records"
 
 
 def _is_sound(checked: Checked | StorageError) -> bool:
