@@ -45,8 +45,8 @@ _MAGICS: tuple[tuple[bytes, str, Role], ...] = tuple(
 _NUMBERED = re.compile(r"[0-9]+\.log")
 _OF_KAFKA = (Role.TIME_INDEX, Role.TXN_INDEX, Role.PRODUCER_SNAPSHOT, Role.LEADER_EPOCHS, Role.METADATA)
 """Roles of files whose names only Kafka uses."""
-_OF_BROKER = ("meta.properties", "recovery-point-offset-checkpoint", "replication-offset-checkpoint")
-"""Files of the directory that holds a broker's partitions."""
+_OF_BROKER = "meta.properties"
+"""A file of the directory that holds a broker's partitions."""
 
 
 def detect_file(name: str, buf: Buffer) -> Detected:
@@ -81,11 +81,11 @@ def detect_directory(path: str, files: Files) -> Detected:
             path=path,
             hint="open topics/<topic>/partitions/<n> inside it",
         )
-    if any(name in _OF_BROKER for name in names):
+    if _OF_BROKER in names:
         raise DetectionError(
             "this is the directory of a Kafka broker, not one log",
             path=path,
-            hint="open one of the partitions inside it, or the directory with duramen.store",
+            hint="open one of the partitions inside it, or all with duramen.Store",
         )
     for fmt in ("keratin", "osiris", "durable-log"):
         kind = FORMATS[fmt]()

@@ -12,6 +12,8 @@
             topic.json         format, options and number of partitions; missing in trees of other programs
         orders~0               being created or removed; not a valid name of a topic
 
+The directory of a Kafka broker is a store, too, for reading: see `broker`.
+
 This module only reads names. Directories whose names are not valid topics or partitions are ignored.
 """
 
@@ -23,6 +25,7 @@ from typing import NamedTuple
 from duramen.disk import Disk, Kind
 from duramen.errors import StorageError, UnknownTopicError
 from duramen.sidecar import DIRECTORY, TOPIC_NAME
+from duramen.store import broker
 from duramen.store.names import check_partition, check_topic, is_topic, parse_partition
 
 TOPICS = "topics"
@@ -55,13 +58,20 @@ def partition_path(root: str, topic: str, number: int) -> str:
     return posixpath.join(partitions_path(root, topic), str(check_partition(number)))
 
 
+def located(disk: Disk, root: str, topic: str, number: int) -> str:
+    """The path of a partition, in a store or in the directory of a broker."""
+    if broker.is_broker(disk, root):
+        return broker.partition_path(root, check_topic(topic), check_partition(number))
+    return partition_path(root, topic, number)
+
+
 def settings_path(root: str, topic: str) -> str:
     return posixpath.join(topic_path(root, topic), DIRECTORY, TOPIC_NAME)
 
 
 def is_store(disk: Disk, root: str) -> bool:
     """Whether ``root`` contains topics."""
-    return disk.kind(topics_path(root)) == Kind.DIRECTORY
+    return disk.kind(topics_path(root)) == Kind.DIRECTORY or broker.is_broker(disk, root)
 
 
 def list_topics(disk: Disk, root: str) -> list[str]:
@@ -72,12 +82,17 @@ def list_topics(disk: Disk, root: str) -> list[str]:
                 "no such directory", path=root, hint="check the path; `duramen topic ROOT create NAME` creates a store"
             )
         raise StorageError("not a store", path=root, hint=f"a store contains a directory {TOPICS!r}")
+    if broker.is_broker(disk, root):
+        return sorted({topic for topic, _ in broker.partitions(disk, root)})
     return [name for name in disk.directories(topics_path(root)) if is_topic(name)]
 
 
 def list_partitions(disk: Disk, root: str, topic: str) -> list[Partition]:
     """The existing partitions of a topic, sorted by number. `UnknownTopicError` if the topic is missing."""
     check_topic_exists(disk, root, topic)
+    if broker.is_broker(disk, root):
+        found = sorted(number for name, number in broker.partitions(disk, root) if name == topic)
+        return [Partition(topic, number, broker.partition_path(root, topic, number)) for number in found]
     path = partitions_path(root, topic)
     if disk.kind(path) != Kind.DIRECTORY:
         return []
@@ -88,7 +103,7 @@ def list_partitions(disk: Disk, root: str, topic: str) -> list[Partition]:
 
 def check_topic_exists(disk: Disk, root: str, topic: str) -> None:
     """Raise `UnknownTopicError`, which lists the existing topics, if the topic is missing."""
-    if disk.kind(topic_path(root, topic)) == Kind.DIRECTORY:
+    if disk.kind(topic_path(root, topic)) == Kind.DIRECTORY and not broker.is_broker(disk, root):
         return
     known = list_topics(disk, root) if is_store(disk, root) else []
     if topic in known:  # another process just created it

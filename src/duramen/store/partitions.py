@@ -19,7 +19,7 @@ from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, DetectionError, StorageError, UnknownTopicError, UsageError
 from duramen.log import Compaction, Retention, detect
 from duramen.sidecar import DIRECTORY, read_config
-from duramen.store import layout
+from duramen.store import broker, layout
 from duramen.store.names import check_partition
 from duramen.store.pool import Pool
 from duramen.store.settings import read_settings
@@ -69,7 +69,7 @@ class Partitions:
                 settings.format, partitions, dict(settings.options), settings.created_ms, True, settings.retention,
                 settings.compaction,
             )  # fmt: skip
-        format, options = FOREIGN_FORMAT, {}
+        format, options = broker.FORMAT if broker.is_broker(self.disk, self.root) else FOREIGN_FORMAT, {}
         for partition in existing:
             config = read_config(self.disk, partition.path)
             if config is not None:
@@ -84,7 +84,7 @@ class Partitions:
 
     def exists(self, topic: str, number: int, shape: TopicShape) -> bool:
         """Whether a partition exists. Raises if the topic's settings list it and its directory is missing."""
-        path = layout.partition_path(self.root, topic, number)
+        path = layout.located(self.disk, self.root, topic, number)
         if self.disk.kind(path) == Kind.DIRECTORY:
             return True
         if not shape.is_ours:
@@ -100,9 +100,15 @@ class Partitions:
 
     def reading(self, topic: str, number: int, shape: TopicShape) -> AbstractContextManager[ConsumableLog]:
         """The log of a partition for reading."""
-        path = layout.partition_path(self.root, topic, number)
+        path = layout.located(self.disk, self.root, topic, number)
         self.exists(topic, number, shape)
-        return self._pool.reading(path, lambda: ConsumableLog(path, disk=self.disk, format=self._format(path, shape)))
+
+        def open_log() -> ConsumableLog:
+            is_foreign = broker.is_broker(self.disk, self.root)
+            options = broker.log_start(self.disk, self.root, topic, number) if is_foreign else {}
+            return ConsumableLog(path, disk=self.disk, format=self._format(path, shape), **options)
+
+        return self._pool.reading(path, open_log)
 
     def _format(self, path: str, shape: TopicShape) -> str | None:
         """The format to read with; None to detect it from the files, if there are any."""
@@ -111,7 +117,7 @@ class Partitions:
 
     def writing(self, topic: str, number: int, shape: TopicShape) -> AbstractContextManager[ConsumableWritableLog]:
         """The log of a partition for append."""
-        path = layout.partition_path(self.root, topic, number)
+        path = layout.located(self.disk, self.root, topic, number)
         self.exists(topic, number, shape)
 
         def open_log() -> ConsumableWritableLog:

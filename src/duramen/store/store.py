@@ -30,7 +30,7 @@ from duramen.errors import (
 from duramen.formats import FormatOptions, make
 from duramen.log import DEFAULT_FORMAT, Compaction, Retention, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
-from duramen.store import layout
+from duramen.store import broker, layout
 from duramen.store.address import TopicAddress
 from duramen.store.names import MAX_PARTITIONS, check_topic
 from duramen.store.partitions import Partitions, TopicShape, missing_partition
@@ -117,6 +117,10 @@ class Store:
         layout.check_topic_exists(self._disk, self.root, check_topic(name))
         return Topic(self._partitions, name)
 
+    def checkpoints(self) -> dict[str, Any]:
+        """The properties and checkpoints of a Kafka broker whose directory this is, by file; empty for other stores."""
+        return broker.describe(self._disk, self.root) if broker.is_broker(self._disk, self.root) else {}
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self.topics()
 
@@ -172,7 +176,7 @@ class Store:
         return TopicInfo(name, shape.format, shape.options, shape.created_ms, parts)
 
     def _describe(self, name: str, number: int, shape: TopicShape) -> PartitionInfo:
-        path = layout.partition_path(self.root, name, number)
+        path = layout.located(self._disk, self.root, name, number)
         try:
             if not self._partitions.exists(name, number, shape):
                 return PartitionInfo(number, path, problem="not created yet")
@@ -269,6 +273,8 @@ class Store:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the lock of the tree, after removing what a crash left."""
+        if broker.is_broker(self._disk, self.root):
+            raise UsageError("the directory of a Kafka broker is read-only", path=self.root)
         topics = layout.topics_path(self.root)
         if self._disk.kind(topics) == Kind.MISSING:
             self._disk.make_directory(topics)

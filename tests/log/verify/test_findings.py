@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[3]
 CODE = re.compile(r"[a-z]+(-[a-z]+)+")
 OTHER = {
     "durable-log", "fixed-slot", "user-defined", "topic-partition", "utf-8", "leader-epoch-checkpoint",
-    "recovery-point-offset-checkpoint", "replication-offset-checkpoint",
 }  # fmt: skip
 """Strings of the same form that are not codes."""
 

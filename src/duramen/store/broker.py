@@ -1,0 +1,84 @@
+"""The directory of a Kafka broker (one of its ``log.dirs``) as a store for reading.
+
+::
+
+    ROOT/
+      meta.properties                     the cluster's id
+      log-start-offset-checkpoint         where logs start, if records were deleted
+      recovery-point-offset-checkpoint    how far each partition was synced
+      replication-offset-checkpoint       high watermarks
+      cleaner-offset-checkpoint           how far each partition is compacted
+      orders-0/                           partition 0 of the topic orders
+
+This module only reads.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+from duramen.disk import Disk, Kind
+from duramen.errors import DuramenError
+from duramen.formats import parse_offsets, parse_properties
+from duramen.store.names import is_topic, parse_partition
+
+PROPERTIES = "meta.properties"
+LOG_STARTS = "log-start-offset-checkpoint"
+CHECKPOINTS = (
+    LOG_STARTS,
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+FORMAT = "kafka"
+
+
+def is_broker(disk: Disk, root: str) -> bool:
+    """Whether ``root`` is the directory of a broker."""
+    return disk.kind(posixpath.join(root, PROPERTIES)) == Kind.FILE
+
+
+def partition_path(root: str, topic: str, number: int) -> str:
+    return posixpath.join(root, f"{topic}-{number}")
+
+
+def partitions(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
+    """The topic and the number of every partition, in no order. Directories with other names are ignored."""
+    for name in disk.directories(root):
+        topic, dash, text = name.rpartition("-")
+        number = parse_partition(text)
+        if dash and number is not None and is_topic(topic):
+            yield topic, number
+
+
+def checkpoint(disk: Disk, root: str, name: str) -> dict[tuple[str, int], int]:
+    """The offsets of a checkpoint by topic and partition; empty if the file is missing. Raises `CorruptionError`."""
+    path = posixpath.join(root, name)
+    if disk.kind(path) != Kind.FILE:
+        return {}
+    try:
+        return {(line.topic, line.partition): line.offset for line in parse_offsets(disk.map(path).data)}
+    except DuramenError as error:
+        error.path = error.path or path
+        raise
+
+
+def log_start(disk: Disk, root: str, topic: str, number: int) -> dict[str, Any]:
+    """The options with which a partition is read: its start, if records before it were deleted."""
+    start = checkpoint(disk, root, LOG_STARTS).get((topic, number))
+    return {} if start is None else {"log_start_offset": start}
+
+
+def describe(disk: Disk, root: str) -> dict[str, Any]:
+    """The properties and the checkpoints of a broker, by the name of the file."""
+    found: dict[str, Any] = {}
+    path = posixpath.join(root, PROPERTIES)
+    if disk.kind(path) == Kind.FILE:
+        found[PROPERTIES] = parse_properties(disk.map(path).data, "=")
+    for name in CHECKPOINTS:
+        lines = checkpoint(disk, root, name)
+        if lines:
+            found[name] = {f"{topic}-{number}": offset for (topic, number), offset in sorted(lines.items())}
+    return found

@@ -1,0 +1,76 @@
+"""The directory of a Kafka broker as a store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import duramen
+from tests.formats.kafka_logs import DATA, truth
+
+TOPICS = ("txn", "startmoved", "one", "empty", "mixed")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """What a broker would have in one of its log.dirs."""
+    root = tmp_path / "kafka"
+    shutil.copytree(DATA / "clean/checkpoints", root)
+    for topic in TOPICS:
+        shutil.copytree(DATA / f"clean/{topic}-0", root / f"{topic}-0")
+    shutil.copytree(DATA / "clean/txn-0", root / "txn-2")
+    (root / "txn-1.0123456789-delete").mkdir()
+    return root
+
+
+def test_topics_and_partitions_by_name(root: Path) -> None:
+    with duramen.Store(root) as store:
+        assert store.topics() == sorted(TOPICS)
+        topic = store.topic("txn")
+        assert (topic.format, topic.existing()) == ("kafka", [0, 2])
+        assert topic.offsets() == {0: (0, 263), 2: (0, 263)}
+        info = store.describe("mixed")
+        assert (info.format, info.records) == ("kafka", 450)
+        assert store.describe("empty").records == 0
+        with pytest.raises(duramen.UnknownTopicError):
+            store.topic("txn-0")
+
+
+def test_records_start_where_the_checkpoint_says(root: Path) -> None:
+    known = [row["offset"] for row in truth(DATA / "clean/startmoved-0", "read_uncommitted")]
+    with duramen.Store(root) as store:
+        assert [record.offset for record in store.topic("startmoved").scan()] == known
+    (root / "log-start-offset-checkpoint").write_text("nonsense\n")
+    with duramen.Store(root) as store, pytest.raises(duramen.CorruptionError, match="checkpoint"):
+        list(store.topic("startmoved").scan())
+
+
+def test_the_checkpoints_are_shown(root: Path) -> None:
+    with duramen.Store(root) as store:
+        found = store.checkpoints()
+    assert found["meta.properties"]["cluster.id"] == "XU5m6Ry6QTuVCT_7Bhaz6Q"
+    assert found["log-start-offset-checkpoint"] == {"startmoved-0": 234}
+    assert found["replication-offset-checkpoint"]["txn-0"] == 263
+    with duramen.Store(root.parent / "none") as other:
+        assert other.checkpoints() == {}
+
+
+def test_nothing_is_changed(root: Path) -> None:
+    before = sorted(root.rglob("*"))
+    with duramen.Store(root) as store:
+        for change in (
+            lambda: store.create("new"),
+            lambda: store.delete("one"),
+            lambda: store.configure("one"),
+            lambda: store.topic("one").append(b"value"),
+        ):
+            with pytest.raises(duramen.UsageError, match="read-only"):
+                change()
+    assert sorted(root.rglob("*")) == before
+
+
+def test_one_log_is_asked_for(root: Path) -> None:
+    with pytest.raises(duramen.DetectionError, match="directory of a Kafka broker"):
+        duramen.open(root)
