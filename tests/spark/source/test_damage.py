@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from duramen.errors import CorruptionError, DuramenError
 from duramen.log.read.log import Log
 from tests.conftest import DATA
-from tests.spark.source_logs import FORMATS, read_here, write_log
+from tests.spark.source_logs import FORMATS, START_MS, read_here, write_log
+from tests.spark.stream_query import Query
 
 CHECKED = tuple(name for name in FORMATS if name != "rustlog")
 COUNT = 200
@@ -88,6 +89,27 @@ def test_a_damaged_length_loses_one_record(tmp_path: Path) -> None:
     offsets = read_here(log, onDamage="skip").column("offset").to_pylist()
     assert len(set(range(COUNT)) - set(offsets)) <= 2
     assert 199 in offsets
+
+
+@pytest.mark.parametrize("name", ["keratin", "rustlog"])
+def test_a_search_by_time_does_not_skip_what_damage_hides(tmp_path: Path, name: str) -> None:
+    """The search stops at the damage, and finds the next segment: the records between were lost without a word."""
+    path = write_log(tmp_path / "log", name, COUNT, step=10)
+    with Log(str(path)) as log:
+        base = log.segments[1].base_offset
+        at = log.locate(base + 2)
+    content = bytearray(Path(at.path).read_bytes())
+    content[at.position : at.position + 16] = b"\xff" * 16
+    Path(at.path).write_bytes(bytes(content))
+    begin = {"startingTimestamp": START_MS + (base + 5) * 1000}
+    found = read_here(path, onDamage="skip", columns="offset", **begin).column(0).to_pylist()
+    assert found == list(range(base + 5, COUNT))
+    with pytest.raises(DuramenError, match=f"offset {base + 2}: "):
+        read_here(path, **begin)
+    assert Query().run(path, onDamage="skip", **begin) >= COUNT - base - 5
+    assert len(read_here(path, startingTimestamp=START_MS + COUNT * 1000)) == 0
+    end = {"endingTimestamp": START_MS + (base + 5) * 1000, "onDamage": "skip", "columns": "offset"}
+    assert read_here(path, **end).column(0).to_pylist() == [n for n in range(base + 5) if n != base + 2]
 
 
 def test_a_broken_header_of_a_file_loses_that_file(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from duramen.consumers import ConsumableLog
 from duramen.disk import ArrowDisk, Disk
 from duramen.errors import UsageError
+from duramen.formats import Stop
 from duramen.log import Log, SidecarEvidence, first_at
 from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
@@ -76,7 +78,7 @@ def _not_before(log: Log, disk: Disk, us: int) -> int:
 def _not_after(log: Log, disk: Disk, us: int) -> int:
     """An offset that no record of that time or later lies before, where times are in order."""
     if not isinstance(disk, ArrowDisk):
-        return _offset_at(log, disk, us)
+        return _begin_at(log, disk, us)
     return log.segments[max(_first_later(log, disk, us) - 1, 0)].base_offset
 
 
@@ -87,12 +89,12 @@ def starting_offset(options: ReadOptions, disk: Disk, place: LogSource, log: Log
     if options.starting_times is not None:
         _check_times(log)
         us = _time_for(options.starting_times, "startingOffsetsByTimestamp", place)
-        return _matched(log, _offset_at(log, disk, us), place, strategy or "error", "startingOffsetsByTimestamp")
+        return _matched(log, _begin_at(log, disk, us), place, strategy or "error", "startingOffsetsByTimestamp")
     first = resolve(_bound_for(options.starting, place, EARLIEST), log, None)
     if options.starting_us is None or (batch and strategy != "error"):
         return first
     _check_times(log)
-    found = _offset_at(log, disk, options.starting_us)
+    found = _begin_at(log, disk, options.starting_us)
     return max(first, _matched(log, found, place, strategy or LATEST, "startingTimestamp"))
 
 
@@ -132,6 +134,24 @@ def _offset_at(log: Log, disk: Disk, us: int) -> int:
     if isinstance(disk, ArrowDisk):
         return _offset_elsewhere(log, disk, us)
     return log.offset_at(when)
+
+
+def _begin_at(log: Log, disk: Disk, us: int) -> int:
+    """`_offset_at` for the begin of a range: the first damaged offset, if the search skipped one. Records of that time
+    may follow the damage in its segment, and the task that reads them does what ``onDamage`` says."""
+    found = _offset_at(log, disk, us)
+    if isinstance(disk, ArrowDisk) or not log.codec.capabilities.ordered_timestamps:
+        return found
+    segments = log.segments
+    ends = [*(info.base_offset for info in segments[1:]), log.next_offset]
+    if found not in ends:
+        return found  # inside a segment, and no record before it in this segment is of that time
+    for number in range(max(_first_later(log, disk, us) - 1, 0), ends.index(found) + 1):
+        segment = open_segment(log, segments[number], Look(disk, segments[number].path))
+        rows = None if segment is None else deque(segment.steps(verify=False), maxlen=1).pop()
+        if rows is not None and rows.stop != Stop.END:
+            return min(found, rows.cursor.previous_offset + 1)
+    return found
 
 
 def _offset_elsewhere(log: Log, disk: Disk, us: int) -> int:
