@@ -66,12 +66,16 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def kept(spark: SparkSession, logs: dict[str, Path]) -> dict[str, dict[str, set[int]]]:
     """What the plain filter keeps of each log, by condition. One query evaluates all of them."""
-    found: dict[str, dict[str, set[int]]] = {}
-    for name, log in logs.items():
-        frame = spark.read.format("duramen").load(str(log))
-        rows = frame.selectExpr("offset", *(f"({one}\n)" for one in CONDITIONS)).collect()
-        found[name] = {one: {row[0] for row in rows if row[1 + n]} for n, one in enumerate(CONDITIONS)}
-    return found
+    frame = spark.read.format("duramen").option("columns", "topic,offset,timestamp,key,value")
+    rows = (
+        frame.load([str(log) for log in logs.values()])
+        .selectExpr("topic", "offset", *(f"({one}\n)" for one in CONDITIONS))
+        .collect()
+    )
+    return {
+        name: {one: {row[1] for row in rows if row[0] == name and row[2 + n]} for n, one in enumerate(CONDITIONS)}
+        for name in logs
+    }
 
 
 def test_conditions_become_ranges_that_hold_every_row(
@@ -79,12 +83,14 @@ def test_conditions_become_ranges_that_hold_every_row(
 ) -> None:
     for condition, count in CONDITIONS.items():
         options = options_of(spark, condition, {})
-        assert count is not None or options == {}, f"{condition}: {options}"
+        if count is None:
+            assert options == {}, condition
+            continue
         for name, log in logs.items():
             table = read_here(log, columns="offset", **options)
             read_offsets = set(table.column("offset").to_pylist())
             assert kept[name][condition] <= read_offsets, f"{name}: {condition}: {options}"
-            if name in ("keratin", "rustlog") and count is not None:
+            if name in ("keratin", "rustlog"):
                 assert len(read_offsets) == count, f"{name}: {condition}: {options}"
 
 

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 import duramen
 from duramen.errors import DuramenError, UsageError
+from duramen.spark.sink.options import check_columns
 from duramen.spark.source.declared import CLIENT, OPTIONS, REFUSED, SAME, kafka_table, options_list
 from duramen.spark.source.options import parse_options
 from duramen.spark.source.schema import schema_of
@@ -139,6 +140,11 @@ def test_rows_in_the_schema_of_kafka(tmp_path: Path, name: str, kind: int) -> No
         ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
     ]
     assert rows == [{**row, "topic": "log", "partition": 0, "timestampType": kind} for row in wanted]
+
+
+def test_rows_in_the_schema_of_kafka_can_be_written() -> None:
+    schema = schema_of(parse_options({"path": "/x", "schema": "kafka", "includeHeaders": "true"}, streaming=False))
+    assert check_columns(schema) == ("key", "value", "topic", "partition", "timestamp", "headers")
 
 
 def test_include_headers(shared_log: Path) -> None:

@@ -72,6 +72,19 @@ def test_times_and_topics_on_s3(s3: S3) -> None:
         read_here(address, subscribe="x")
 
 
+def test_wildcards_and_small_tasks_on_s3(s3: S3) -> None:
+    for host in ("h1", "h2"):
+        write_log(s3.root / "bucket" / "hosts" / host / "log", "keratin", 100)
+    found = read_here(s3.address("bucket/hosts/*/log"), columns="topic,offset", startingOffsets=90)
+    wanted = [{"topic": f"{host}/log", "offset": offset} for host in ("h1", "h2") for offset in range(90, 100)]
+    assert found.to_pylist() == wanted
+    splits = splits_of(s3.address("bucket/hosts/*/log"), columns="offset", maxRecordsPerPartition=30)
+    assert len(splits) >= 6, "as far as segments and their indexes tell"
+    assert read_here(s3.address("bucket/hosts/h1/log"), splits, columns="offset").num_rows == 200
+    with pytest.raises(DuramenError, match="no directory matches"):
+        read_here(s3.address("bucket/hosts/*/other"))
+
+
 def test_damage_on_s3_names_the_address(s3: S3) -> None:
     log = write_log(s3.root / "bucket" / "log", "keratin", 200, segment_bytes=1 << 20)
     segment = Path(Log(str(log)).segments[0].path)

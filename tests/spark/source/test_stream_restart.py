@@ -250,7 +250,8 @@ def test_options_of_a_log_over_restarts_on_spark(spark: SparkSession, tmp_path: 
             "columns": "offset",
             "cursor": "another",
         },
-        {"maxOffsetsPerTrigger": 7, "onDamage": "skip", "failOnDataLoss": "false", "verify": "false"},
+        {"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 7, "maxRecordsPerPartition": 3},
+        {"onDamage": "skip", "failOnDataLoss": "false", "verify": "false", "includeHeaders": "false"},
     ]
     query = Restarted(spark, tmp_path / "checkpoint")
     assert query.run(path, **options) == 80
@@ -262,7 +263,9 @@ def test_options_of_a_log_over_restarts_on_spark(spark: SparkSession, tmp_path: 
         assert query.run(path, **options) == 10, more
     grow(path, 10)
     assert query.run(path) == 10
-    assert query.offsets == list(range(20, 150))
+    grow(path, 10)
+    assert query.run(path, minOffsetsPerTrigger=500) == 10, "availableNow leaves nothing"
+    assert query.offsets == list(range(20, 170))
 
 
 def test_topics_over_restarts_on_spark(spark: SparkSession, tmp_path: Path) -> None:

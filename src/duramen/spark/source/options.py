@@ -233,7 +233,7 @@ def _checked(options: ReadOptions) -> ReadOptions:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise UsageError(
-            f"option minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="swap or drop one"
+            f"option minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="lower the first"
         )
     if options.columns is not None and options.include_headers not in (None, "headers" in options.columns):
         raise UsageError(
