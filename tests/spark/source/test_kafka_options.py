@@ -17,6 +17,7 @@ from duramen.spark.source.options import parse_options
 from duramen.spark.source.schema import schema_of
 from duramen.spark.source.source import DuramenSource
 from tests.conftest import DATA
+from tests.formats import kafka_logs
 from tests.spark.source_logs import FORMATS, START_MS, batch_of, expected, read_here, splits_of, write_log
 
 KAFKA: dict[str, str] = {
@@ -140,6 +141,23 @@ def test_rows_in_the_schema_of_kafka(tmp_path: Path, name: str, kind: int) -> No
         ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
     ]
     assert rows == [{**row, "topic": "log", "partition": 0, "timestampType": kind} for row in wanted]
+
+
+KINDS = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
+
+
+def test_partitions_of_a_broker_in_the_schema_of_kafka() -> None:
+    """What Kafka's own consumer returned for them, kind of time included."""
+    seen = set()
+    for path in kafka_logs.PARTITIONS:
+        options = kafka_logs.options(path, "read_committed")
+        rows = read_here(path, schema="kafka", **options).select(["offset", "timestampType"]).to_pylist()
+        wanted = kafka_logs.truth(path, "read_committed")
+        assert rows == [{"offset": row["offset"], "timestampType": KINDS[row["timestamp_type"]]} for row in wanted], (
+            path
+        )
+        seen |= {row["timestampType"] for row in rows}
+    assert seen >= {0, 1}
 
 
 def test_rows_in_the_schema_of_kafka_can_be_written() -> None:

@@ -194,7 +194,7 @@ def test_topics_of_a_store(spark: SparkSession, store: Path) -> None:
         ({"endingTimestamp": "tomorrow"}, "option endingTimestamp='tomorrow' is not valid (allowed: ISO 8601"),
         ({"onDamage": "panic"}, "option onDamage='panic' is not valid (allowed: fail, skip, report)"),
         ({"failOnDataLoss": "1"}, "option failOnDataLoss='1' is not valid (allowed: true, false)"),
-        ({"logFormat": "kafka"}, "option logFormat='kafka' is not valid (allowed: durable-log, keratin"),
+        ({"logFormat": "pulsar"}, "option logFormat='pulsar' is not valid (allowed: durable-log, keratin"),
         ({"logFormat": "osiris"}, "the log is keratin, not osiris"),
         ({"columns": "offset,vlue"}, "option columns: column 'vlue' is not known (allowed: offset, timestamp"),
         ({"minPartitions": "0"}, "option minPartitions='0' is not valid (allowed: a number from 1)"),

@@ -122,6 +122,7 @@ CASES = [
          {"minOffsetsPerTrigger": 30, "maxTriggerDelay": "1ms"}),
     Case("maxTriggerDelay", {}, {"maxTriggerDelay": "1h"}, "option maxTriggerDelay is given alone"),
     Case("maxRecordsPerPartition", {"maxRecordsPerPartition": 7}, {"maxRecordsPerPartition": 1000}),
+    Case("summary", {}, {"summary": "true"}, "option summary=true makes no sense for a stream"),
     Case("schema", {"schema": "duramen"}, {"schema": "kafka"}),
     Case("includeHeaders", {"includeHeaders": "true"}, {"includeHeaders": "false"}),
     Case("includeHeaders", {}, {"includeHeaders": "true"}),

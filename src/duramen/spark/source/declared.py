@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from duramen.formats import FORMATS
+
 SAME = ""
 CLIENT = "kafka."
 
@@ -27,7 +29,7 @@ OPTIONS = (
     Option("path", "a log, one of its segment files, or a store's root or a directory of logs with `subscribe`, "
            "`subscribePattern` or `assign`; wildcards `*`, `?`, `[…]`, `{…,…}`"),
     Option("paths", "several of them, as a JSON array; what `load([…])` sets"),
-    Option("logFormat", "`durable-log`, `keratin`, `rustlog`, `osiris`, `fixed-slot`", "detected"),
+    Option("logFormat", ", ".join(f"`{name}`" for name in FORMATS), "detected"),
     Option("subscribe", "topics, comma-separated", kafka=SAME),
     Option("subscribePattern", "a regular expression for the whole name of a topic", kafka=SAME),
     Option("assign", 'partitions of topics: `{"orders": [0, 2]}`', kafka=SAME),

@@ -62,6 +62,8 @@ TIME_KIND = "timestampType"
 """What a record's time is, in Kafka's numbers: 0 given by the producer, 1 taken at the append, -1 none."""
 APPEND_TIME_FORMATS = frozenset({"osiris"})
 """Formats whose times are those at which a broker wrote the chunk."""
+OWN_TIME_KINDS = {"kafka": "timestamp_type"}
+"""Formats that store with each record what its time is, and the column that says it."""
 DAMAGE = "_damage"
 
 
@@ -129,6 +131,8 @@ class _Reading:
         for name, is_needed in (("offset", True), ("timestamp", needs_time)):
             if is_needed and name not in self._decoded:
                 self._decoded.append(name)
+        if TIME_KIND in wanted.schema.names and spec.format in OWN_TIME_KINDS:
+            self._decoded.append(OWN_TIME_KINDS[spec.format])
         self._end_offset = MAX_OFFSET + 1 if piece.next_base is None else piece.next_base
         self._reaches_over = False
         self._is_plain = self._decoded == wanted.schema.names
@@ -323,8 +327,7 @@ class _Reading:
             elif field.name == "position":
                 array = _positions(rows, batch.column("offset").to_numpy())
             elif field.name == TIME_KIND:
-                kind = pa.scalar(int(self._spec.format in APPEND_TIME_FORMATS), field.type)
-                array = pc.if_else(batch.column("timestamp").is_valid(), kind, pa.scalar(-1, field.type))
+                array = self._time_kinds(batch, field.type)
             elif field.name == DAMAGE:
                 array = pa.nulls(count, field.type)
             else:
@@ -333,6 +336,14 @@ class _Reading:
                     array = array.cast(field.type)
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted.schema)
+
+    def _time_kinds(self, batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
+        none, given, appended = (pa.scalar(number, kind) for number in (-1, 0, 1))
+        own = OWN_TIME_KINDS.get(self._spec.format)
+        if own is not None:
+            return pc.fill_null(pc.if_else(pc.equal(batch.column(own), "LogAppendTime"), appended, given), none)
+        known = appended if self._spec.format in APPEND_TIME_FORMATS else given
+        return pc.if_else(batch.column("timestamp").is_valid(), known, none)
 
     # --- damage
 
