@@ -23,12 +23,13 @@ class Option(NamedTuple):
     """How the option differs from that of Kafka's source: `SAME`, or in words. None where Kafka's has none."""
 
 
-_BY_ROW = "a batch selects rows by their time; that there are none is no error; offsets hold as well"
+_BY_ROW = "a batch selects rows by their time, and may find none; offsets hold as well"
+_DEFAULT = "streams begin at `earliest`, too; partitions that the JSON does not name have the default"
 _ALONE = "refused beside another option for the same end"
 OPTIONS = (
-    Option("path", "a log, one of its segment files, or a store's root or a directory of logs with `subscribe`, "
-           "`subscribePattern` or `assign`; wildcards `*`, `?`, `[…]`, `{…,…}`"),
-    Option("paths", "several of them, as a JSON array; what `load([…])` sets"),
+    Option("path", "a log, a segment file, or with topics a store or directory of logs; wildcards `*`, `?`, `[…]`, "
+           "`{…,…}`"),
+    Option("paths", "several, as a JSON array: what `load([…])` sets"),
     Option("logFormat", ", ".join(f"`{name}`" for name in FORMATS), "detected"),
     Option("subscribe", "topics, comma-separated", kafka=SAME),
     Option("subscribePattern", "a regular expression for the whole name of a topic", kafka=SAME),
@@ -36,9 +37,9 @@ OPTIONS = (
     Option("partitions", "partitions of the topics: `0,2,4-7`", "all"),
     Option("startingOffsets", "`earliest`, `latest`, an offset, `-N` for the last N, or JSON as in Kafka: "
            '`{"orders": {"0": 23, "1": -2}}` (-2 earliest, -1 latest)', "`earliest`",
-           "default `earliest`, also of streams and of partitions that the JSON does not name"),
+           _DEFAULT),
     Option("endingOffsets", "the same, exclusive; not for streams", "`latest`",
-           "default `latest`, also of partitions that the JSON does not name"),
+           _DEFAULT),
     Option("startingTimestamp", "ISO 8601 or epoch milliseconds, inclusive", "",
            _BY_ROW),
     Option("endingTimestamp", "the same, exclusive; not for streams", "", _BY_ROW),
@@ -55,17 +56,17 @@ OPTIONS = (
     Option("onDamage", "`fail`, `skip`, `report`", "`fail`"),
     Option("maxBytesPerPartition", "bytes of the log per task, such as `64m`",
            "8 to 64 MiB (64 to 512 without payloads)"),
-    Option("maxRecordsPerPartition", "offsets per task", "no limit", SAME),
+    Option("maxRecordsPerPartition", "offsets per task", "", SAME),
     Option("minPartitions", "minimum number of tasks", "1", SAME),
-    Option("maxOffsetsPerTrigger", "offsets of a micro-batch over all partitions", "no limit", SAME),
-    Option("maxBytesPerTrigger", "the same in bytes", "no limit"),
+    Option("maxOffsetsPerTrigger", "offsets of a micro-batch over all partitions", "", SAME),
+    Option("maxBytesPerTrigger", "the same in bytes"),
     Option("minOffsetsPerTrigger", "a micro-batch waits for so many offsets, not with `availableNow`", "",
            "`availableNow` does not wait"),
-    Option("maxTriggerDelay", "the longest such wait since the batch before, such as `15m`", "`15m`",
+    Option("maxTriggerDelay", "the longest wait since the batch before", "`15m`",
            "refused without `minOffsetsPerTrigger`"),
-    Option("failOnDataLoss", "whether a read fails if records are missing, or continues and reports them", "`true`",
+    Option("failOnDataLoss", "whether missing records fail a read, or are reported", "`true`",
            SAME),
-    Option("cursor", "name under which a stream stores its position in the log", "none"),
+    Option("cursor", "name under which a stream stores its position in the log"),
     Option("summary", "one row per task and log: `topic`, `partition`, `first_offset`, `last_offset`, `records`",
            "`false`"),
 )  # fmt: skip
