@@ -109,12 +109,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         partitions=get.ranges("partitions"),
         starting=get.bounds("startingOffsets", EARLIEST),
         ending=get.bounds("endingOffsets", LATEST),
-        starting_us=_later(get.time("startingTimestamp"), get.number(SINCE_US)),
-        ending_us=_earlier(get.time("endingTimestamp"), get.number(UNTIL_US)),
-        starting_times=get.times("startingOffsetsByTimestamp"),
-        ending_times=get.times("endingOffsetsByTimestamp"),
-        starting_strategy=get.choice("startingOffsetsByTimestampStrategy", STRATEGIES),
-        allows_no_times=SINCE_US in texts or UNTIL_US in texts,
+        **_ranges_of_time(get),
         max_offsets_per_trigger=get.count("maxOffsetsPerTrigger"),
         max_bytes_per_trigger=get.size("maxBytesPerTrigger"),
         min_offsets_per_trigger=get.count("minOffsetsPerTrigger"),
@@ -132,6 +127,17 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         summary=get.flag("summary", False),
     )
     return _checked(parsed)
+
+
+def _ranges_of_time(get: _Texts) -> dict[str, Any]:
+    return {
+        "starting_us": _later(get.time("startingTimestamp"), get.number(SINCE_US)),
+        "ending_us": _earlier(get.time("endingTimestamp"), get.number(UNTIL_US)),
+        "starting_times": get.times("startingOffsetsByTimestamp"),
+        "ending_times": get.times("endingOffsetsByTimestamp"),
+        "starting_strategy": get.choice("startingOffsetsByTimestampStrategy", STRATEGIES),
+        "allows_no_times": SINCE_US in get.texts or UNTIL_US in get.texts,
+    }
 
 
 def option_text(value: Any) -> str:
