@@ -391,7 +391,8 @@ class Appender:
         known = known | {(entry.base, entry.size_bytes): entry.last_offset for entry in self.sidecar.sealed().values()}
         if self._fmt.dialect == PROGRAM:  # its manifest lists no segments
             return known
-        unknown = [files for files in segments if (files.base, files.segment.size_bytes) in earlier - known.keys()]
+        bases = {base for base, _ in known}  # one of another size is damaged: the manifest must go on to tell
+        unknown = [files for files in segments if (files.base or 0) < active and files.base not in bases]
         return known | {(files.base or 0, files.segment.size_bytes): self._last_offset(files) for files in unknown}
 
     def _last_offset(self, files: SegmentFiles) -> int:
