@@ -38,7 +38,8 @@ def main() -> None:
     rows = check(directory, formats)
     print(f"equal to duckdb: {', '.join(f'{count:,} rows in {name}' for name, count in rows.items())}")
     print(f"{outcome.runs} runs, {len(outcome.kills)} kills, {seconds:.0f} s by the wall, {outcome.cpu_s:.0f} s of CPU")
-    print("peak memory: " + ", ".join(f"{kind} {size >> 20} MiB" for kind, size in outcome.peak_bytes.items()))
+    for kind, resident in outcome.peak_bytes.items():
+        print(f"peak memory of a {kind}: {resident >> 20} MiB, {outcome.own_bytes[kind] >> 20} of them its own")
     if arguments.directory is None:
         shutil.rmtree(directory.parent)
 

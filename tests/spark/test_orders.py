@@ -25,8 +25,8 @@ def stop_after_delta(point: str, batch: int) -> None:
 
 @pytest.mark.slow
 def test_orders_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:
-    records = generate(tmp_path, 1_000_000, FORMATS)
-    options = {"maxOffsetsPerTrigger": str(records // 4)}
+    records = generate(tmp_path, 500_000, FORMATS)
+    options = {"maxOffsetsPerTrigger": str(records // 2)}
     with pytest.raises(StreamingQueryException, match="stopped between Delta and the topic"):
         start_revenue(spark, tmp_path, FORMATS, stop_after_delta, **options).awaitTermination()
     start_revenue(spark, tmp_path, FORMATS, lambda point, batch: None, **options).awaitTermination()
