@@ -19,6 +19,7 @@ from duramen.errors import DuramenError
 from duramen.formats import Block, Format, Role, Rows, ScanPosition, Segment, Severity
 from duramen.formats.fixed_slot import FixedSlotSegment
 from duramen.formats.frame import FrameSegment
+from duramen.formats.kafka.segment import KafkaSegment
 from duramen.formats.osiris.chunk import MAGIC
 from duramen.formats.osiris.segment import OsirisSegment
 from duramen.kernel.layout import GAVE_UP, NOT_FOUND, ChunkColumns, FrameColumns, Stop
@@ -147,6 +148,8 @@ def _first_bytes(opened: Segment) -> set[int]:
     """What a record can begin with: both formats of frames with a checksum have their magic number there."""
     if isinstance(opened, OsirisSegment):
         return {MAGIC << 4 | version for version in range(16)}
+    if isinstance(opened, KafkaSegment):
+        return {0}  # the highest byte of an offset
     assert isinstance(opened, FrameSegment)
     layout = opened._dialect.layout
     magic = layout.consts[0]
@@ -160,6 +163,8 @@ def counts_as_valid(opened: Segment, rows: Rows, previous_offset: int) -> bool:
         chunks = rows.columns
         assert isinstance(chunks, ChunkColumns)
         return bool(chunks.records[0]) and int(chunks.chunk_id[0]) - previous_offset <= 2**32
+    if isinstance(opened, KafkaSegment) and len(rows.columns):
+        return int(rows.columns.first_offsets[0]) - previous_offset <= 2**32
     return len(rows.columns) > 0
 
 
@@ -170,7 +175,10 @@ def places(opened: Segment, dice: int) -> None:
     position = dice % (size + 1) // stride * stride
     for offset in (0, dice % 97, opened.base_offset, 2**63 - 1):
         cursor = opened.cursor_at(offset, position)
-        assert cursor in (None, ScanPosition(position, offset - 1))
+        if isinstance(opened, KafkaSegment):  # an entry of its index names the last offset of a batch
+            assert cursor is None or (cursor.position == position and cursor.previous_offset < offset)
+        else:
+            assert cursor in (None, ScanPosition(position, offset - 1))
         for start in (opened.start, cursor):
             if start is not None:
                 with may_refuse():

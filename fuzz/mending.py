@@ -110,6 +110,29 @@ def osiris(data: bytes) -> bytes:
     return bytes(out)
 
 
+def kafka(data: bytes) -> bytes:
+    """Checksums of batches and of older messages, as far as their lengths lead."""
+    out, at = bytearray(data), 0
+    while at + 17 <= len(out):
+        size = 12 + int.from_bytes(out[at + 8 : at + 12], "big", signed=True)
+        end = at + size
+        if size < 26 or end > len(out):
+            break
+        if out[at + 16] < 2:
+            _put(out, at + 12, kernel.crc32(bytes(out[at + 16 : end])))
+        else:
+            _put(out, at + 17, kernel.crc32c(bytes(out[at + 21 : end])))
+        at = end
+    return bytes(out)
+
+
+def kafka_snapshot(data: bytes) -> bytes:
+    out = bytearray(data)
+    if len(out) >= 6:
+        _put(out, 2, kernel.crc32c(bytes(out[6:])))
+    return bytes(out)
+
+
 def slots(data: bytes) -> bytes:
     out = bytearray(data)
     slot_bytes = SLOT_RECORD_BYTES + 4

@@ -11,6 +11,7 @@ from duramen.errors import CorruptionError
 from duramen.formats.osiris.chunk import SUB_BATCH, Chunk, ChunkType, SubBatch, parse_chunk
 from duramen.formats.osiris.osiris import LOG_HEADER
 from duramen.formats.osiris.tracking import encode_blocks
+from duramen.kernel import BatchColumns, scan_batches
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 GOLDEN = DATA / "golden"
@@ -25,6 +26,30 @@ def golden(*patterns: str) -> list[bytes]:
 
 
 @cache
+def kafka_segments() -> tuple[bytes, ...]:
+    """Files of one or two small batches, one for every message format, compression and kind that the logs hold."""
+    seen, files = set(), [b""]
+    for path in sorted((DATA / "kafka").glob("*/*/*.log")):
+        data = path.read_bytes()
+        columns = BatchColumns.empty(64)
+        end = scan_batches(data, 0, len(data), columns, -1)
+        ends = [*columns.position[1 : end.count].tolist(), end.position]
+        for row in range(end.count):
+            what = int(columns.magic[row]), int(columns.attributes[row]), int(columns.records[row]) > 1
+            start = int(columns.position[row])
+            if what not in seen and ends[row] - start < MOST_BYTES:
+                seen.add(what)
+                files.append(data[start : ends[min(row + 1, end.count - 1)]][: 2 * MOST_BYTES])
+    return tuple(files)
+
+
+def kafka_state() -> tuple[bytes, ...]:
+    """The small files of a partition."""
+    names = ("*.snapshot", "*.txnindex", "*.index", "*.timeindex", "leader-epoch-checkpoint", "partition.metadata")
+    found = {path.read_bytes()[:400] for name in names for path in (DATA / "kafka/clean").glob(f"txn-0/{name}")}
+    return tuple(sorted(found))
+
+
 def osiris_segments() -> tuple[bytes, ...]:
     """Files of one to three small chunks, one for every kind of chunk and compression that the logs hold."""
     seen, files = set(), [b"", LOG_HEADER]

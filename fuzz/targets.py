@@ -45,6 +45,7 @@ class Target(NamedTuple):
 
 SLOTS = make("fixed-slot", record_size=mending.SLOT_RECORD_BYTES)
 DURABLE, KERATIN, RUSTLOG, OSIRIS = (make(name) for name in ("durable-log", "keratin", "rustlog", "osiris"))
+KAFKA = make("kafka", max_uncompressed_bytes=1 << 20)
 
 
 # --- segments
@@ -65,6 +66,32 @@ def rustlog_both(data: bytes) -> None:
     segment(RUSTLOG)(data)
     with may_refuse():
         detect_file("00000000000000000000.log", data)
+
+
+KAFKA_LOG = {KAFKA.segment_path(0): (seeds.DATA / "kafka/clean/txn-0/00000000000000000000.log").read_bytes()}
+KAFKA_STATE = {
+    Role.INDEX: 0, Role.TIME_INDEX: 0, Role.TXN_INDEX: 0, Role.PRODUCER_SNAPSHOT: 9, Role.LEADER_EPOCHS: None,
+    Role.METADATA: None, Role.SWAP: 0,
+}  # fmt: skip
+
+
+def kafka_state(data: bytes) -> None:
+    """The small files of a partition, whichever the bytes are taken for."""
+    files = dict(KAFKA_LOG)
+    for role, base in KAFKA_STATE.items():
+        name = f"{0:020}.log.swap" if role == Role.SWAP else KAFKA.path_of(role, base)
+        if role != Role.SWAP:
+            checks.dump(KAFKA, role, data, base)
+        files[name] = data
+    checks.report_is_sane(verify_log(MemoryDisk.ROOT, format="kafka", disk=MemoryDisk(files)))
+    KAFKA.describe(files)
+
+
+def kafka_segment(data: bytes) -> None:
+    """Both isolation levels; the second looks at control records, too."""
+    segment(KAFKA)(data)
+    options = {"isolation": "read_committed", "log_start_offset": zlib.crc32(data) % 9}
+    checks.read_all(KAFKA, MemoryDisk({KAFKA.segment_path(0): data}), {**KAFKA.options, **options})
 
 
 # --- what lies beside a segment
@@ -281,6 +308,8 @@ TARGETS: dict[str, Target] = {
     "osiris-sub-batch": Target(sub_batch, seeds.sub_batches),
     "osiris-tracking": Target(tracking, seeds.tracking),
     "fixed-slot-segment": Target(segment(SLOTS), lambda: seeds.golden("slot/rs16/*/*.log"), mending.slots),
+    "kafka-segment": Target(kafka_segment, seeds.kafka_segments, mending.kafka),
+    "kafka-state": Target(kafka_state, seeds.kafka_state, mending.kafka_snapshot),
     "detect": Target(detect, _detect_seeds),
     "kernel": Target(agreement.kernel, seeds.kernel),
 }

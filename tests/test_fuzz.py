@@ -59,7 +59,7 @@ def test_records_that_inflate_from_nothing_stay_within_the_bound() -> None:
 
 def test_there_is_a_target_for_every_decoder() -> None:
     segments = {name.removesuffix("-segment") for name in TARGETS if name.endswith("-segment")}
-    assert segments == {"durable-log", "keratin", "rustlog", "osiris", "fixed-slot"}
+    assert segments == {"durable-log", "keratin", "rustlog", "osiris", "fixed-slot", "kafka"}
 
 
 def test_the_bound_bites() -> None:

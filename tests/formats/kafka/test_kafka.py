@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
 import sys
 from pathlib import Path
 
+import cramjam
 import google_crc32c
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from duramen.errors import CorruptionError, LimitError, OffsetError, UsageError
 from duramen.formats import Role, make
 from duramen.kernel import BatchColumns
 from duramen.log import reindex
+from fuzz.memory import bounded
 from tests.formats.kafka_logs import (
     DAMAGED,
     DATA,
@@ -226,6 +229,27 @@ def test_a_batch_that_unfolds_to_more_than_the_limit_is_refused() -> None:
         list(log)
     assert "max_uncompressed_bytes" in str(caught.value)
     assert "too-large" in [finding.code for finding in duramen.verify(log.path, max_uncompressed_bytes=100).findings]
+
+
+def compressed(records: int, body: bytes, codec: int) -> bytes:
+    """A batch whose header states so many records."""
+    covered = struct.pack(">HiqqqhiI", codec, records - 1, 0, 0, -1, -1, -1, records) + body
+    return struct.pack(">qiibI", 0, len(covered) + 9, 0, 2, google_crc32c.value(covered)) + covered
+
+
+def test_a_count_that_a_batch_states_sizes_no_allocation() -> None:
+    """Two billion records in some bytes, and 18 million empty ones that would cost more memory than the limit."""
+    fmt = make("kafka")
+    empty = bytes(cramjam.zstd.compress(bytes.fromhex("0c000000010100") * 4))
+    many = bytes(cramjam.zstd.compress(bytes(126 << 20)))
+    for records, body, expected in (
+        (2**31 - 1, empty, LimitError),
+        (10**6, empty, CorruptionError),
+        (18 * 10**6, many, LimitError),
+    ):
+        segment = fmt.open_segment(compressed(records, body, 4), 0)
+        with bounded(), pytest.raises(expected):
+            segment.decode(segment.scan(segment.start), ("offset",))
 
 
 def test_a_log_of_many_steps_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,9 @@ CONTROL_KEY = Struct(">", version="h", type="h")
 CONTROL_VALUE = Struct(">", version="h", coordinator_epoch="i")
 ABORT, COMMIT = 0, 1
 APPEND_TIME, TRANSACTIONAL, DELETE_HORIZON = 8, 16, 64
+RECORD_COST_BYTES = 80
+"""What a record costs in columns, besides its key and value: an empty one is seven bytes."""
+_LEAST_RECORD_BYTES = 7
 
 
 @dataclass
@@ -56,6 +59,10 @@ def bound_of(buf: memoryview, batches: BatchColumns, row: int, max_bytes: int) -
     body = body_of(buf, batches, row)
     bound = unfolded_bound(body, int(batches.attributes[row]) & CODEC, position=position, offset=offset)
     check_bound(bound, max_bytes, position=position, offset=offset)
+    stated = int(batches.records[row])
+    if batches.magic[row] == 2 and stated * _LEAST_RECORD_BYTES > bound:
+        message = f"the batch states {stated} records, and unfolds to {bound} bytes at most"
+        raise CorruptionError(message, position=position, offset=offset)
     return bound
 
 
@@ -69,6 +76,11 @@ def body_of(buf: memoryview, batches: BatchColumns, row: int) -> memoryview:
 def unfold(buf: memoryview, batches: BatchColumns, max_bytes: int) -> UnfoldedRecords:
     """All records of the batches, in order."""
     counts = batches.records.astype(np.int64)
+    for row in np.flatnonzero(counts * RECORD_COST_BYTES > max_bytes)[:1].tolist():
+        place = {"position": int(batches.position[row]), "offset": int(batches.base_offset[row])}
+        check_bound(int(counts[row]) * RECORD_COST_BYTES, max_bytes, **place)
+    for row in np.flatnonzero((batches.attributes & CODEC != 0) & (batches.magic == 2)).tolist():
+        bound_of(buf, batches, row, max_bytes)  # no count that a file merely states may size an allocation
     compressed = (batches.attributes & CODEC) != 0
     columns = RecordColumns.empty(int(counts.sum()))
     ranges = _ranges(batches, counts)

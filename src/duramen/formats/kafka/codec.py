@@ -7,6 +7,7 @@ the limit before any memory is allocated, and no more than the sum is ever writt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -48,16 +49,11 @@ def _little(body: memoryview, at: int, width: int) -> int:
 
 def unfolded_bound(body: Buffer, compression: int, *, position: int, offset: int | None = None) -> int:
     """How many bytes a compressed body unfolds to at most. ``position`` and ``offset`` are for the error."""
-    bounds = {
-        Compression.GZIP: _gzip_bound,
-        Compression.SNAPPY: _snappy_bound,
-        Compression.LZ4: _lz4_bound,
-        Compression.ZSTD: _zstd_bound,
-    }
-    if compression not in bounds:
+    bound = _BOUNDS.get(compression)
+    if bound is None:
         raise CorruptionError(f"the batch has an unknown compression: {compression}", position=position, offset=offset)
     try:
-        return bounds[Compression(compression)](memoryview(body))
+        return bound(memoryview(body))
     except (_BadFramingError, cramjam.DecompressionError) as error:
         name = Compression(compression).name.lower()
         raise CorruptionError(f"the {name} data is damaged: {error}", position=position, offset=offset) from None
@@ -213,3 +209,11 @@ def _zstd_frame(body: memoryview, at: int) -> tuple[int, int]:
         at += 3 + (1 if kind == 1 else size)
     at += 4 if flags & 4 else 0
     return at, total if stated is None else min(total, stated)
+
+
+_BOUNDS: dict[int, Callable[[memoryview], int]] = {
+    Compression.GZIP: _gzip_bound,
+    Compression.SNAPPY: _snappy_bound,
+    Compression.LZ4: _lz4_bound,
+    Compression.ZSTD: _zstd_bound,
+}

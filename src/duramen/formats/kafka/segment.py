@@ -17,7 +17,15 @@ import pyarrow as pa
 from duramen import kernel
 from duramen.errors import CorruptionError, DuramenError, LimitError
 from duramen.formats.arrow import gather_two, timestamps_from, with_nulls
-from duramen.formats.kafka.batch import APPEND_TIME, TRANSACTIONAL, UnfoldedRecords, bound_of, unfold, wrapped_messages
+from duramen.formats.kafka.batch import (
+    APPEND_TIME,
+    RECORD_COST_BYTES,
+    TRANSACTIONAL,
+    UnfoldedRecords,
+    bound_of,
+    unfold,
+    wrapped_messages,
+)
 from duramen.formats.kafka.headers import headers_array
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, Segment, Severity
 from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, ScanEnd, Stop, UInt32s
@@ -127,7 +135,7 @@ class KafkaSegment(Segment):
             before = int(batches.last_offset[row - 1]) if row else previous_offset
             if batches.base_offset[row] <= before:
                 return row, Stop.BAD_ORDER
-            left -= bound
+            left -= bound + int(batches.records[row]) * RECORD_COST_BYTES
             if left < 0 and row:
                 return row, None
         return len(batches), None
@@ -269,8 +277,13 @@ class KafkaSegment(Segment):
         return ScanPosition(position, int(rows.columns.first_offsets[0]) - 1)
 
     def resync(self, cursor: ScanPosition) -> int:
-        start = min(cursor.position + 1, len(self.buf))
-        return kernel.find_batch(self.buf, start, len(self.buf), cursor.previous_offset)
+        found = cursor.position
+        while True:
+            start = min(found + 1, len(self.buf))
+            found = kernel.find_batch(self.buf, start, len(self.buf), cursor.previous_offset)
+            # The kernel does not look into a compressed message, which may hold none, or such with other offsets.
+            if found < 0 or len(self.scan(ScanPosition(found, cursor.previous_offset), max_records=1).columns):
+                return found
 
     def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
         return position, offset.to_bytes(8, "big")

@@ -278,7 +278,8 @@ class Log:
         """The offset after the last whole record."""
         if not self._snapshot.bases:
             return 0
-        return self.end().previous_offset + 1
+        following = self.end().previous_offset + 1
+        return max(following, self.segment_of(self._snapshot.bases[-1]).segment.first_visible)
 
     @property
     def durable_offset(self) -> int:
