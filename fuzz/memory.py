@@ -90,5 +90,8 @@ class MemoryDisk:
             raise StorageError("no such file", path=path)
         return len(self._files[name]), 0, 0
 
+    def names_stamp(self, path: str) -> None:
+        """No evidence that the names are the same: they are listed again."""
+
     def map(self, path: str) -> MemoryFile:
         return MemoryFile(self._files[path.removeprefix(f"{self.ROOT}/")])
