@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +80,12 @@ def unfold(buf: memoryview, batches: BatchColumns, max_bytes: int) -> UnfoldedRe
     for row in np.flatnonzero(counts * RECORD_COST_BYTES > max_bytes)[:1].tolist():
         place = {"position": int(batches.position[row]), "offset": int(batches.base_offset[row])}
         check_bound(int(counts[row]) * RECORD_COST_BYTES, max_bytes, **place)
-    for row in np.flatnonzero((batches.attributes & CODEC != 0) & (batches.magic == 2)).tolist():
-        bound_of(buf, batches, row, max_bytes)  # no count that a file merely states may size an allocation
     compressed = (batches.attributes & CODEC) != 0
+    # Before anything is allocated: no count that a file merely states may size an allocation.
+    bounds = {row: bound_of(buf, batches, row, max_bytes) for row in np.flatnonzero(compressed).tolist()}
     columns = RecordColumns.empty(int(counts.sum()))
     ranges = _ranges(batches, counts)
-    plain = _unfold_bodies(buf, batches, np.flatnonzero(compressed).tolist(), ranges, max_bytes)
+    plain = _unfold_bodies(buf, batches, bounds, ranges)
     is_batch = batches.magic == 2
     for source, mask in ((buf, is_batch & ~compressed), (plain, is_batch & compressed)):
         if mask.any():
@@ -106,12 +107,12 @@ def _ranges(batches: BatchColumns, counts: npt.NDArray[np.int64]) -> RecordRange
 
 
 def _unfold_bodies(
-    buf: memoryview, batches: BatchColumns, rows: list[int], ranges: RecordRanges, max_bytes: int
+    buf: memoryview, batches: BatchColumns, bounds: Mapping[int, int], ranges: RecordRanges
 ) -> npt.NDArray[np.uint8]:
     """The bodies one after another; ``ranges`` then says where each lies. Memory that is not written is not used."""
-    plain = np.empty(sum(bound_of(buf, batches, row, max_bytes) for row in rows), np.uint8)
+    plain = np.empty(sum(bounds.values()), np.uint8)
     at = 0
-    for row in rows:
+    for row in bounds:
         position, offset = int(batches.position[row]), int(batches.last_offset[row])
         codec, magic = int(batches.attributes[row]) & CODEC, int(batches.magic[row])
         body, out = body_of(buf, batches, row), memoryview(plain)[at:]  # type: ignore[arg-type]
