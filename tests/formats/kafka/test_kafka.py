@@ -164,6 +164,25 @@ def test_a_reader_gets_all_records_before_the_damage() -> None:
     assert caught.value.position == 11384
 
 
+@pytest.mark.parametrize("at", [8, 48, 68], ids=["length", "producer", "marker"])
+def test_damage_that_hides_markers_does_not_end_the_log_silently(tmp_path: Path, at: int) -> None:
+    """A reader of committed records would otherwise stop before a transaction that the damage seems to leave open."""
+    log = copy_of(TXN, tmp_path)
+    path = log / "00000000000000000017.log"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40  # in the first batch, which is a marker
+    path.write_bytes(data)
+    for isolation in ISOLATIONS:
+        with pytest.raises(CorruptionError):
+            consumed(log, isolation)
+    for later in log.glob("*.log"):
+        if int(later.name[:20]) > 17:
+            later.unlink()
+    path.write_bytes(data[:156])  # now nothing else ends the transaction, and a valid batch follows
+    with pytest.raises(CorruptionError, match="damage hides how transactions ended"):
+        consumed(log, "read_committed")
+
+
 # --- derived files
 
 

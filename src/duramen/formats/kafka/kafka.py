@@ -40,7 +40,7 @@ from duramen.formats.kafka.state_files import (
     parse_properties,
     parse_snapshot,
 )
-from duramen.formats.kafka.transactions import TXN_ENTRY, ranges_of, ranges_text, transactions_of
+from duramen.formats.kafka.transactions import TXN_ENTRY, ranges_of, ranges_text, refuse_damage, transactions_of
 from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, Severity
 from duramen.formats.struct import Block, Buffer
 
@@ -197,10 +197,13 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
         stable = found.last_stable_offset
         if stable is None:
             return CommittedView(fmt, None)
-        for segment in reversed(ours):
-            if segment.base_offset <= stable:
-                return CommittedView(fmt, (segment.base_offset, _position_of(segment, stable)))
-        return CommittedView(fmt, None)
+        first = max((n for n, segment in enumerate(ours) if segment.base_offset <= stable), default=0)
+        position = _position_of(ours[first], stable)
+        for number, segment in enumerate(ours[first:], first):
+            # A transaction that seems open may be damage, which nobody who stops before it would notice.
+            cursor = ScanPosition(position, -1) if number == first else segment.start
+            refuse_damage(segment, segment.last_step(cursor), is_last=number == len(ours) - 1)
+        return CommittedView(fmt, (ours[first].base_offset, position))
 
     def check_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> Iterator[tuple[str, Problem]]:
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]

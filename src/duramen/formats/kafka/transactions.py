@@ -15,23 +15,25 @@ producer snapshots repeat this; they are never needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from duramen.errors import DuramenError
+from duramen.errors import CorruptionError, DuramenError
 from duramen.formats.kafka.batch import ABORT, COMMIT, CONTROL_KEY, TRANSACTIONAL, is_control, unfold
 from duramen.formats.kafka.segment import AbortedRange, KafkaSegment, batches_of
+from duramen.formats.segment import Rows
 from duramen.formats.struct import Struct
-from duramen.kernel import NULL_LENGTH, BatchColumns
+from duramen.kernel import NOT_FOUND, NULL_LENGTH, BatchColumns
 
 TXN_ENTRY = Struct(
     ">", version="h", producer_id="q", first_offset="q", last_offset="q", last_stable_offset="q"
 )  # fmt: skip
-_CONTROL_BYTES = 1 << 16
-"""A control record has about twenty bytes."""
+_CONTROL_BYTES = 4 << 20
+"""A control record has about twenty bytes; this is for those of a scan step."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -55,15 +57,14 @@ class Transactions:
 
     def add(self, segment: KafkaSegment, batches: BatchColumns) -> None:
         wanted = (batches.attributes & TRANSACTIONAL != 0) & (batches.magic == 2)
-        control = is_control(batches)
+        control = wanted & is_control(batches)
+        kinds = dict(zip(np.flatnonzero(control).tolist(), control_types(segment.buf, batches, control), strict=True))
         for row in np.flatnonzero(wanted).tolist():
             producer_id = int(batches.producer_id[row])
-            if not control[row]:
+            if row not in kinds:
                 self.open.setdefault(producer_id, int(batches.base_offset[row]))
-                continue
-            kind = control_type(segment.buf, batches.slice(row, row + 1))
-            if kind in (ABORT, COMMIT):
-                self._end(producer_id, int(batches.last_offset[row]), kind)
+            elif kinds[row] in (ABORT, COMMIT):
+                self._end(producer_id, int(batches.last_offset[row]), kinds[row])
 
     def _end(self, producer_id: int, last_offset: int, kind: int) -> None:
         if kind == ABORT:
@@ -79,26 +80,45 @@ class Transactions:
         return min(self.open.values(), default=None)
 
 
-def control_type(buf: memoryview, batch: BatchColumns) -> int | None:
-    """The type of the first record of a control batch; None where it cannot be read."""
+def control_types(buf: memoryview, batches: BatchColumns, control: npt.NDArray[np.bool_]) -> list[int]:
+    """The type of the first record of each control batch; -1 where it cannot be read."""
+    chosen = BatchColumns(**{name: getattr(batches, name)[control] for name in vars(batches)})
     try:
-        records = unfold(buf, batch, _CONTROL_BYTES)
+        records = unfold(buf, chosen, _CONTROL_BYTES)
     except DuramenError:
-        return None
-    columns = records.columns
-    if not len(columns) or columns.key_length[0] == NULL_LENGTH or columns.key_length[0] < CONTROL_KEY.size:
-        return None
-    source = memoryview(records.plain) if records.in_plain[0] else buf
-    return int(CONTROL_KEY.unpack(source, int(columns.key_position[0]))["type"])
+        if len(chosen) <= 1:
+            return [-1] * len(chosen)
+        alone = np.eye(len(chosen), dtype=np.bool_)
+        return [kind for row in alone for kind in control_types(buf, chosen, row)]
+    columns, counts = records.columns, chosen.records.astype(np.int64)
+    found = []
+    for row, count in zip((np.cumsum(counts) - counts).tolist(), counts.tolist(), strict=True):
+        is_key = count and columns.key_length[row] != NULL_LENGTH and columns.key_length[row] >= CONTROL_KEY.size
+        source = memoryview(records.plain) if count and records.in_plain[row] else buf
+        found.append(int(CONTROL_KEY.unpack(source, int(columns.key_position[row]))["type"]) if is_key else -1)
+    return found
 
 
-def transactions_of(segments: Iterable[KafkaSegment]) -> Transactions:
-    """The transactions of a log, as far as its batches can be read. Only headers and markers are looked at."""
+def transactions_of(segments: Sequence[KafkaSegment]) -> Transactions:
+    """The transactions of a log. Only headers and markers are looked at. Raises `CorruptionError` where damage hides
+    how they ended: what follows it may be committed or not."""
     found = Transactions()
-    for segment in segments:
+    for number, segment in enumerate(segments, 1):
         for rows in segment.steps(verify=False):
             found.add(segment, batches_of(rows))
+        refuse_damage(segment, rows, is_last=number == len(segments))
     return found
+
+
+def refuse_damage(segment: KafkaSegment, rows: Rows, *, is_last: bool) -> None:
+    """Raise unless the last step of a scan ended cleanly, or at the torn tail of the last segment."""
+    if rows.stop.clean or (is_last and segment.resync(rows.cursor) == NOT_FOUND):
+        return
+    raise CorruptionError(
+        f"damage hides how transactions ended: {rows.stop.meaning}",
+        position=rows.end.position, offset=rows.end.last_offset + 1,
+        hint='isolation="read_uncommitted" reads the records; `duramen verify` shows the damage',
+    )  # fmt: skip
 
 
 def ranges_text(aborted: Iterable[AbortedTransaction]) -> str:

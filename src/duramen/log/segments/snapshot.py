@@ -233,12 +233,15 @@ class _SnapshotBuilder:
         if not isinstance(self._fmt, SupportsIsolation) or not self._fmt.hides_records:
             return seen
         directory = seen.directory
-        view = self._fmt.committed_view(
-            [
-                self._fmt.open_segment(self._map(directory, files)[: files.segment.size_bytes], files.base)
-                for files in directory.segments
-            ]
-        )
+        segments = [
+            self._fmt.open_segment(self._map(directory, files)[: files.segment.size_bytes], files.base)
+            for files in directory.segments
+        ]
+        try:
+            view = self._fmt.committed_view(segments)
+        except CorruptionError as error:
+            error.path = error.path or self._root
+            raise
         return replace(seen, fmt=view.fmt, directory=directory if view.until is None else directory.up_to(*view.until))
 
     def _acknowledged(self, seen: Snapshot) -> Snapshot:
