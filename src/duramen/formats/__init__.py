@@ -16,7 +16,6 @@ from duramen.formats.arrow import Values, binary_buffers
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
-    CommittedView,
     ConsumerPositions,
     SequenceRun,
     SlotSegment,
@@ -24,12 +23,21 @@ from duramen.formats.extensions import (
     SupportsCheckpoint,
     SupportsChunks,
     SupportsGapFill,
-    SupportsIsolation,
     SupportsManifest,
     SupportsStateFiles,
     SupportsTracking,
 )
-from duramen.formats.format import DOCUMENT, PROGRAM, Capabilities, FileName, Format, columns_for, schema_for
+from duramen.formats.format import (
+    DOCUMENT,
+    PROGRAM,
+    Capabilities,
+    CommittedView,
+    FileName,
+    Format,
+    SupportsIsolation,
+    columns_for,
+    schema_for,
+)
 from duramen.formats.index import Index, IndexBuilder, Places, dump_index, position_near, rows_after
 from duramen.formats.kafka import PartitionOffset, parse_offsets, parse_properties
 from duramen.formats.keys import KeyOf, extractor, murmur2, siphash

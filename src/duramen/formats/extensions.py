@@ -5,7 +5,7 @@
 - `SupportsGapFill`: filler records for offsets that are missing (Osiris).
 - `SupportsManifest`: a file that describes the whole log (Keratin).
 - `SupportsCheckpoint`: a file that records how far the cleaner came (RustLog).
-- `SupportsIsolation`: transactions, which readers may hide (Kafka).
+- `SupportsIsolation` (in `format`): transactions, which readers may hide (Kafka).
 - `SupportsStateFiles`: derived files about the whole log (Kafka).
 - `SlotSegment`: a segment of equal slots (fixed-slot).
 """
@@ -15,16 +15,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Buffer, Field
-
-if TYPE_CHECKING:
-    from duramen.formats.format import Format
 
 
 class SequenceRun(NamedTuple):
@@ -148,27 +145,6 @@ class SupportsCheckpoint(ABC):
         self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
     ) -> dict[str, bytes]:
         """The file, by path, after retention or compaction up to an offset. ``existing`` is its previous content."""
-
-
-class CommittedView(NamedTuple):
-    """What a reader of committed records sees: through a format that hides the others, and up to a segment's base and
-    position (None: everything)."""
-
-    fmt: Format
-    until: tuple[int, int] | None
-
-
-class SupportsIsolation(ABC):
-    """The log holds transactions, some of them open or aborted."""
-
-    @property
-    @abstractmethod
-    def hides_records(self) -> bool:
-        """Whether readers are to see committed records only."""
-
-    @abstractmethod
-    def committed_view(self, segments: Sequence[Segment]) -> CommittedView:
-        """The view of a reader that sees committed records only. ``segments`` are all of the log, in order."""
 
 
 class SupportsStateFiles(ABC):

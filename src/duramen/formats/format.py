@@ -369,3 +369,24 @@ def columns_for(fmt: Format, columns: Sequence[str] | None) -> tuple[str, ...]:
 def schema_for(fmt: Format | type[Format], columns: Sequence[str]) -> pa.Schema:
     extras = {f.name: f for f in fmt.capabilities.extras}
     return pa.schema([extras[name] if name in extras else schema_of([name]).field(0) for name in columns])
+
+
+class CommittedView(NamedTuple):
+    """What a reader of committed records sees: through a format that hides the others, and up to a segment's base and
+    position (None: everything)."""
+
+    fmt: Format
+    until: tuple[int, int] | None
+
+
+class SupportsIsolation(ABC):
+    """The log holds transactions, some of them open or aborted."""
+
+    @property
+    @abstractmethod
+    def hides_records(self) -> bool:
+        """Whether readers are to see committed records only."""
+
+    @abstractmethod
+    def committed_view(self, segments: Sequence[Segment]) -> CommittedView:
+        """The view of a reader that sees committed records only. ``segments`` are all of the log, in order."""

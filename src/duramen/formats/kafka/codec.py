@@ -19,7 +19,7 @@ from duramen.formats.struct import Buffer
 MAX_UNCOMPRESSED_BYTES = 128 << 20
 
 
-class Compression(IntEnum):
+class KafkaCompression(IntEnum):
     NONE = 0
     GZIP = 1
     SNAPPY = 2
@@ -55,7 +55,7 @@ def unfolded_bound(body: Buffer, compression: int, *, position: int, offset: int
     try:
         return bound(memoryview(body))
     except (_BadFramingError, cramjam.DecompressionError) as error:
-        name = Compression(compression).name.lower()
+        name = KafkaCompression(compression).name.lower()
         raise CorruptionError(f"the {name} data is damaged: {error}", position=position, offset=offset) from None
 
 
@@ -72,15 +72,15 @@ def unfold_into(body: Buffer, compression: int, out: Any, magic: int, *, positio
     """Unfold a body into ``out``, which has at least the bytes of `unfolded_bound`. Returns how many were written."""
     view = memoryview(body)
     try:
-        if compression == Compression.GZIP:
+        if compression == KafkaCompression.GZIP:
             return int(cramjam.gzip.decompress_into(view, out))
-        if compression == Compression.ZSTD:
+        if compression == KafkaCompression.ZSTD:
             return int(cramjam.zstd.decompress_into(view, out))
-        if compression == Compression.LZ4:
+        if compression == KafkaCompression.LZ4:
             return int(cramjam.lz4.decompress_into(_with_checksum(view) if magic == 0 else view, out))
         return _unfold_snappy(view, out)
     except cramjam.DecompressionError as error:
-        name = Compression(compression).name.lower()
+        name = KafkaCompression(compression).name.lower()
         message = f"the {name} data cannot be unfolded: {error}"
         raise CorruptionError(message, position=position, offset=offset) from error
 
@@ -212,8 +212,8 @@ def _zstd_frame(body: memoryview, at: int) -> tuple[int, int]:
 
 
 _BOUNDS: dict[int, Callable[[memoryview], int]] = {
-    Compression.GZIP: _gzip_bound,
-    Compression.SNAPPY: _snappy_bound,
-    Compression.LZ4: _lz4_bound,
-    Compression.ZSTD: _zstd_bound,
+    KafkaCompression.GZIP: _gzip_bound,
+    KafkaCompression.SNAPPY: _snappy_bound,
+    KafkaCompression.LZ4: _lz4_bound,
+    KafkaCompression.ZSTD: _zstd_bound,
 }

@@ -19,7 +19,7 @@ from duramen.formats.kafka.batch import (
     is_control,
     unfold,
 )
-from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, Compression
+from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, KafkaCompression
 from duramen.formats.kafka.message_set import MESSAGE
 from duramen.formats.kafka.segment import KafkaSegment, batches_of
 from duramen.formats.kafka.state_files import PRODUCER, SNAPSHOT_HEADER, parse_snapshot
@@ -72,7 +72,8 @@ def _notes(buf: memoryview, position: int) -> dict[str, str]:
 
 def _attributes(attributes: int, magic: int) -> str:
     codec = attributes & CODEC
-    names = [Compression(codec).name.lower() if codec in Compression.__members__.values() else f"codec {codec}"]
+    is_known = codec in KafkaCompression.__members__.values()
+    names = [KafkaCompression(codec).name.lower() if is_known else f"codec {codec}"]
     if magic > 0:
         names.append("LogAppendTime" if attributes & APPEND_TIME else "CreateTime")
     bits = {TRANSACTIONAL: "transactional", CONTROL: "control", DELETE_HORIZON: "base_timestamp is a delete horizon"}

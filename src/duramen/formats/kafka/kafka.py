@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import CommittedView, SupportsIsolation, SupportsStateFiles
-from duramen.formats.format import Capabilities, FileName, Format
+from duramen.formats.extensions import SupportsStateFiles
+from duramen.formats.format import Capabilities, CommittedView, FileName, Format, SupportsIsolation
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
