@@ -146,9 +146,9 @@ class PoisonedError(DuramenError):
 
 
 class FencedError(PoisonedError):
-    """The log's directory or its ``.duramen/`` was deleted or replaced while it was open for writing. The writer
-    acknowledges nothing more: another writer may have the log, or no path may lead to what is written. Close the
-    log."""
+    """The log's directory, its ``.duramen/`` or its active segment was deleted or replaced while it was open for
+    writing. The writer acknowledges nothing more: another writer may have the log, or no path may lead to what is
+    written. Close the log."""
 
 
 class LeaseError(DuramenError, LookupError):

@@ -176,6 +176,13 @@ class PosixFile(File):
         except OSError as error:
             raise refused(error, self.path) from error
 
+    def is_linked(self) -> bool:
+        try:
+            with self._descriptor as descriptor:
+                return os.fstat(descriptor).st_nlink > 0
+        except OSError as error:
+            raise refused(error, self.path) from error
+
     def close(self) -> None:
         try:
             self._descriptor.close()

@@ -73,6 +73,10 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def is_linked(self) -> bool:
+        """Whether the file has a name. What is written to a file that was deleted is lost. Cheap enough for every
+        commit."""
+
     def close(self) -> None: ...
 
 

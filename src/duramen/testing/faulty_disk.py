@@ -403,6 +403,9 @@ class FaultyFile(File):
     def size(self) -> int:
         return self._disk._call("size", self._inner.size, self.path)
 
+    def is_linked(self) -> bool:
+        return self._inner.is_linked()
+
     def close(self) -> None:
         self._inner.close()
 

@@ -146,6 +146,10 @@ class SimulatedFile(File):
             self._check()
             return len(self._node.data)
 
+    def is_linked(self) -> bool:
+        with self._disk._mutex:
+            return self._disk._has_name(self._node)
+
     def close(self) -> None:
         self._closed = True
 
@@ -664,6 +668,10 @@ class SimulatedDisk(Disk):
                 raise refusal(errno.ENOENT, path)
             node = self._nodes[node.names[part]]
         return node
+
+    def _has_name(self, node: _Node) -> bool:
+        directories = (one for one in self._nodes.values() if isinstance(one, _DirectoryNode))
+        return any(node.number in directory.names.values() for directory in directories)
 
     def _is_at(self, node: _Node, path: str) -> bool:
         with self._mutex:

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -408,12 +409,13 @@ def test_a_transaction_whose_log_is_replaced_meanwhile(tmp_path: Path, single: b
     with duramen.open(root, "a") as log:
         log.append(b"old")
     place, paths = (root, [""]) if single else (root.parent, ["a", "b"])
+    replacing = threading.Lock()  # the parts of a transaction are written by threads
 
     def rows() -> Iterator[list[bytes]]:
         yield [b"new"] * 5
-        if root.with_name("was").exists():
-            return
-        replace_by_copy(root, root.with_name("was"))
+        with replacing:
+            if not root.with_name("was").exists():
+                replace_by_copy(root, root.with_name("was"))
 
     parts = [TransactionPart(path, rows, {"format": "keratin"}, replaces=replaces) for path in paths]
     with pytest.raises(FencedError):
@@ -566,8 +568,28 @@ def test_a_copy_that_takes_the_place_of_the_active_segment_is_not_sealed(tmp_pat
         log.append(b"in the copy")
         segment = Path(log.segments[-1].path)
         shutil.copy(segment, tmp_path / "copy")
+        os.link(segment, tmp_path / "kept")
         (tmp_path / "copy").replace(segment)
-        log.append(b"in a file without a name")
+        log.append(b"in a file with another name")
         with pytest.raises(duramen.CorruptionError, match="does not hold what was written"):
             log.seal()
     assert not duramen.verify(tmp_path / "log").ok
+
+
+@pytest.mark.parametrize("durability", ["fsync", "write"])
+@pytest.mark.parametrize("scene", ["deleted", "replaced"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_active_segment_is_deleted_or_replaced(tmp_path: Path, name: str, scene: str, durability: str) -> None:
+    path = tmp_path / "log"
+    log = duramen.open(path, "a", format=name, **options(name))
+    log.append(value(0))
+    active = Path(log.path, log.segments[-1].path)
+    copied = shutil.copy(active, tmp_path / "copy")
+    active.unlink()
+    if scene == "replaced":
+        os.replace(copied, active)
+    for _ in range(2):
+        with pytest.raises(FencedError, match="active segment"):
+            log.append(value(1), durability=durability)
+    log.close()
+    assert active.exists() == (scene == "replaced")

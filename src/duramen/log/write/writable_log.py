@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 from duramen.arguments import LONGEST_S, check_choice, check_int, check_kind, check_number, check_timeout
-from duramen.disk import Disk, disk_or_real
+from duramen.disk import Disk, disk_or_real, fenced
 from duramen.errors import CorruptionError, DuramenError, FencedError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, FormatOptions
 from duramen.log.maintain import (
@@ -430,10 +430,12 @@ class WritableLog(Log):
         return self.disk
 
     def check_place(self, *, closely: bool = False) -> None:
-        """Raise `FencedError`, and poison the writer, if the log's directory or its sidecar was deleted or replaced.
-        Called before every write, so that nothing of it is stored."""
+        """Raise `FencedError`, and poison the writer, if the log's directory, its sidecar or the active segment was
+        deleted or replaced. Called before every write, so that nothing of it is stored, and again after a sync."""
         try:
             self._sidecar.check(closely=closely)
+            if not self.tail.active.file.is_linked():
+                raise fenced("the active segment was deleted or replaced", self.tail.active.path)
         except FencedError as error:
             self.tail.poison(error)
             raise
