@@ -105,7 +105,7 @@ def test_options_of_the_format(call: Run, logs: Logs) -> None:
     assert call("verify", log, "--option", "record_size=0").fails(2, "record_size must be 1 to")
     assert call("verify", log, "--option", "record_size=95").fails(2, "record_size=96")
     assert call("verify", log, "--option", "colour=red").fails(2, "no option colour")
-    assert call("verify", log, "--format", "kafka").fails(2, "unknown format 'kafka'", "keratin")
+    assert call("verify", log, "--format", "pulsar").fails(2, "unknown format 'pulsar'", "keratin")
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "demo"])

@@ -55,7 +55,7 @@ def detect_file(name: str, buf: Buffer) -> Detected:
     for magic, fmt, role in _MAGICS:
         if head.startswith(magic):
             return Detected(fmt, f"{name} starts with the magic number of {fmt} ({role})", role)
-    if _is_kafka_index(name, buf):
+    if _is_kafka_index(name, buf) and not _is_rustlog_index(name, buf):
         return Detected("kafka", f"{name} is named like a kafka index, and its entries increase", Role.INDEX)
     for fmt in ("durable-log", "osiris"):
         known = FORMATS[fmt]().classify(name)

@@ -147,7 +147,7 @@ def test_a_torn_tail_ends_it_quietly(call: Run, osiris: Path) -> None:
     [
         ["-o", "nowhere"], ["-o", "@noon"], ["-o", "--5"], ["-o", "9" * 30], ["-o", "@" + "9" * 30], ["-o", "٣"],
         ["-c", "many"], ["-c", "-1"], ["--output", "xml"], ["--base64"], ["--json", "--output", "raw"],
-        ["--option", "record_size"], ["--option", "record_size=3"], ["--format", "kafka"], ["--nonsense"],
+        ["--option", "record_size"], ["--option", "record_size=3"], ["--format", "pulsar"], ["--nonsense"],
     ],
 )  # fmt: skip
 def test_wrong_usage(call: Run, logs: Logs, arguments: list[str]) -> None:

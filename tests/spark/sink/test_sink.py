@@ -179,7 +179,7 @@ def refused(action: Callable[[], None]) -> str:
         ("1 as value", {}, ["column 'value' is int", "binary or string"]),
         ("binary('a') as key", {}, ["column 'value' is missing"]),
         ("binary('a') as value, 1 as partition", {}, ["needs a topic"]),
-        ("binary('a') as value", {"logformat": "kafka"}, ["logFormat='kafka'", "keratin"]),
+        ("binary('a') as value", {"logformat": "pulsar"}, ["logFormat='pulsar'", "keratin"]),
         ("binary('a') as value", {"lockTimeout": "1"}, ["locktimeout", "lockTimeoutMs"]),
         ("binary('a') as value", {"logFormat": "fixed-slot"}, ["record_size"]),
         ("binary('a') as value", {"topic": "../up"}, ["invalid topic name: '../up'"]),
