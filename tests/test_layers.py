@@ -97,7 +97,7 @@ SPARK_FILES = {
 }
 """What Spark code may do with files past `duramen.disk`, and what for: never to a log, a staged file or an export.
 (`deltalake` and `pyiceberg` write the metadata of their tables themselves.)"""
-PROCESS = {"getpid", "kill", "urandom"}  # of os, and none of them a file
+PROCESS = {"cpu_count", "getpid", "kill", "urandom"}  # of os, and none of them a file
 
 
 def test_spark_reaches_files_through_the_disk() -> None:
