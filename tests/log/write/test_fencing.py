@@ -580,6 +580,7 @@ def test_a_copy_that_takes_the_place_of_the_active_segment_is_not_sealed(tmp_pat
 @pytest.mark.parametrize("scene", ["deleted", "replaced"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_active_segment_is_deleted_or_replaced(tmp_path: Path, name: str, scene: str, durability: str) -> None:
+    """At ``write`` the next sync notices it."""
     path = tmp_path / "log"
     log = duramen.open(path, "a", format=name, **options(name))
     log.append(value(0))
@@ -588,6 +589,10 @@ def test_the_active_segment_is_deleted_or_replaced(tmp_path: Path, name: str, sc
     active.unlink()
     if scene == "replaced":
         os.replace(copied, active)
+    if durability == "write":
+        log.append(value(1), durability=durability)
+        with pytest.raises(FencedError, match="active segment"):
+            log.sync()
     for _ in range(2):
         with pytest.raises(FencedError, match="active segment"):
             log.append(value(1), durability=durability)

@@ -430,11 +430,12 @@ class WritableLog(Log):
         return self.disk
 
     def check_place(self, *, closely: bool = False) -> None:
-        """Raise `FencedError`, and poison the writer, if the log's directory, its sidecar or the active segment was
-        deleted or replaced. Called before every write, so that nothing of it is stored, and again after a sync."""
+        """Raise `FencedError`, and poison the writer, if the log's directory or its sidecar was deleted or replaced;
+        ``closely``: or the active segment. Called before every write, so that nothing of it is stored, and closely
+        after every sync."""
         try:
             self._sidecar.check(closely=closely)
-            if not self.tail.active.file.is_linked():
+            if closely and not self.tail.active.file.is_linked():
                 raise fenced("the active segment was deleted or replaced", self.tail.active.path)
         except FencedError as error:
             self.tail.poison(error)
