@@ -109,8 +109,8 @@ def test_a_deleted_sidecar_of_another_programs_log_does_not_stop_its_consumers(t
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 def test_consuming_many_partitions_needs_few_descriptors(store: Store) -> None:
-    topic = store.create("t", 60)
-    topic.append_batch([b"v"] * 120, routing_key=[b"%d" % n for n in range(120)])
+    topic = store.create("t", 30)
+    topic.append_batch([b"v"] * 60, routing_key=[b"%d" % n for n in range(60)])
     store.close()
 
     def opened() -> int:
@@ -122,7 +122,7 @@ def test_consuming_many_partitions_needs_few_descriptors(store: Store) -> None:
         for _ in range(2):
             group.ack_many(group.fetch(1000))
             assert group.lag == 0
-            assert opened() - before < 40
+            assert opened() - before < 25
 
 
 class Meddled:

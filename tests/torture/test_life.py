@@ -10,10 +10,10 @@ from tests.torture.life import Life
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("setup", "step"), [("keratin", 53), ("durable-log", 37), ("rustlog", 29), ("osiris", 11)])
+@pytest.mark.parametrize(("setup", "step"), [("keratin", 97), ("durable-log", 61), ("rustlog", 47), ("osiris", 17)])
 def test_every_crash_leaves_a_decided_state(setup: str, step: int) -> None:
     """Of some moments; `make torture` goes through the others."""
-    assert life.explore(Life(setup, 1), every=every(step), random_patterns=2) >= 7
+    assert life.explore(Life(setup, 1), every=every(step), random_patterns=2) >= 4
 
 
 def test_a_case_can_be_run_again() -> None:
