@@ -12,7 +12,7 @@ opens a file, knows the sidecar or decides when to sync: the caller brings names
 
 from __future__ import annotations
 
-from duramen.formats.arrow import Values, binary_buffers
+from duramen.formats.arrow import Values, binary_buffers, binary_of, number_array, numbers_of
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
@@ -154,6 +154,7 @@ __all__ = [
     "Values",
     "WasReset",
     "binary_buffers",
+    "binary_of",
     "check_delta",
     "check_snapshot",
     "columns_for",
@@ -172,6 +173,8 @@ __all__ = [
     "make",
     "murmur2",
     "names",
+    "number_array",
+    "numbers_of",
     "parse_offsets",
     "parse_properties",
     "position_near",

@@ -49,7 +49,7 @@ def gather_two(
     order = np.empty(len(positions), np.int64)
     order[in_file] = np.arange(len(parts[0]))
     order[in_plain] = np.arange(len(parts[0]), len(positions))
-    return pa.concat_arrays(parts).take(pa.array(order))
+    return pa.concat_arrays(parts).take(number_array(order))
 
 
 REUSED_FROM_BYTES = 64 << 10
@@ -122,13 +122,58 @@ def binary_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def binary_of(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    """An Arrow binary array of bytes objects and None. Unlike ``pa.array``, which looks for pandas objects, this does
+    not import pandas."""
+    present = [value or b"" for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, present), np.int64, len(present)), out=offsets[1:])
+    if offsets[-1] > MAX_BATCH_BYTES:
+        raise LimitError("the values do not fit into one Arrow batch", hint="append fewer bytes at a time")
+    joined = binary_array(offsets.astype(np.int32), b"".join(present))
+    return with_nulls(joined, np.array([value is None for value in values])) if None in values else joined
+
+
+def number_array(numbers: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array over these numbers, without a copy and without an import of pandas; null where ``mask``."""
+    kind, data = pa.from_numpy_dtype(numbers.dtype), pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(kind, len(numbers), [None if mask is None else _bits(~mask), data])
+
+
+def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
+    """The numbers of an Arrow array without nulls, without a copy and without an import of pandas."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+
+
+def null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which values of an Arrow array are null, without an import of pandas."""
+    if not array.null_count:
+        return np.zeros(len(array), np.bool_)
+    bitmap = array.buffers()[0]
+    if bitmap is None:  # an array of type null
+        return np.ones(len(array), np.bool_)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)] == 0
+
+
+def _bits(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+EMPTY = binary_array(np.zeros(2, np.int32), b"")[0]
+"""The scalar that stands for a null where a format stores no bytes."""
+
+
 def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Any, npt.NDArray[np.int32]]:
     """An Arrow binary (or string) array as one data buffer and ``len + 1`` offsets into it, without a copy where no
     value is null. A null counts as empty."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.null_count:
-        array = array.fill_null(b"" if pa.types.is_binary(array.type) else "")
+        array = array.fill_null(EMPTY if pa.types.is_binary(array.type) else "")
     if array.type != pa.binary():
         array = array.cast(pa.binary())
     _, offsets_buffer, data = array.buffers()
@@ -142,8 +187,7 @@ def with_nulls(array: pa.BinaryArray, is_null: npt.NDArray[np.bool_]) -> pa.Bina
     """An array without nulls and without an offset, with null where ``is_null``."""
     if not is_null.any():
         return array
-    valid = pa.array(~is_null).buffers()[1]
-    return pa.Array.from_buffers(array.type, len(array), [valid, *array.buffers()[1:]])
+    return pa.Array.from_buffers(array.type, len(array), [_bits(~is_null), *array.buffers()[1:]])
 
 
 def timestamps_from(raw: Int64s, unit: str | None, *, signed: bool = False) -> pa.Array:
@@ -158,7 +202,7 @@ def timestamps_from(raw: Int64s, unit: str | None, *, signed: bool = False) -> p
     if len(raw) and (int(raw.min()) < least or int(raw.max()) > most):
         mask = (raw > most) | (raw < least)
     us = raw * factor if factor != 1 else raw.copy()
-    return pa.array(us, mask=mask, type=pa.int64()).view(TIMESTAMP.type)
+    return number_array(us, mask).view(TIMESTAMP.type)
 
 
 def timestamps_to(batch: pa.RecordBatch, unit: str, default_us: int = 0) -> Int64s:
@@ -170,8 +214,8 @@ def timestamps_to(batch: pa.RecordBatch, unit: str, default_us: int = 0) -> Int6
         column = column.cast(TIMESTAMP.type)
     column = column.view(pa.int64())
     if column.null_count:
-        column = column.fill_null(default_us)
-    us: Int64s = column.to_numpy(zero_copy_only=False)
+        column = column.fill_null(number_array(np.array([default_us]))[0])
+    us: Int64s = numbers_of(column)
     return us if _US[unit] == 1 else us // _US[unit]
 
 
@@ -182,7 +226,7 @@ def offsets_to(batch: pa.RecordBatch, first: int) -> Int64s:
     column = batch.column("offset")
     if column.null_count:
         raise UsageError("an offset is null", hint="leave out the column, and the log assigns offsets")
-    offsets: Int64s = column.cast(pa.int64()).to_numpy()
+    offsets: Int64s = numbers_of(column.cast(pa.int64()))
     if len(offsets) and (int(offsets[0]) < first or (np.diff(offsets) <= 0).any()):
         raise UsageError(f"offsets must increase and start at {first} or above")
     return offsets
@@ -217,7 +261,7 @@ class Values:
         return Values(self.values[start : None if length is None else start + length])
 
     def array(self) -> pa.BinaryArray:
-        return self._array if self._array is not None else pa.array(self.values, VALUE.type)
+        return self._array if self._array is not None else binary_of(self.values)
 
     def batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([self.array()], schema=self.schema)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, offsets_to
+from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, number_array, offsets_to
 from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Format, schema_for
 from duramen.formats.index import Index
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, Segment
@@ -173,7 +173,7 @@ class FixedSlotSegment(Segment):
         arrays = []
         for name in columns:
             if name == "offset":
-                arrays.append(pa.array(slots.offset))
+                arrays.append(number_array(slots.offset))
             elif name == "value":
                 lengths = np.full(len(slots), self.record_bytes, np.uint32)
                 arrays.append(gather(self.buf, slots.position + CRC.size, lengths))

@@ -24,6 +24,8 @@ from duramen.formats.arrow import (
     binary_array,
     binary_buffers,
     gather,
+    number_array,
+    numbers_of,
     offsets_to,
     timestamps_from,
     timestamps_to,
@@ -116,7 +118,7 @@ class FrameSegment(Segment):
         arrays: list[pa.Array] = []
         for name in columns:
             if name == "offset":
-                arrays.append(pa.array(frames.offset))
+                arrays.append(number_array(frames.offset))
             elif name == "timestamp":
                 arrays.append(timestamps_from(frames.timestamp, self._dialect.timestamp_unit))
             elif name == "value":
@@ -280,7 +282,7 @@ def encode_values(values: Values, cursor: ScanPosition, dialect: Dialect, defaul
     try:
         kernel.encode_frames(out, layout, columns, values.values, values.offsets, base_position=cursor.position)
     except ValueError:
-        _refuse_long(np.asarray(pc.binary_length(values.array())), layout)
+        _refuse_long(numbers_of(pc.binary_length(values.array())), layout)
         raise
     return _encoded(out, columns, cursor)
 

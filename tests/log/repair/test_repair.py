@@ -364,3 +364,18 @@ def test_a_sidecar_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
     assert duramen.repair(root, plan_only=False).ok
     with duramen.open(root, "a") as log:
         assert log.append(b"c") == 2
+
+
+def test_the_copy_of_a_sparse_file_is_sparse(tmp_path: Path) -> None:
+    """A hole of any size costs a sender nothing: a copy that fills it would fill the disk."""
+    with duramen.open(tmp_path / "log", "a", format="keratin") as log:
+        log.append(b"value")
+    delta = tmp_path / "log" / "groups" / "log-0_billing.delta"
+    delta.parent.mkdir(exist_ok=True)
+    with delta.open("wb") as file:
+        file.truncate(96 << 20)
+    done = duramen.repair(tmp_path / "log", plan_only=False)
+    assert done.quarantine is not None
+    (copy,) = (tmp_path / "log" / done.quarantine).glob("*.delta")
+    assert copy.stat().st_size == (96 << 20) - delta.stat().st_size
+    assert copy.stat().st_blocks * 512 < 1 << 20

@@ -91,7 +91,7 @@ def test_a_damaged_length_loses_one_record(tmp_path: Path) -> None:
     assert 199 in offsets
 
 
-@pytest.mark.parametrize("name", ["keratin", "rustlog"])
+@pytest.mark.parametrize("name", ["keratin", "rustlog", "osiris"])
 def test_a_search_by_time_does_not_skip_what_damage_hides(tmp_path: Path, name: str) -> None:
     """The search stops at the damage, and finds the next segment: the records between were lost without a word."""
     path = write_log(tmp_path / "log", name, COUNT, step=10)
@@ -106,8 +106,11 @@ def test_a_search_by_time_does_not_skip_what_damage_hides(tmp_path: Path, name: 
     assert found == list(range(base + 5, COUNT))
     with pytest.raises(DuramenError, match=f"offset {base + 2}: "):
         read_here(path, **begin)
-    assert Query().run(path, onDamage="skip", **begin) >= COUNT - base - 5
-    assert len(read_here(path, startingTimestamp=START_MS + COUNT * 1000)) == 0
+    query = Query()
+    query.run(path, onDamage="skip", **begin)
+    assert set(query.offsets()) >= set(range(base + 5, COUNT))
+    if name != "osiris":  # there, any record may be of any time
+        assert len(read_here(path, startingTimestamp=START_MS + COUNT * 1000)) == 0
     end = {"endingTimestamp": START_MS + (base + 5) * 1000, "onDamage": "skip", "columns": "offset"}
     assert read_here(path, **end).column(0).to_pylist() == [n for n in range(base + 5) if n != base + 2]
 

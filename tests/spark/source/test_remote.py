@@ -17,6 +17,7 @@ from duramen.errors import DuramenError, StorageError
 from duramen.log.read.log import Log
 from tests.spark.s3_server import S3, serving
 from tests.spark.source_logs import FORMATS, START_MS, assert_same, expected, read_here, splits_of, write_log
+from tests.spark.stream_query import Query
 
 NEUTRAL = ("offset", "timestamp", "key", "value")
 
@@ -96,6 +97,20 @@ def test_damage_on_s3_names_the_address(s3: S3) -> None:
     assert caught.value.offset == 50
     rows = read_here(s3.address("bucket/log"), minPartitions=3, onDamage="skip")
     assert rows.num_rows == 199
+
+
+@pytest.mark.parametrize("name", ["keratin", "osiris"])
+def test_a_search_by_time_on_s3_does_not_skip_what_damage_hides(s3: S3, name: str) -> None:
+    path = write_log(s3.root / "bucket" / "log", name, 100, step=10)
+    with Log(str(path)) as log:
+        base = log.segments[1].base_offset
+        at = log.locate(base + 2)
+    content = bytearray(Path(at.path).read_bytes())
+    content[at.position : at.position + 16] = b"\xff" * 16
+    Path(at.path).write_bytes(bytes(content))
+    query = Query()
+    query.run(s3.address("bucket/log"), onDamage="skip", startingTimestamp=START_MS + (base + 5) * 1000)
+    assert set(query.offsets()) >= set(range(base + 5, 100))
 
 
 def test_errors_of_a_filesystem(s3: S3) -> None:

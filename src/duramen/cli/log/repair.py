@@ -178,10 +178,13 @@ def _show_losses(plan: Plan, out: Output) -> None:
     if plan.refused and not plan.steps and not plan.kept_records:
         return  # the refusals say enough
     if not plan.losses:
-        said = "no readable record is lost" if plan.unexplained else "nothing is lost"
+        said = "no readable record is lost" if plan.unexplained or plan.replaced else "nothing is lost"
         out.line(Cell(f"  {said}: {number(plan.kept_records, 'record')} kept", "good"))
     for first, last in plan.unexplained[:RANGES_SHOWN]:
         text = "in no file: removed by compaction, or lost before"
+        out.paragraph(f"{offsets(first, last)}: {text}", indent="    ", style="warning")
+    for first, last in plan.replaced[:RANGES_SHOWN]:
+        text = "the index names other records there, which are lost"
         out.paragraph(f"{offsets(first, last)}: {text}", indent="    ", style="warning")
     if not plan.losses:
         return

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError, DuramenError, LimitError
-from duramen.formats.arrow import gather_two, timestamps_from, with_nulls
+from duramen.formats.arrow import binary_of, gather_two, number_array, timestamps_from, with_nulls
 from duramen.formats.kafka.batch import (
     APPEND_TIME,
     RECORD_COST_BYTES,
@@ -43,7 +43,7 @@ _LEAST_BYTES = 26
 _SCAN_BATCHES = 4096
 _UNFOLDED_BYTES = 64 << 20
 """What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
-_TYPES = pa.array(["CreateTime", "LogAppendTime"])
+_TYPES = binary_of([b"CreateTime", b"LogAppendTime"]).cast(pa.string())
 
 
 class AbortedRange(NamedTuple):
@@ -198,19 +198,19 @@ class KafkaSegment(Segment):
     def _array(self, name: str, batches: BatchColumns, records: UnfoldedRecords) -> pa.Array:
         columns, counts = records.columns, batches.records
         if name == "offset":
-            return pa.array(columns.offset)
+            return number_array(columns.offset)
         if name == "timestamp":
             return timestamps_from(columns.timestamp, "ms")
         if name == "headers":
             return headers_array(self.buf, records)
         if name == "timestamp_ms":
-            return pa.array(columns.timestamp, mask=columns.timestamp < 0)
+            return number_array(columns.timestamp, mask=columns.timestamp < 0)
         if name == "timestamp_type":
             kinds = np.repeat((batches.attributes & APPEND_TIME != 0).astype(np.int32), counts)
-            return _TYPES.take(pa.array(kinds, mask=np.repeat(batches.magic == 0, counts)))
+            return _TYPES.take(number_array(kinds, mask=np.repeat(batches.magic == 0, counts)))
         if name == "leader_epoch":
             epochs = np.repeat(batches.leader_epoch, counts).astype(np.int32)
-            return pa.array(epochs, mask=epochs < 0)
+            return number_array(epochs, mask=epochs < 0)
         position, length = (columns.key_position, columns.key_length)
         if name == "value":
             position, length = (columns.value_position, columns.value_length)

@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.errors import UsageError
-from duramen.formats.arrow import binary_array, binary_buffers, gather, with_nulls
+from duramen.formats.arrow import EMPTY, binary_array, binary_buffers, gather, null_mask, with_nulls
 from duramen.formats.struct import Struct
 from duramen.record import HEADER, HEADERS, KEY, Headers
 
@@ -220,13 +220,11 @@ def _key_blocks(keys: pa.BinaryArray, values: pa.Array) -> pa.BinaryArray:
     """One block per row; an empty one where only the key is null."""
     count = len(keys)
     prefixes = np.zeros(count, [("marker", "S4"), ("key_length", ">u4")])
-    prefixes["marker"] = np.where(values.is_null(), TOMBSTONE, MARKER)
-    prefixes["key_length"] = np.where(keys.is_null(), NULL, np.diff(binary_buffers(keys)[1]))
+    prefixes["marker"] = np.where(null_mask(values), TOMBSTONE, MARKER)
+    prefixes["key_length"] = np.where(null_mask(keys), NULL, np.diff(binary_buffers(keys)[1]))
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(PREFIX.size)
-    joined = pc.binary_join_element_wise(
-        binary_array(offsets, prefixes), pc.fill_null(keys, b""), pa.scalar(b"", pa.binary())
-    )
-    return pc.if_else(pc.and_(keys.is_null(), values.is_valid()), pa.scalar(b"", pa.binary()), joined)
+    joined = pc.binary_join_element_wise(binary_array(offsets, prefixes), pc.fill_null(keys, EMPTY), EMPTY)
+    return pc.if_else(pc.and_(keys.is_null(), values.is_valid()), EMPTY, joined)
 
 
 def decode_blocks(

@@ -56,7 +56,7 @@ import pyarrow.compute as pc
 
 from duramen import kernel
 from duramen.errors import CorruptionError, UnknownVersionError, UsageError
-from duramen.formats.arrow import MAX_BATCH_BYTES
+from duramen.formats.arrow import MAX_BATCH_BYTES, number_array
 from duramen.formats.extensions import SupportsManifest
 from duramen.formats.format import DOCUMENT, PROGRAM, SEGMENT_OPTIONS, Capabilities, FileName
 from duramen.formats.frame import Dialect, FrameFormat, FrameSegment, UserHeaders, dump_frames, encode_frames
@@ -134,7 +134,7 @@ HEADER = Struct(
 def _extra(frames: FrameColumns, name: str) -> pa.Array:
     """The kernel reads flags and reserved0 as one number."""
     half = frames.flags >> np.uint32(16) if name == "flags" else frames.flags & np.uint32(0xFFFF)
-    return pa.array(half.astype(np.uint16))
+    return number_array(half.astype(np.uint16))
 
 
 DIALECT = Dialect(

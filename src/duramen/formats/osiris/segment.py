@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError
-from duramen.formats.arrow import allocate, gather, gather_two, timestamps_from
+from duramen.formats.arrow import allocate, gather, gather_two, number_array, timestamps_from
 from duramen.formats.osiris.chunk import (
     HEADER,
     MAGIC,
@@ -90,13 +90,13 @@ class OsirisSegment(Segment):
         for name in columns:
             if name == "offset":
                 before = np.cumsum(records) - records
-                arrays.append(pa.array(np.arange(total) + np.repeat(chunks.chunk_id - before, records)))
+                arrays.append(number_array(np.arange(total) + np.repeat(chunks.chunk_id - before, records)))
             elif name == "timestamp":
                 arrays.append(timestamps_from(np.repeat(chunks.timestamp, records), "ms", signed=True))
             elif name == "value":
                 arrays.append(self._values(chunks, total))
             elif name == "chunk_id":
-                arrays.append(pa.array(np.repeat(chunks.chunk_id, records)))
+                arrays.append(number_array(np.repeat(chunks.chunk_id, records)))
             else:
                 arrays.append(pa.nulls(total, SCHEMA.field(name).type))
         return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))

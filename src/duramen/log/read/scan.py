@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from duramen.arguments import check_int
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, OffsetError, StorageError, UsageError
-from duramen.formats import Format, Rows, ScanPosition, StoredChunk, SupportsChunks
+from duramen.formats import Format, Rows, ScanPosition, StoredChunk, SupportsChunks, numbers_of
 from duramen.log.read.mapped_segment import MappedSegment
 from duramen.log.segments import EndKind, SegmentEnd, Snapshot, us_of
 from duramen.record import MAX_OFFSET, checked_us
@@ -223,7 +223,7 @@ class Scan:
 
     def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that are within the bounds."""
-        offsets = batch.column("offset").to_numpy()
+        offsets = numbers_of(batch.column("offset"))
         low = int(np.searchsorted(offsets, self._next))
         high = int(np.searchsorted(offsets, self._to_offset - 1, side="right"))
         batch = batch.slice(low, high - low)
@@ -275,4 +275,4 @@ def _start_of_last(log: ScannedLog, count: int) -> int:
 
 def _offsets(log: ScannedLog, start: int, end: int) -> Iterator[npt.NDArray[np.int64]]:
     for batch in Scan(log, start, end).run(("offset",), follow=False, verify=False):
-        yield batch.column(0).to_numpy()
+        yield numbers_of(batch.column(0))

@@ -21,6 +21,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from duramen import kernel
 from duramen.disk import Buffer, Disk, Kind, pieces, write_all
 from duramen.errors import CorruptionError, StorageError
@@ -269,8 +271,13 @@ class Application:
                 view = memoryview(part).cast("B") if len(part) else memoryview(b"")
                 for piece in pieces(view, COPY_BYTES):
                     self._check()
-                    write_all(file, position, piece)
+                    if np.frombuffer(
+                        piece, np.uint8
+                    ).any():  # a hole stays one: a sparse file may be larger than the disk
+                        write_all(file, position, piece)
                     position += len(piece)
+            if file.size() < position:
+                file.truncate(position)
             file.sync()
         finally:
             file.close()

@@ -127,6 +127,8 @@ class Plan:
     """The ranges of offsets after the repair; None if they cannot be known from the records alone."""
     unexplained: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of offsets that no file holds: compaction removed them, or they were lost before."""
+    replaced: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of offsets whose records are not those that the index names: another file was copied over them."""
     applied: bool = False
     quarantine: str | None = None
     """The directory of the copies, after the plan is applied."""
@@ -164,6 +166,7 @@ class Plan:
             "lost_records": self.lost_records,
             "next_offset": self.next_offset,
             "unexplained": [{"first": first, "last": last} for first, last in self.unexplained],
+            "replaced": [{"first": first, "last": last} for first, last in self.replaced],
             "quarantine": self.quarantine,
             "report": None if self.report is None else self.report.as_dict(),
         }

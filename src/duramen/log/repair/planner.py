@@ -33,6 +33,7 @@ HARMLESS = frozenset({
     "known-loss", "missing-segment", "oldest-missing",
 })  # fmt: skip
 """Findings that name a segment but do not question its bytes."""
+_INDEX_CODES = ("records-lost", "records-replaced")
 _GAP_CODES = ("missing-segment", "wrong-name", "oldest-missing")
 
 NOTHING_LEFT = (
@@ -500,12 +501,19 @@ class RepairPlanner:
     def _promised(self, following: int) -> int:
         """Return the offset after the last record that the log is known to have held: by the sidecar, the manifest, an
         index that names records after the end, and whole records that continue from the new end of the log."""
-        named = [one.last_offset + 1 for one in self._report.findings if one.code == "records-lost" and one.last_offset]
-        promised = max([self._evidence.promised_offset or 0, *named])
+        promised = max([self._evidence.promised_offset or 0, *(last + 1 for _, last in self._named())])
         if self._strategy == Strategy.TRUNCATE:
             return promised
         ranges = [one for part in self._parts for one in part.seen]
         return max([promised, *(last + 1 for first, last in ranges if first <= following <= last)])
+
+    def _named(self) -> Ranges:
+        """Return the offsets of records that an index names and its segment does not hold."""
+        return [
+            (one.first_offset, one.last_offset)
+            for one in self._report.findings
+            if one.code in _INDEX_CODES and one.first_offset is not None and one.last_offset is not None
+        ]
 
     def _count_losses(self) -> None:
         """Record the offsets of whole records that no segment will hold as lost, if they are not yet."""
@@ -519,7 +527,19 @@ class RepairPlanner:
                 if first < self.plan.next_offset:
                     self._lose(first, last, part.dropped or part.why_lost)
                     counted.append((first, last))
+        for first, last in without(merged(self._named()), merged([*self.plan.held, *counted])):
+            self._lose(first, last, "the index names them, and no record holds them")
+        for part in self._kept():
+            self._note_replaced(part)
         self._note_gaps(merged([*self.plan.held, *counted, *((loss.first, loss.last) for loss in self.plan.losses)]))
+
+    def _note_replaced(self, part: SegmentPlan) -> None:
+        """List offsets at which a segment that keeps its name holds other records than its index names."""
+        paths = [self._directory.full(file.path) for file in part.files.derived.values()]
+        for one in self._report.findings:
+            if one.code == "records-replaced" and one.path in paths and part.base == part.files.base:
+                first, last = one.first_offset or 0, one.last_offset or 0
+                self.plan.replaced += without([(first, last)], without([(first, last)], part.kept))
 
     def _note_gaps(self, explained: Ranges) -> None:
         """List offsets that no file holds and that may never have held a record."""

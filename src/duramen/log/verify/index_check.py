@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duramen.formats import Format, Index, Places, Role, Rows, ScanPosition, Segment, Severity
-from duramen.kernel import Columns
+from duramen.kernel import Columns, Stop
 from duramen.log.segments import EndKind, SegmentEnd
 from duramen.log.verify.report import Finding, counted
 
@@ -42,11 +42,15 @@ class IndexChecker:
         start: ScanPosition,
         until: int | None = None,
         ahead_from: int = NEVER,
+        *,
+        is_witness: bool = False,
     ) -> None:
         """``start`` is the position of the first record. From the byte ``ahead_from`` on, the index of a crashed writer
-        may name records that were never durable and that a power loss removed."""
+        may name records that were never durable and that a power loss removed. ``is_witness``: the sidecar knows
+        nothing of the segment, so that only the index can tell that other records took the place of its own."""
         self.path = path
         self._start, self._end, self._ahead_from = start, start, ahead_from
+        self._is_witness = is_witness
         self._ends_in_damage = False
         self.role = role
         self.index = index
@@ -74,6 +78,7 @@ class IndexChecker:
     def beginning_at(self, offset: int) -> IndexChecker:
         """Return a new checker that ignores the entries before ``offset``."""
         checker = IndexChecker(self.path, self.role, self.index, self._start, self._until, self._ahead_from)
+        checker._is_witness = self._is_witness
         if offset > 0:
             checker._row = bisect_left(self.index.offsets, offset)  # numpy's own search would copy the column
         return checker
@@ -240,7 +245,8 @@ class IndexChecker:
 
     def forgive(self, end: SegmentEnd) -> None:
         """Excuse entries that point into a damaged range."""
-        self._ends_in_damage = end.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION)
+        is_replaced = self._is_witness and self.index.dense and end.stop == Stop.BAD_ORDER and end.goes_on_at is None
+        self._ends_in_damage = end.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION) and not is_replaced
         if end.ending != EndKind.CLEAN:
             self._damaged.append((end.position, 2**62 if end.goes_on_at is None else end.goes_on_at))
 
@@ -273,9 +279,24 @@ class IndexChecker:
             return None
         return following, int(offsets[-1])
 
+    def _replaced(self) -> tuple[int, int] | None:
+        """Return the range of offsets for which an intact index names other records than the segment holds. The index
+        is intact if it is in order from the first byte on; few wrong entries in it are its own damage."""
+        index, positions = self.index, self.index.positions
+        if not self._is_witness or not index.dense or positions is None or not self._wrong or self._until is not None:
+            return None
+        first, wrong = self._wrong[0], len(self._wrong) + self._more_wrong + len(index) - self._row
+        if wrong < 2 or 2 * wrong <= len(index) - first or int(positions[0]) != self._start.position:
+            return None
+        is_expected = int(index.offsets[0]) == self._start.previous_offset + 1
+        if not is_expected or (np.diff(index.offsets) != 1).any() or (positions[1:] <= positions[:-1]).any():
+            return None
+        return int(index.offsets[first]), int(index.offsets[-1])
+
     def finish(self) -> Iterator[Finding]:
         """Yield what was found; all records were added."""
         yield from self._lost_records()
+        yield from self._replaced_records()
         beyond = sum(self._is_wrong(row) for row in range(self._row, min(len(self.index), self._row + 1000)))
         self._wrong = [row for row in self._wrong if self._is_wrong(row)]
         for row in self._wrong[: self.MOST]:
@@ -306,6 +327,18 @@ class IndexChecker:
         action = "restore the segment from a copy; `duramen repair` continues without them"
         yield Finding("records-lost", Severity.DAMAGE, self.path, message, action, self._position(self._row), *lost)
         self._row = len(self.index)
+
+    def _replaced_records(self) -> Iterator[Finding]:
+        """Yield the finding that other records took the place of those that the index names."""
+        lost = self._replaced()
+        if lost is None:
+            return
+        count = counted(lost[1] - lost[0] + 1, "record")
+        message = f"the index names {count} that the segment does not hold: other records took their place"
+        action = "restore the segment from a copy; if its records are right, `duramen reindex` rebuilds the index"
+        at = self._position(self._wrong[0])
+        yield Finding("records-replaced", Severity.DAMAGE, self.path, message, action, at, *lost)
+        self._wrong, self._more_wrong, self._row = [], 0, len(self.index)
 
     def _differences(self) -> Iterator[Finding]:
         """Yield findings of entries that repeat a field of their record with another value."""

@@ -309,7 +309,10 @@ class SegmentVerifier:
             if index is not None:
                 until = files.segment.size_bytes if files.is_growing else None
                 ahead_from = self._evidence.ahead_from(segment.base_offset)
-                checkers.append(IndexChecker(path, role, index, segment.start, until, ahead_from))
+                is_witness = not self._evidence.knows(segment.base_offset)
+                checkers.append(
+                    IndexChecker(path, role, index, segment.start, until, ahead_from, is_witness=is_witness)
+                )
         return checkers
 
     def _lacking_entries(

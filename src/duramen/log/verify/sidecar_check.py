@@ -144,6 +144,10 @@ class SidecarEvidence:
         mark = self._watermark
         return base in self._sealed or (mark is not None and mark.base == base and mark.durable_offset > base)
 
+    def knows(self, base: int) -> bool:
+        """Whether the sidecar says what the segment with that base holds."""
+        return base in self._sealed or (self._watermark is not None and self._watermark.base <= base)
+
     def ahead_from(self, base: int) -> int:
         """Return the position in a segment from which on its index may name missing records: nothing from there on was
         durable. The index of the active segment is not synced, so that a power loss may keep entries of records that

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.errors import LateTimestampError, UnsupportedFieldError, UsageError
-from duramen.formats import Format, Values, binary_buffers, schema_for
+from duramen.formats import Format, Values, binary_buffers, binary_of, number_array, numbers_of, schema_for
 from duramen.log.write.group_commit import Request
 from duramen.record import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us, from_us
 
@@ -79,7 +79,7 @@ def batch_of_one(
     if headers:
         columns["headers"] = _array([_pairs(headers)], HEADERS.type, "headers")
     if timestamp is not None:
-        columns["timestamp"] = pa.array([checked_us(timestamp)], pa.int64()).view(TIMESTAMP.type)
+        columns["timestamp"] = number_array(np.array([checked_us(timestamp)])).view(TIMESTAMP.type)
     return fmt.accept(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
 
 
@@ -123,6 +123,9 @@ def items_of(data: Any) -> tuple[Any, ...]:
 
 def _array(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
     try:
+        known = [value.encode() if isinstance(value, str) else value for value in values]
+        if kind == pa.binary() and all(value is None or type(value) is bytes for value in known):
+            return binary_of(known)
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, UnicodeError) as error:
         raise UsageError(f"{name}: {error}") from error
@@ -236,7 +239,7 @@ def stamp_times(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch
     if "timestamp" in batch.schema.names:
         column = batch.column("timestamp").view(pa.int64())
         if column.null_count == 0:
-            times = column.to_numpy()
+            times = numbers_of(column)
             return batch, max(last_us, int(times.max())) if len(times) else last_us
         given = column.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
         times = np.maximum.accumulate(np.where(given == np.iinfo(np.int64).min, max(now_us, last_us), given))
@@ -244,7 +247,7 @@ def stamp_times(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch
         times = np.where(missing, times, given)
     else:
         times = np.full(batch.num_rows, max(now_us, last_us), np.int64)
-    stamped = pa.array(times, pa.int64()).view(TIMESTAMP.type)
+    stamped = number_array(times).view(TIMESTAMP.type)
     if "timestamp" in batch.schema.names:
         batch = batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", stamped)
     else:
@@ -258,7 +261,7 @@ def raise_late(batch: Batch, last_us: int) -> Batch:
         return batch
     given = batch.column("timestamp").view(pa.int64()).to_numpy(zero_copy_only=False)
     times = np.maximum.accumulate(np.maximum(given, last_us))
-    raised = pa.array(times, pa.int64()).view(TIMESTAMP.type)
+    raised = number_array(times).view(TIMESTAMP.type)
     return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", raised)
 
 
@@ -266,7 +269,7 @@ def goes_back(batch: Batch, last_us: int) -> tuple[int, int] | None:
     """The first time of the caller that goes back, and the time before it."""
     if not has_times(batch):
         return None
-    given = batch.column("timestamp").view(pa.int64()).drop_null().to_numpy(zero_copy_only=False)
+    given = numbers_of(batch.column("timestamp").view(pa.int64()).drop_null())
     before = np.append(last_us, given[:-1])
     back = np.flatnonzero(given < before)
     return (int(given[back[0]]), int(before[back[0]])) if len(back) else None

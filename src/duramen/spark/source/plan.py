@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from duramen.consumers import ConsumableLog
 from duramen.disk import ArrowDisk, Disk
 from duramen.errors import UsageError
 from duramen.formats import Stop
-from duramen.log import Log, SidecarEvidence, first_at
+from duramen.log import Log, SegmentInfo, SidecarEvidence, first_at
 from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.look import Look
@@ -140,28 +140,36 @@ def _begin_at(log: Log, disk: Disk, us: int) -> int:
     """`_offset_at` for the begin of a range: the first damaged offset, if the search skipped one. Records of that time
     may follow the damage in its segment, and the task that reads them does what ``onDamage`` says."""
     found = _offset_at(log, disk, us)
-    if isinstance(disk, ArrowDisk) or not log.codec.capabilities.ordered_timestamps:
-        return found
-    segments = log.segments
-    ends = [*(info.base_offset for info in segments[1:]), log.next_offset]
-    if found not in ends:
+    ends = [*(info.base_offset for info in log.segments[1:]), log.next_offset]
+    if log.codec.capabilities.ordered_timestamps and found not in ends:
         return found  # inside a segment, and no record before it in this segment is of that time
-    for number in range(max(_first_later(log, disk, us) - 1, 0), ends.index(found) + 1):
-        segment = open_segment(log, segments[number], Look(disk, segments[number].path))
+    for info in _searched(log, disk, us):
+        if info.base_offset >= found:
+            break
+        segment = open_segment(log, info, _fetched(disk, info))
         rows = None if segment is None else deque(segment.steps(verify=False), maxlen=1).pop()
         if rows is not None and rows.stop != Stop.END:
             return min(found, rows.cursor.previous_offset + 1)
     return found
 
 
+def _searched(log: Log, disk: Disk, us: int) -> Sequence[SegmentInfo]:
+    """The segments that may hold the first record of that time or later, and those after them."""
+    is_ordered = log.codec.capabilities.ordered_timestamps
+    return log.segments[max(_first_later(log, disk, us) - 1, 0) if is_ordered else 0 :]
+
+
+def _fetched(disk: Disk, info: SegmentInfo) -> Look:
+    look = Look(disk, info.path)
+    if isinstance(disk, ArrowDisk):
+        look.fetch(0, info.size_bytes)
+    return look
+
+
 def _offset_elsewhere(log: Log, disk: Disk, us: int) -> int:
     """The same for a log that is not local: fetches no segment but those that may hold the record."""
-    segments = log.segments
-    is_ordered = log.codec.capabilities.ordered_timestamps
-    for info in segments[max(_first_later(log, disk, us) - 1, 0) if is_ordered else 0 :]:
-        look = Look(disk, info.path)
-        look.fetch(0, info.size_bytes)
-        segment = open_segment(log, info, look)
+    for info in _searched(log, disk, us):
+        segment = open_segment(log, info, _fetched(disk, info))
         found = None if segment is None else first_at(segment, segment.start, us)
         if found is not None:
             return found
