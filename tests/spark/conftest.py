@@ -43,13 +43,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+WARM_PYTHON = f"""#!/bin/sh
+# Python for Spark's workers, with the daemon of `tests/spark/warm_daemon.py`.
+[ "$1 $2" = "-m pyspark.daemon" ] || exec "{sys.executable}" "$@"
+shift 2
+PYTHONPATH="{Path(__file__).parents[2]}:$PYTHONPATH" exec "{sys.executable}" -m tests.spark.warm_daemon "$@"
+"""
+
+
+def warm_python(directory: Path) -> str:
+    """A Python whose workers start in milliseconds, for the JVM alone: processes of tests start the ordinary one."""
+    python = directory / "python"
+    python.write_text(WARM_PYTHON)
+    python.chmod(0o755)
+    return str(python)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("duramen tests")
     for name, value in CONF.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            patch.setenv(name, warm_python(tmp_path_factory.getbasetemp()))
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

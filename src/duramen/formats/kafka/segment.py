@@ -43,7 +43,7 @@ _LEAST_BYTES = 26
 _SCAN_BATCHES = 4096
 _UNFOLDED_BYTES = 64 << 20
 """What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
-_TYPES = pa.array(["CreateTime", "LogAppendTime"])
+_TYPES = ("CreateTime", "LogAppendTime")
 
 
 class AbortedRange(NamedTuple):
@@ -207,7 +207,7 @@ class KafkaSegment(Segment):
             return pa.array(columns.timestamp, mask=columns.timestamp < 0)
         if name == "timestamp_type":
             kinds = np.repeat((batches.attributes & APPEND_TIME != 0).astype(np.int32), counts)
-            return _TYPES.take(pa.array(kinds, mask=np.repeat(batches.magic == 0, counts)))
+            return pa.array(_TYPES).take(pa.array(kinds, mask=np.repeat(batches.magic == 0, counts)))
         if name == "leader_epoch":
             epochs = np.repeat(batches.leader_epoch, counts).astype(np.int32)
             return pa.array(epochs, mask=epochs < 0)
