@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from duramen.errors import DuramenError, UsageError
+from duramen.spark.error_text import killed_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +80,11 @@ def session(
         _own.append(spark)
         try:
             yield spark
+        except Exception as error:
+            killed = killed_worker(str(error))
+            if killed is not None:
+                error.add_note(str(killed))
+            raise
         finally:
             _own.pop()
             _stop(spark)
