@@ -73,6 +73,12 @@ def plain_rows(rows: Iterator[T]) -> Iterator[T]:
         yield from rows
 
 
+def told_by(error: Exception) -> str:
+    """What Spark says, of an error that it raised."""
+    thrown = getattr(error, "java_exception", None)  # py4j's error about what no class of pyspark stands for
+    return str(error) or type(error).__name__ if thrown is None else str(thrown.getMessage())
+
+
 def killed_worker(told: str) -> DuramenError | None:
     """The error for what Spark says, if that is the death of a Python process: SIGKILL leaves it no last word."""
     return DuramenError(KILLED, hint=KILLED_HINT) if any(words in told for words in _DIED) else None

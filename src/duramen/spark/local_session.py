@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from duramen.errors import DuramenError, UsageError
-from duramen.spark.error_text import killed_worker
+from duramen.spark.error_text import killed_worker, told_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,14 +81,20 @@ def session(
         try:
             yield spark
         except Exception as error:
-            killed = killed_worker(str(error))
-            if killed is not None:
-                error.add_note(str(killed))
+            add_note(error)
             raise
         finally:
             _own.pop()
             _stop(spark)
             _end_gateway()
+
+
+def add_note(error: Exception) -> None:
+    """Add to an error of Spark's what to do, or what it says. It would ask the JVM for that only when the traceback is
+    printed, and the JVM has ended by then."""
+    if type(error).__module__.partition(".")[0] in ("py4j", "pyspark"):
+        told = told_by(error)
+        error.add_note(str(killed_worker(told) or told))
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:

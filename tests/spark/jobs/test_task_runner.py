@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from duramen.errors import DuramenError
 from duramen.spark.error_text import KILLED, KILLED_HINT
 from duramen.spark.jobs.task_runner import distribute, plain_errors
+from duramen.spark.local_session import add_note
 from tests.spark.source_logs import write_log
 
 
@@ -27,6 +28,19 @@ def run_tasks(spark: SparkSession, path: Path) -> None:
 def read(spark: SparkSession, path: Path) -> None:
     with plain_errors():
         spark.read.format("duramen").load(str(path)).rdd.foreach(die)
+
+
+def divide(task: object) -> None:
+    raise ZeroDivisionError("by a task")
+
+
+@pytest.mark.parametrize(("work", "words"), [(die, KILLED_HINT), (divide, "by a task")])
+def test_an_error_outlives_the_jvm(spark: SparkSession, work: Callable[[object], None], words: str) -> None:
+    with pytest.raises(Exception) as caught:
+        spark.range(1).rdd.foreach(work)
+    add_note(caught.value)
+    (note,) = caught.value.__notes__
+    assert words in note
 
 
 @pytest.mark.parametrize("work", [run_tasks, read])

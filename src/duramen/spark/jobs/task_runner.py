@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from duramen import errors
 from duramen.errors import DuramenError, StorageError
-from duramen.spark.error_text import killed_worker
+from duramen.spark.error_text import killed_worker, told_by
 from duramen.spark.gc_freeze import settle
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def distribute(spark: SparkSession, work: Work[T, R], tasks: Sequence[T]) -> lis
         with cancelling(spark):
             pickled = _collect(spark, _Runner(work, list(tasks), attempts))
     except (PySparkException, Py4JError) as error:
-        told = _told(error)
+        told = told_by(error)
         raise killed_worker(told) or DuramenError(f"Spark could not run the tasks: {_first_line(told)}") from error
     results: list[R] = []
     for number in range(len(tasks)):
@@ -163,7 +163,7 @@ def plain_errors() -> Iterator[None]:
 
 def plain_error(error: Exception) -> DuramenError:
     """What Spark says, as one line; with the class of the error that was raised on the other side, if it was ours."""
-    told = _told(error)
+    told = told_by(error)
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     for line in lines:
         found = _OURS.search(line)
@@ -172,11 +172,6 @@ def plain_error(error: Exception) -> DuramenError:
             return kind(found[2])
     first = lines[0] if lines else type(error).__name__
     return killed_worker(told) or DuramenError(f"Spark refused: {first}", hint=_hint(first))
-
-
-def _told(error: Exception) -> str:
-    thrown = getattr(error, "java_exception", None)  # py4j's error about what no class of pyspark stands for
-    return str(error) or type(error).__name__ if thrown is None else str(thrown.getMessage())
 
 
 def _hint(told: str) -> str | None:
