@@ -1,10 +1,11 @@
-"""The command line in processes that start in milliseconds instead of most of a second.
+"""Commands in processes that start in milliseconds instead of seconds.
 
-`duramen()` returns a command that runs ``duramen`` with the arguments that follow it. The work is done by a child of a
-*warm* process, which has imported the program once and forks for every command. The child runs the real `main` with the
-caller's arguments, directory, environment and standard streams, and the command ends with the child's exit status.
+`duramen()` returns a command that runs ``duramen`` with the arguments that follow it, `spark_worker()` one that runs
+``python -m`` for Spark. The work is done by a child of a *warm* process, which has imported the program once and forks
+for every command. The child runs the real program with the caller's arguments, directory, environment and standard
+streams, and the command ends with the child's exit status.
 
-Tests of how a process starts and of how it ends on a signal use ``python -m duramen`` instead.
+Tests of how a process starts and of how it ends on a signal use ``python -m`` instead.
 """
 
 from __future__ import annotations
@@ -13,28 +14,55 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib
 import io
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CLIENT = Path(__file__).with_name("warm_client.py")
 STREAMS = 3
 
 
-@functools.cache
+PROGRAMS = {
+    "duramen": ["duramen.cli.main"],
+    "spark_worker": [
+        "pandas",
+        "pyspark.sql.worker.create_data_source",
+        "pyspark.worker",
+        "duramen.spark.sink",
+        "duramen.spark.source.stream",
+    ],
+}
+"""What a warm process imports for each of its programs."""
+
+
 def duramen() -> tuple[str, ...]:
+    """The words of a command line before the arguments of ``duramen``."""
+    return _command("duramen")
+
+
+def spark_worker() -> tuple[str, ...]:
+    """The words of a command line before ``-m``, a module of pyspark and its arguments."""
+    return _command("spark_worker")
+
+
+@functools.cache
+def _command(program: str) -> tuple[str, ...]:
     """The words of a command line before its arguments. The warm process lives as long as this one."""
     directory = tempfile.TemporaryDirectory(prefix="warm-")
     address = os.path.join(directory.name, "socket")
-    command = [sys.executable, "-m", "tests.warm", address]
+    command = [sys.executable, "-m", "tests.warm", program, address]
     server = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, close_fds=True
     )
@@ -49,10 +77,10 @@ def duramen() -> tuple[str, ...]:
     return (sys.executable, "-IS", str(CLIENT), address)
 
 
-def serve(address: str) -> None:
+def serve(program: str, address: str) -> None:
     """Fork for every connection until standard input ends."""
-    import duramen.cli.main  # noqa: F401
-
+    for name in PROGRAMS[program]:
+        importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as selector:
@@ -69,10 +97,10 @@ def serve(address: str) -> None:
             with connection:
                 if os.fork() == 0:
                     listening.close()
-                    _keep(connection)
+                    _keep(connection, _run_duramen if program == "duramen" else _run_module)
 
 
-def _keep(connection: socket.socket) -> None:
+def _keep(connection: socket.socket, run: Callable[[list[str]], int]) -> None:
     """Run one command in a child, and send its wait status. A client that goes away takes the child with it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with contextlib.suppress(OSError):
@@ -81,7 +109,7 @@ def _keep(connection: socket.socket) -> None:
         child = os.fork()
         if child == 0:
             connection.close()
-            _work(given, streams)
+            _work(run, given, streams)
         for stream in streams:
             os.close(stream)
         watched = os.pidfd_open(child)
@@ -99,10 +127,21 @@ def _receive(connection: socket.socket, count: int) -> bytes:
         return stream.read(count)
 
 
-def _work(given: dict[str, object], streams: list[int]) -> None:
-    """Become the command: its streams, its directory, its environment; then `main`."""
+def _run_duramen(arguments: list[str]) -> int:
     from duramen.cli.main import main
 
+    sys.argv = ["duramen", *arguments]
+    return main()
+
+
+def _run_module(arguments: list[str]) -> int:
+    _, module, *sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _work(run: Callable[[list[str]], int], given: dict[str, Any], streams: list[int]) -> None:
+    """Become the command: its streams, its directory, its environment; then the program."""
     status = 1
     try:
         for number, stream in enumerate(streams):
@@ -110,14 +149,13 @@ def _work(given: dict[str, object], streams: list[int]) -> None:
             os.close(stream)
         os.chdir(str(given["directory"]))
         os.environ.clear()
-        os.environ.update(given["environment"])  # type: ignore[call-overload]
+        os.environ.update(given["environment"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8")  # noqa: SIM115
         sys.stdout = sys.__stdout__ = _writer(1, "strict")  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace")  # type: ignore[misc]
-        sys.argv = ["duramen", *given["arguments"]]  # type: ignore[misc]
         try:
-            status = main()
+            status = run(given["arguments"])
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 0
         sys.stdout.flush()
@@ -134,4 +172,4 @@ def _writer(number: int, errors: str) -> io.TextIOWrapper:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

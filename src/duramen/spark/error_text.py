@@ -3,7 +3,8 @@
 Everything that Spark calls here runs in a Python process of Spark's, which sends its exception on as text and ends.
 PySpark leaves the traceback out of that text where ``SPARK_HIDE_TRACEBACK`` is set when it is made, which is right for
 an error that says by itself what, where and what to do. Any other exception keeps its traceback: it is a bug. Readers
-and writers are `Traveller`s: a worker without duramen has one line to say, too.
+and writers are `Traveller`s: a worker without duramen has one line to say, too. A worker that was killed says nothing:
+`killed_worker` recognises what the JVM says then.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ NOT_INSTALLED = (
     "duramen is not installed for the Python of this worker: install the driver's version of it on every machine, "
     "or set PYSPARK_PYTHON to a Python that has it. The worker runs "
 )
+KILLED = "a Python worker was killed while it ran a task, most likely because its machine ran out of memory"
+KILLED_HINT = (
+    "run fewer tasks at once (fewer cores: local[1], spark.executor.cores), or give workers more memory "
+    "(spark.executor.memoryOverhead in a cluster)"
+)
+_DIED = ("Python worker exited unexpectedly", "Python worker process terminated")
 _FIND = f"""(
     __import__("duramen.spark.error_text", fromlist=["revive"]).revive
     if __import__("importlib.util").util.find_spec("pyspark_duramen")
@@ -64,6 +71,17 @@ def plain_rows(rows: Iterator[T]) -> Iterator[T]:
     """`plainly`, for what a task yields."""
     with plainly():
         yield from rows
+
+
+def told_by(error: Exception) -> str:
+    """What Spark says, of an error that it raised."""
+    thrown = getattr(error, "java_exception", None)  # py4j's error about what no class of pyspark stands for
+    return str(error) or type(error).__name__ if thrown is None else str(thrown.getMessage())
+
+
+def killed_worker(told: str) -> DuramenError | None:
+    """The error for what Spark says, if that is the death of a Python process: SIGKILL leaves it no last word."""
+    return DuramenError(KILLED, hint=KILLED_HINT) if any(words in told for words in _DIED) else None
 
 
 class Traveller:

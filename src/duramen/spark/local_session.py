@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from duramen.errors import DuramenError, UsageError
+from duramen.spark.error_text import killed_worker, told_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,10 +80,21 @@ def session(
         _own.append(spark)
         try:
             yield spark
+        except Exception as error:
+            add_note(error)
+            raise
         finally:
             _own.pop()
             _stop(spark)
             _end_gateway()
+
+
+def add_note(error: Exception) -> None:
+    """Add to an error of Spark's what to do, or what it says. It would ask the JVM for that only when the traceback is
+    printed, and the JVM has ended by then."""
+    if type(error).__module__.partition(".")[0] in ("py4j", "pyspark"):
+        told = told_by(error)
+        error.add_note(str(killed_worker(told) or told))
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:

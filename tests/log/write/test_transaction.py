@@ -15,8 +15,10 @@ import pytest
 
 import duramen
 from duramen.disk import PosixDisk
+from duramen.disk.posix import PosixFile
 from duramen.errors import CorruptionError, LockedError, PoisonedError, StorageError, UnsupportedFieldError, UsageError
 from duramen.log.recover import RecoveryCase
+from duramen.log.write.appender import SYNC_STEP_BYTES
 from duramen.log.write.hidden_rows import new_attempt
 from duramen.log.write.transaction import TransactionPart, commit_batch
 from duramen.log.write.writable_log import WritableLog
@@ -387,3 +389,20 @@ def test_logs_of_a_transaction_are_written_at_the_same_time(tmp_path: Path) -> N
     for name in logs:
         with duramen.open(tmp_path / name) as log:
             assert [record.value for record in log] == [name.encode()] * 3
+
+
+def test_the_device_writes_while_a_transaction_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[int, int]] = []
+    monkeypatch.setattr(PosixFile, "begin_sync", lambda _, position, size_bytes: begun.append((position, size_bytes)))
+    value = bytes(1 << 20)
+    rows = pa.RecordBatch.from_pydict({"value": [value] * 20})
+    part = TransactionPart("", lambda: [rows], {"format": "durable-log"})
+    commit_batch(str(tmp_path / "log"), BatchKey("query q", 0, new_attempt()), [part])
+    written = 0
+    for position, size_bytes in begun:
+        assert position <= written, "no byte is left out"
+        assert size_bytes >= SYNC_STEP_BYTES
+        written = position + size_bytes
+    assert written > 2 * SYNC_STEP_BYTES
+    with duramen.open(tmp_path / "log") as log:
+        assert [record.value for record in log] == [value] * 20

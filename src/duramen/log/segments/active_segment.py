@@ -223,7 +223,7 @@ class ActiveSegment:
             derived.file.sync()
         self.disk.sync_directory(posixpath.dirname(self.path))
         data = self.disk.map(self.path).data
-        crc32c, position = kernel.crc32c(data), self.cursor.position
+        (crc32c, crc32), position = kernel.digest(data), self.cursor.position
         has_digest = not self.fmt.capabilities.covers_all
         if len(data) != position or (has_digest and crc32c != self.crc32c):
             digests = f" and digest {crc32c:08x}, not {self.crc32c:08x}" if has_digest else ""
@@ -232,7 +232,7 @@ class ActiveSegment:
                 path=self.path, offset=self.base, hint="`duramen verify` shows the whole picture",
             )  # fmt: skip
         return Sealed(
-            self.base, self.cursor.previous_offset, self.cursor.position, kernel.crc32(data), crc32c, now_ms,
+            self.base, self.cursor.previous_offset, self.cursor.position, crc32, crc32c, now_ms,
             sealed_indexes(self.disk, self.root, self.fmt, self.base),
         )  # fmt: skip
 

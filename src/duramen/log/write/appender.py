@@ -55,6 +55,8 @@ from duramen.sidecar import Watermark, create_file, replace_file
 
 logger = logging.getLogger(__package__)
 
+SYNC_STEP_BYTES = 8 << 20
+
 Announce = Callable[[Encoded, Batch, int, Sequence[int]], Encoded]
 """Called before a piece of a batch is written, with its bytes, its rows, the number of its first row in the batch, and
 their offsets. Returns the bytes to write."""
@@ -192,8 +194,17 @@ class Appender:
             # Once another segment precedes it, or only its index is missing, the write cannot be undone.
             self._undo(error, is_written=not can_undo or active.cursor != cursor)
             raise
+        if self._hidden is not None:
+            self._begin_sync(cursor.position)
         if active.first_us is None:
             active.first_us = self._now_us()
+
+    def _begin_sync(self, position: int) -> None:
+        """Have the device write what follows ``position``, in large steps. A transaction syncs once, at its end, for
+        which the device need not wait."""
+        start, end = position - position % SYNC_STEP_BYTES, self.active.cursor.position
+        if end - start >= SYNC_STEP_BYTES:
+            self.active.file.begin_sync(start, end - start)
 
     def would_vanish(self, batch: Batch, default_us: int) -> bool:
         """Whether the bytes of the first row would all be zero (RustLog: offset 0, no value, no time). At the start of

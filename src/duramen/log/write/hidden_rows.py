@@ -126,8 +126,9 @@ class HiddenRows:
 
 
 def _pieces(batch: Batch) -> Iterator[Batch]:
-    """The batch in slices that fit into a processor's cache together with their encoding."""
-    rows = max(1, batch.num_rows * STEP_BYTES // max(batch.nbytes, 1))
+    """The batch in equal slices that fit into a processor's cache together with their encoding."""
+    count = max(1, round(batch.nbytes / STEP_BYTES))
+    rows = max(1, -(-batch.num_rows // count))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, min(rows, batch.num_rows - start))
 

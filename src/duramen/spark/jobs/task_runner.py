@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from duramen import errors
 from duramen.errors import DuramenError, StorageError
+from duramen.spark.error_text import killed_worker, told_by
 from duramen.spark.gc_freeze import settle
 
 if TYPE_CHECKING:
@@ -64,14 +65,16 @@ def distribute(spark: SparkSession, work: Work[T, R], tasks: Sequence[T]) -> lis
     """Run ``work`` on every task, each in its own Spark task, and return the results in order."""
     if not tasks:
         return []
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     attempts = _attempts(spark)
     try:
         with cancelling(spark):
             pickled = _collect(spark, _Runner(work, list(tasks), attempts))
-    except PySparkException as error:
-        raise DuramenError(f"Spark could not run the tasks: {_first_line(error)}") from error
+    except (PySparkException, Py4JError) as error:
+        told = told_by(error)
+        raise killed_worker(told) or DuramenError(f"Spark could not run the tasks: {_first_line(told)}") from error
     results: list[R] = []
     for number in range(len(tasks)):
         result = pickle.loads(pickled[number])
@@ -149,7 +152,7 @@ def cancelling(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Raise what Spark raises as one of our own errors: the one that a task or the sink raised, if it was ours."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
@@ -160,8 +163,7 @@ def plain_errors() -> Iterator[None]:
 
 def plain_error(error: Exception) -> DuramenError:
     """What Spark says, as one line; with the class of the error that was raised on the other side, if it was ours."""
-    thrown = getattr(error, "java_exception", None)  # py4j's error about what no class of pyspark stands for
-    told = str(error) if thrown is None else str(thrown.getMessage())
+    told = told_by(error)
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     for line in lines:
         found = _OURS.search(line)
@@ -169,7 +171,7 @@ def plain_error(error: Exception) -> DuramenError:
         if found and isinstance(kind, type) and issubclass(kind, DuramenError):
             return kind(found[2])
     first = lines[0] if lines else type(error).__name__
-    return DuramenError(f"Spark refused: {first}", hint=_hint(first))
+    return killed_worker(told) or DuramenError(f"Spark refused: {first}", hint=_hint(first))
 
 
 def _hint(told: str) -> str | None:
@@ -206,9 +208,9 @@ def _attempts(spark: SparkSession) -> int:
     return int(spark.conf.get("spark.task.maxFailures", "4") or 4)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(told: str) -> str:
     """The line that says what happened: the last one of the worker's traceback, or else the first one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("File ", "Traceback", "at ", "^", "~"))]
     named = [line for line in telling if ": " in line and line.split(":")[0].rpartition(".")[2].endswith("Error")]
-    return (named or telling or lines or [type(error).__name__])[0 if not named else -1]
+    return (named or telling or lines or [""])[0 if not named else -1]
