@@ -626,6 +626,9 @@ def _cells(row: Sequence[object]) -> str:
     return "".join(f"{cell!s:>14}" for cell in row)
 
 
+PROGRESS_CASES = 1000
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     limit = parser.add_mutually_exclusive_group()
@@ -638,8 +641,10 @@ def main() -> int:
     options = parser.parse_args()
     every = cases(options.seed, options.only or FORMATS, options.verb or ())
     table, end = Table(), time.monotonic() + options.budget
-    for case in every:
+    for count, case in enumerate(every, 1):
         table.add(run(*case))
+        if count % PROGRESS_CASES == 0:
+            print(f"{count} of {len(every)} cases, {len(table.broken)} broken promises", file=sys.stderr, flush=True)
         if not options.all and time.monotonic() > end:
             break
     print(table)
