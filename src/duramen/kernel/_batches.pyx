@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled functions for Kafka's batches; their twins and their contracts are in reference.py."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
+from duramen.kernel._values cimport duramen_value_room, room_for
 
 from duramen.kernel.layout import ScanEnd, is_mapping
 
@@ -37,7 +38,11 @@ cdef extern from "batches.h" nogil:
         const int64_t *base_offset
         const int64_t *last_offset
         const int64_t *base_timestamp
+        const uint32_t *in_plain
         int64_t count
+    ctypedef struct record_sources:
+        const uint8_t *bytes[2]
+        int64_t size_bytes[2]
     ctypedef struct record_columns:
         int64_t *offset
         int64_t *timestamp
@@ -59,8 +64,8 @@ cdef extern from "batches.h" nogil:
                                           int64_t max_bytes, int64_t max_records, int64_t previous_offset,
                                           int verify, duramen_digests *digests)
     int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
-    int64_t duramen_scan_records(const uint8_t *buf, int64_t buf_bytes, const record_ranges *ranges,
-                                 record_columns *out)
+    int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
+                                 int walk_headers, const duramen_value_room *values)
     int64_t duramen_scan_headers(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions,
                                  const uint32_t *counts, int64_t rows, header_columns *out)
 
@@ -122,6 +127,7 @@ cdef int point_record_ranges(columns, record_ranges *out) except -1:
     out.base_offset = wide(columns.base_offset, count)
     out.last_offset = wide(columns.last_offset, count)
     out.base_timestamp = wide(columns.base_timestamp, count)
+    out.in_plain = narrow(columns.in_plain, count)
     return 0
 
 
@@ -186,15 +192,20 @@ def find_batch(const uint8_t[::1] buf not None, int64_t position, int64_t end, i
     return found
 
 
-def scan_records(const uint8_t[::1] buf not None, ranges, columns):
-    cdef record_ranges source
+def scan_records(const uint8_t[::1] buf not None, const uint8_t[::1] plain not None, ranges, columns,
+                 bint walk_headers=True, int32_t[::1] value_offsets=None, uint8_t[::1] values=None):
+    cdef record_sources sources
+    cdef record_ranges wanted
     cdef record_columns out
+    cdef duramen_value_room target
     cdef int64_t rows
-    point_record_ranges(ranges, &source)
+    point_record_ranges(ranges, &wanted)
     point_record_columns(columns, &out)
-    cdef const uint8_t *data = bytes_of(buf)
+    cdef const duramen_value_room *room = room_for(value_offsets, values, out.count, &target)
+    sources.bytes[0], sources.size_bytes[0] = bytes_of(buf), buf.shape[0]
+    sources.bytes[1], sources.size_bytes[1] = bytes_of(plain), plain.shape[0]
     with nogil:
-        rows = duramen_scan_records(data, buf.shape[0], &source, &out)
+        rows = duramen_scan_records(&sources, &wanted, &out, walk_headers, room)
     return rows
 
 

@@ -198,6 +198,10 @@ int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, in
 static inline int read_varlong(const uint8_t *buf, int64_t *at, int64_t end, int most_shift, uint64_t *out)
 {
     uint64_t value = 0;
+    if (*at < end && !(buf[*at] & 0x80)) { /* most numbers are small */
+        *out = buf[(*at)++];
+        return 1;
+    }
     for (int shift = 0; shift <= most_shift; shift += 7) {
         if (*at >= end) return 0;
         const uint8_t byte = buf[(*at)++];
@@ -250,30 +254,36 @@ static inline int read_header(const uint8_t *buf, int64_t *at, int64_t end, head
            read_field(buf, at, end, -1, &out->value_position, &out->value_length);
 }
 
-/* The record at `*at`; `*delta` is that of the record before. */
-static int read_record(const uint8_t *buf, int64_t *at, int64_t end, int64_t last_delta, int64_t *delta,
-                       int64_t base_offset, int64_t base_timestamp, record_columns *out, int64_t row)
+/* The batch that records belong to, and the offset of the one before. */
+typedef struct {
+    int64_t base_offset, last_delta, base_timestamp, delta;
+} record_batch;
+
+/* The record at `*at`. */
+static inline int read_record(const uint8_t *buf, int64_t *at, int64_t end, int walk_headers, record_batch *in,
+                              record_columns *out, int64_t row)
 {
     const int64_t position = *at;
-    int64_t length, offset_delta, headers;
+    int64_t length, delta, headers;
     uint64_t time_delta;
     header pair, h;
 
     if (!read_signed32(buf, at, end, &length) || length < 1 || length > end - *at) return 0;
     end = *at + length;
     (*at)++; /* the attributes, of which none is defined */
-    if (!read_signed64(buf, at, end, &time_delta) || !read_signed32(buf, at, end, &offset_delta)) return 0;
-    if (offset_delta <= *delta || offset_delta > last_delta) return 0;
-    *delta = offset_delta;
+    if (!read_signed64(buf, at, end, &time_delta) || !read_signed32(buf, at, end, &delta)) return 0;
+    if (delta <= in->delta || delta > in->last_delta) return 0;
+    in->delta = delta;
     if (!read_field(buf, at, end, -1, &pair.key_position, &pair.key_length)) return 0;
     if (!read_field(buf, at, end, -1, &pair.value_position, &pair.value_length)) return 0;
     if (!read_signed32(buf, at, end, &headers) || headers < 0 || headers > (end - *at) / 2) return 0;
     const int64_t headers_position = *at;
-    for (int64_t i = 0; i < headers; i++)
+    if (headers > 0 && !walk_headers) *at = end;
+    for (int64_t i = 0; i < headers && walk_headers; i++)
         if (!read_header(buf, at, end, &h)) return 0;
     if (*at != end) return 0;
-    out->offset[row] = base_offset + offset_delta;
-    out->timestamp[row] = (int64_t)((uint64_t)base_timestamp + time_delta);
+    out->offset[row] = in->base_offset + delta;
+    out->timestamp[row] = (int64_t)((uint64_t)in->base_timestamp + time_delta);
     out->position[row] = position;
     out->key_position[row] = pair.key_position;
     out->key_length[row] = pair.key_length;
@@ -284,21 +294,41 @@ static int read_record(const uint8_t *buf, int64_t *at, int64_t end, int64_t las
     return 1;
 }
 
-int64_t duramen_scan_records(const uint8_t *buf, int64_t buf_bytes, const record_ranges *ranges, record_columns *out)
+/* The value of a row into the room for values, from `*at` on. */
+static inline int copy_value(const uint8_t *buf, const record_columns *columns, int64_t row,
+                             const duramen_value_room *values, int64_t *at)
 {
-    int64_t total = 0;
+    const uint32_t stated = columns->value_length[row];
+    const int64_t length = stated == NULL_LENGTH ? 0 : (int64_t)stated;
+    if (length > bytes_for_values(values) - *at) return 0;
+    if (length > 0) memcpy(values->data + *at, buf + columns->value_position[row], (size_t)length);
+    *at += length;
+    values->offsets[row + 1] = (int32_t)*at;
+    return 1;
+}
 
+int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
+                             int walk_headers, const duramen_value_room *values)
+{
+    int64_t total = 0, copied = 0;
+
+    if (values != NULL) values->offsets[0] = 0;
     for (int64_t i = 0; i < ranges->count; i++) {
-        int64_t at = ranges->position[i], delta = -1;
+        const int source = ranges->in_plain[i] != 0;
+        const uint8_t *buf = sources->bytes[source];
+        const int64_t buf_bytes = sources->size_bytes[source];
+        int64_t at = ranges->position[i];
         const int64_t length = ranges->length[i], records = ranges->records[i], row = ranges->row[i];
         const int64_t base = ranges->base_offset[i], last = ranges->last_offset[i];
         if (at < 0 || at > buf_bytes || length < 0 || length > buf_bytes - at) return -1 - i;
         if (records < 0 || row < 0 || row > out->count || records > out->count - row) return -1 - i;
-        if (base < 0 || last < base) return -1 - i;
+        if (base < 0 || last < base || (values != NULL && row != total)) return -1 - i;
+        record_batch in = {base, last - base, ranges->base_timestamp[i], -1};
         const int64_t end = at + length;
-        for (int64_t n = 0; n < records; n++)
-            if (!read_record(buf, &at, end, last - base, &delta, base, ranges->base_timestamp[i], out, row + n))
-                return -1 - i;
+        for (int64_t n = row; n < row + records; n++) {
+            if (!read_record(buf, &at, end, walk_headers, &in, out, n)) return -1 - i;
+            if (values != NULL && !copy_value(buf, out, n, values, &copied)) return -1 - i;
+        }
         if (at != end) return -1 - i;
         total += records;
     }

@@ -110,6 +110,20 @@ typedef struct {
     const int32_t *offsets;
 } duramen_values;
 
+/* Where a scan puts the values it passes, one after another: value `row` between offsets[row] and offsets[row + 1].
+ * `offsets` has one more than the scan's capacity. */
+typedef struct {
+    uint8_t *data;
+    int64_t data_bytes;
+    int32_t *offsets;
+} duramen_value_room;
+
+/* How many bytes of values fit: Arrow's offsets have 31 bits. */
+static inline int64_t bytes_for_values(const duramen_value_room *room)
+{
+    return room == NULL ? 0 : room->data_bytes < INT32_MAX ? room->data_bytes : INT32_MAX;
+}
+
 #define FORESEEN_BYTES 2048
 
 /* Where the value of a row lies; 0 where its offsets point out of the buffer. */

@@ -70,10 +70,10 @@ enum { AHEAD = 16 };
 duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                      frame_columns *out, int64_t capacity, int64_t max_bytes,
                                      int64_t previous_offset, int verify, duramen_digests *digests,
-                                     const frame_values *values)
+                                     const duramen_value_room *values)
 {
     const int64_t start = position;
-    const int64_t room = values == NULL ? 0 : values->data_bytes < INT32_MAX ? values->data_bytes : INT32_MAX;
+    const int64_t room = bytes_for_values(values);
     int64_t at = 0;
     duramen_digest_ahead ahead = {.until = position};
     int64_t count = 0;

@@ -6,6 +6,7 @@ against the bytes that remain before it reads.
 """
 
 from duramen.kernel.reference.batches import find_batch, scan_batches, scan_headers, scan_records
+from duramen.kernel.reference.bodies import bound_bodies
 from duramen.kernel.reference.chunks import (
     encode_chunks,
     encode_entries,

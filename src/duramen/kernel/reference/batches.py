@@ -19,7 +19,7 @@ from duramen.kernel.layout import (
     Stop,
     UInt32s,
 )
-from duramen.kernel.reference.columns import Buffer, bytes_of, is_zero, same_length
+from duramen.kernel.reference.columns import Buffer, Int32s, ValueCopy, bytes_of, is_zero, same_length
 from duramen.kernel.reference.crc import check_digests, crc32, crc32c, extend_digests
 
 _PREFIX_BYTES = 12
@@ -214,7 +214,9 @@ class _Reader:
         return *self.field(0), *self.field(-1)
 
 
-def _read_record(reader: _Reader, least_delta: int, last_delta: int) -> tuple[int, int, dict[str, int]]:
+def _read_record(
+    reader: _Reader, least_delta: int, last_delta: int, walk_headers: bool
+) -> tuple[int, int, dict[str, int]]:
     """The deltas of offset and time of the record at ``reader``, and its columns."""
     row = {"position": reader.at}
     length = reader.varint()
@@ -230,39 +232,70 @@ def _read_record(reader: _Reader, least_delta: int, last_delta: int) -> tuple[in
     if not 0 <= row["headers"] <= (record.end - record.at) // 2:
         raise _BadRecordError
     row["headers_position"] = record.at
-    for _ in range(row["headers"]):
+    for _ in range(row["headers"] if walk_headers else 0):
         record.header()
-    if record.at != record.end:
+    if record.at != record.end and (walk_headers or not row["headers"]):
         raise _BadRecordError
     reader.at = record.end
     return offset_delta, time_delta, row
 
 
-def scan_records(buf: Buffer, ranges: RecordRanges, columns: RecordColumns) -> int:
-    """Fill ``columns`` with the records of every range, from its ``row`` on. Returns how many, or -1 - the number of
-    the first range that its records do not fill exactly, or that does not fit."""
-    view, capacity = memoryview(buf).cast("B"), same_length(columns)
+def _read_range(
+    view: memoryview, ranges: RecordRanges, number: int, columns: RecordColumns, walk_headers: bool,
+    copy: ValueCopy | None,
+) -> int:  # fmt: skip
+    """Fill in the records of one range; returns how many."""
+    position, length, records, row, base, last, base_timestamp = (
+        int(getattr(ranges, field.name)[number]) for field in fields(ranges)[:7]
+    )
+    capacity = len(columns)
+    if not 0 <= position <= len(view) or not 0 <= length <= len(view) - position:
+        raise _BadRecordError
+    if not 0 <= row <= capacity or not 0 <= records <= capacity - row or not 0 <= base <= last:
+        raise _BadRecordError
+    reader, delta = _Reader(view, position, position + length), -1
+    for at in range(row, row + records):
+        delta, time_delta, found = _read_record(reader, delta + 1, last - base, walk_headers)
+        found |= {"offset": base + delta, "timestamp": _wrapped(base_timestamp + time_delta)}
+        for name, value in found.items():
+            getattr(columns, name)[at] = value
+        if copy is not None:
+            stop = found["value_position"] + (0 if found["value_length"] == NULL_LENGTH else found["value_length"])
+            if stop - found["value_position"] > copy.room:
+                raise _BadRecordError
+            copy.add(at, view[found["value_position"] : stop])
+    if reader.at != reader.end:
+        raise _BadRecordError
+    return records
+
+
+def scan_records(
+    buf: Buffer,
+    plain: Buffer,
+    ranges: RecordRanges,
+    columns: RecordColumns,
+    walk_headers: bool = True,
+    value_offsets: Int32s | None = None,
+    values: Buffer | None = None,
+) -> int:
+    """Fill ``columns`` with the records of every range, from its ``row`` on; a range lies in ``buf`` or in ``plain``.
+    Returns how many, or -1 - the number of the first range that its records do not fill exactly, or that does not fit.
+    Without ``walk_headers``, headers are counted and not looked at.
+
+    With ``values`` it also copies the values there, as `gather` would, and fills ``value_offsets``; a null takes no
+    bytes. The ranges must then follow each other without a gap in their rows."""
+    sources = [memoryview(source).cast("B") for source in (buf, plain)]
+    count, capacity = same_length(ranges), same_length(columns)
+    copy = ValueCopy.into(capacity, value_offsets, values)
     total = 0
-    for number in range(same_length(ranges)):
-        position, length, records, row, base, last, base_timestamp = (
-            int(getattr(ranges, field.name)[number]) for field in fields(ranges)
-        )
-        if not 0 <= position <= len(view) or not 0 <= length <= len(view) - position:
+    for number in range(count):
+        if copy is not None and ranges.row[number] != total:
             return -1 - number
-        if not 0 <= row <= capacity or not 0 <= records <= capacity - row or not 0 <= base <= last:
-            return -1 - number
-        reader, delta = _Reader(view, position, position + length), -1
         try:
-            for at in range(row, row + records):
-                delta, time_delta, found = _read_record(reader, delta + 1, last - base)
-                found |= {"offset": base + delta, "timestamp": _wrapped(base_timestamp + time_delta)}
-                for name, value in found.items():
-                    getattr(columns, name)[at] = value
+            view = sources[int(ranges.in_plain[number] != 0)]
+            total += _read_range(view, ranges, number, columns, walk_headers, copy)
         except _BadRecordError:
             return -1 - number
-        if reader.at != reader.end:
-            return -1 - number
-        total += records
     return total
 
 
