@@ -31,7 +31,7 @@ from fuzz.agreement import arrays_of, zeroed
 from tests.kernel.twins import COMPILED, INT64, Refused, both, digests_for, edited, guarded, rows_of
 from tests.sampling import examples
 
-for function in ("find_batch", "scan_batches", "scan_headers", "scan_records"):
+for function in ("find_batch", "scan_batches", "scan_headers", "scan_records", "take_batches"):
     COMPILED.setdefault(function, _batches)
 COMPILED.setdefault("bound_bodies", _bodies)
 
@@ -100,6 +100,31 @@ def scan(
 
     answer = both("scan_batches", make)
     return answer if isinstance(answer, Refused) else (answer[0], made[0].head(answer[0].count))
+
+
+def take(
+    buf: Any, capacity: int, *, records: int = 64, values_bytes: int | None = None, **limits: Any
+) -> tuple[ScanEnd, int, RecordColumns, bytes] | Refused:
+    """A scan that takes the records; it must end as one that does not."""
+    made: list[RecordColumns] = []
+    room = len(memoryview(buf)) if values_bytes is None else values_bytes
+
+    def make() -> Any:
+        batches, columns = zeroed(BatchColumns, capacity), zeroed(RecordColumns, records)
+        offsets, values = np.zeros(records + 1, np.int32), np.zeros(room, np.uint8)
+        made.append(columns)
+        args = (buf, 0, len(memoryview(buf)), batches, columns, offsets, values)
+        return args, limits, [values, *arrays_of(batches), *arrays_of(columns), offsets]
+
+    answer = both("take_batches", make)
+    if isinstance(answer, Refused):
+        return answer
+    (end, count), (values, *_) = answer
+    batches = zeroed(BatchColumns, capacity)
+    whole = _batches.scan_batches(buf, 0, len(memoryview(buf)), batches, **limits)
+    assert end == whole or (0 < end.count < whole.count and end.stop == Stop.LIMIT and count >= 0)
+    assert count in (-1, batches.visible[: end.count].sum(dtype=np.int64))
+    return end, count, made[0].head(max(count, 0)), bytes(values)
 
 
 def find(buf: Any, position: int = 0, previous: int = -1) -> Any:
@@ -216,6 +241,27 @@ def test_values_are_copied_from_both_sources_in_order() -> None:
     assert _batches.scan_records(data, data, ranges, zeroed(RecordColumns, 4), True, offsets, values[:6]) == -4
 
 
+def test_a_scan_takes_the_records_of_what_it_can_read() -> None:
+    plain = batch(0, [KafkaRecord(0, 5, b"k", b"one"), KafkaRecord(1, 6, None, None)])
+    control = batch(2, [KafkaRecord(key=b"\0\0\0\1")], attributes=0x30)
+    more = batch(3, [KafkaRecord(value=b"two" * 9)])
+    found = take(guarded(plain + control + more), 4)
+    assert not isinstance(found, Refused)
+    assert found[1:2] == (3,)
+    assert found[2].offset.tolist() == [0, 1, 3]
+    assert found[3].rstrip(b"\0") == b"one" + b"two" * 9
+    misfit = batch(4, [KafkaRecord(2)], last_delta=1)
+    for other in (batch(4, [KafkaRecord()], attributes=4), message(4, b"old"), misfit):
+        answer = take(guarded(plain + other), 4)
+        assert not isinstance(answer, Refused)
+        assert answer[0].count == 2
+        assert answer[1] == -1
+    for room, count in (({"records": 2}, 2), ({"values_bytes": 24}, 2), ({"records": 1}, -1), ({"values_bytes": 5}, -1)):
+        answer = take(guarded(plain + more), 4, **room)
+        assert not isinstance(answer, Refused)
+        assert answer[1] == count
+
+
 def test_headers_that_are_not_wanted_are_not_looked_at() -> None:
     good = KafkaRecord(value=b"v", headers=[(b"key", b"value")]).pack()
     bad = good[:-6] + b"\x7f" + good[-5:]  # the length of the header's value exceeds the record
@@ -277,6 +323,8 @@ def test_both_halves_agree_on_batches(parts: list[bytes], data: st.DataObject) -
     assert headers_in(buf, found[1].headers_position, headers, int(headers.sum())) is not None
     limits = {"max_bytes": data.draw(st.integers(-1, 300)), "max_records": data.draw(st.integers(-1, 5))}
     scan(buf, capacity=data.draw(st.integers(0, 3)), verify=data.draw(st.booleans()), **limits)
+    take(guarded(buf), 9, values_bytes=room, records=data.draw(st.sampled_from([2, 64])))
+    take(guarded(buf), data.draw(st.integers(0, 3)), **limits)
 
 
 @settings(max_examples=examples(300))
@@ -286,6 +334,7 @@ def test_both_halves_agree_on_damaged_batches(parts: list[bytes], data: st.DataO
     whole = scan(guarded(buf), capacity=9)
     answer = scan(buf, capacity=9, verify=False, previous=data.draw(st.sampled_from([-1, 3, 2**63 - 1])))
     find(guarded(buf), data.draw(st.integers(0, len(buf))), data.draw(st.sampled_from([-1, 0, 5, 2**63 - 1])))
+    take(guarded(buf), 9, verify=data.draw(st.booleans()), records=data.draw(st.sampled_from([0, 3, 64])))
     assert not isinstance(answer, Refused)
     assert not isinstance(whole, Refused)
     total, walk = min(int(answer[1].records.sum(dtype=np.int64)), 64), data.draw(st.booleans())

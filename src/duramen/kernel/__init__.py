@@ -80,10 +80,11 @@ if PURE_PYTHON:
         seek_frame,
         siphash,
         split_chunks,
+        take_batches,
     )
 else:
     try:
-        from duramen.kernel._batches import find_batch, scan_batches, scan_headers, scan_records
+        from duramen.kernel._batches import find_batch, scan_batches, scan_headers, scan_records, take_batches
         from duramen.kernel._bodies import bound_bodies
         from duramen.kernel._chunks import (
             encode_chunks,

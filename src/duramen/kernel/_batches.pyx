@@ -60,9 +60,14 @@ cdef extern from "batches.h" nogil:
         uint32_t *key_length
         uint32_t *value_length
         int64_t count
+    ctypedef struct taken_records:
+        record_columns records
+        duramen_value_room values
+        int64_t count
+        int64_t copied
     duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
                                           int64_t max_bytes, int64_t max_records, int64_t previous_offset,
-                                          int verify, duramen_digests *digests)
+                                          int verify, duramen_digests *digests, taken_records *taken)
     int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
     int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
                                  int walk_headers, const duramen_value_room *values)
@@ -156,10 +161,10 @@ cdef int point_header_columns(columns, header_columns *out) except -1:
     return 0
 
 
-def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
-                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
+cdef duramen_scan_end scan(const uint8_t[::1] buf, int64_t position, int64_t end, columns, int64_t max_bytes,
+                           int64_t max_records, int64_t previous_offset, bint verify, duramen_digests *sums,
+                           taken_records *taken) except *:
     cdef duramen_scan_end result
-    cdef duramen_digests *sums = digests_in(digests)
     cdef batch_columns out
     point_batch_columns(columns, &out)
     check(buf, position, end)
@@ -171,10 +176,31 @@ def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end,
         if mapped:
             duramen_mapped_begin(data, buf.shape[0])
             passed(data, position)
-        result = duramen_scan_batches(data, position, end, &out, max_bytes, max_records, previous_offset, verify, sums)
+        result = duramen_scan_batches(data, position, end, &out, max_bytes, max_records, previous_offset, verify, sums,
+                                      taken)
         if mapped:
             duramen_mapped_end()
-    return ScanEnd(result.count, result.position, result.stop, result.last_offset)
+    return result
+
+
+def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
+                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
+    cdef duramen_scan_end found = scan(buf, position, end, columns, max_bytes, max_records, previous_offset, verify,
+                                       digests_in(digests), NULL)
+    return ScanEnd(found.count, found.position, found.stop, found.last_offset)
+
+
+def take_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, records,
+                 int32_t[::1] value_offsets not None, uint8_t[::1] values not None, int64_t previous_offset=-1,
+                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62):
+    cdef taken_records taken
+    point_record_columns(records, &taken.records)
+    room_for(value_offsets, values, taken.records.count, &taken.values)
+    taken.count = taken.copied = 0
+    value_offsets[0] = 0
+    cdef duramen_scan_end found = scan(buf, position, end, columns, max_bytes, max_records, previous_offset, verify,
+                                       NULL, &taken)
+    return ScanEnd(found.count, found.position, found.stop, found.last_offset), taken.count
 
 
 def find_batch(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t previous_offset=-1):

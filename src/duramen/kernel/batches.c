@@ -124,77 +124,6 @@ static inline void fill(batch_columns *out, int64_t row, const batch *b, uint32_
     out->magic[row] = b->magic;
 }
 
-duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
-                                      int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
-                                      duramen_digests *digests)
-{
-    duramen_digest_ahead ahead = {.until = position};
-    int64_t bytes_left = max_bytes < 0 ? 0 : max_bytes;
-    int64_t records_left = max_records < 0 ? 0 : max_records;
-    int64_t count = 0;
-    int64_t stop = STOP_END;
-    batch b;
-
-    if (digests != NULL) ahead.sums = *digests;
-    while (position < end) {
-        if (count == out->count) {
-            stop = STOP_LIMIT;
-            break;
-        }
-        if (digests != NULL) digest_ahead(&ahead, buf, position, end);
-        if (only_zeros(buf, position, end)) {
-            stop = STOP_ZEROS;
-            break;
-        }
-        stop = parse_header(buf, position, end, previous_offset, &b);
-        if (stop != STOP_END) break;
-        const uint32_t visible = b.magic == 2 && b.attributes & BATCH_CONTROL ? 0 : b.records;
-        const int64_t size = b.next - position;
-        if (count > 0 && (size > bytes_left || (int64_t)visible > records_left)) {
-            stop = STOP_LIMIT;
-            break;
-        }
-        if (verify && !checksum_fits(buf, &b)) {
-            stop = STOP_BAD_CHECKSUM;
-            break;
-        }
-        if (!adds_up(buf, &b)) {
-            stop = STOP_BAD_ENTRIES;
-            break;
-        }
-        fill(out, count++, &b, visible);
-        bytes_left -= size;
-        records_left -= visible;
-        previous_offset = b.last_offset;
-        position = b.next;
-    }
-    if (digests != NULL) *digests = digest_up_to(&ahead, buf, position);
-    return (duramen_scan_end){count, position, stop, previous_offset};
-}
-
-int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
-{
-    /* A hostile file could make every byte look like the start of a huge batch. */
-    int64_t budget = 16 * (end - position) + (1 << 20);
-    int64_t kept = position;
-    batch b;
-
-    for (; end - position > BATCH_MAGIC_AT; position++) {
-        if (position - kept > PASS_BYTES) {
-            duramen_passed(buf + kept, buf + position);
-            kept = position;
-        }
-        if (buf[position + BATCH_MAGIC_AT] > 2 || buf[position] != 0) continue;
-        if (parse_header(buf, position, end, previous_offset, &b) != STOP_END || !adds_up(buf, &b)) continue;
-        /* No checksum covers the offset. Within a segment the distance fits into 31 bits. */
-        if ((uint64_t)b.base_offset - (uint64_t)previous_offset - 1 > UINT64_C(1) << 32) continue;
-        budget -= b.next - position;
-        if (checksum_fits(buf, &b)) return position;
-        if (budget < 0) return DURAMEN_GAVE_UP;
-    }
-    return DURAMEN_NOT_FOUND;
-}
-
 static inline int read_varlong(const uint8_t *buf, int64_t *at, int64_t end, int most_shift, uint64_t *out)
 {
     uint64_t value = 0;
@@ -307,6 +236,117 @@ static inline int copy_value(const uint8_t *buf, const record_columns *columns, 
     return 1;
 }
 
+/* Records that fill the bytes from `at` to `end`, into the rows from `row` on. */
+static inline int read_range(const uint8_t *buf, int64_t at, int64_t end, int64_t records, int walk_headers,
+                             record_batch in, record_columns *out, int64_t row, const duramen_value_room *values,
+                             int64_t *copied)
+{
+    for (int64_t n = row; n < row + records; n++) {
+        if (!read_record(buf, &at, end, walk_headers, &in, out, n)) return 0;
+        if (values != NULL && !copy_value(buf, out, n, values, copied)) return 0;
+    }
+    return at == end;
+}
+
+/* Whether the records of a batch fit into what is left, as far as its header says. */
+static inline int has_room(const taken_records *taken, const batch *b)
+{
+    if (taken->count < 0) return 1;
+    return (int64_t)b->records <= taken->records.count - taken->count &&
+           (int64_t)b->data_length <= bytes_for_values(&taken->values) - taken->copied;
+}
+
+/* Now, while the checksum has the bytes of the batch in the nearest cache. */
+static inline void take_records(const uint8_t *buf, const batch *b, taken_records *taken)
+{
+    const record_batch in = {b->base_offset, b->last_offset - b->base_offset, b->base_timestamp, -1};
+    const int64_t row = taken->count, records = (int64_t)b->records;
+    const int fits = has_room(taken, b);
+
+    taken->count = -1;
+    if (b->magic < 2 || b->attributes & BATCH_CODEC || !fits) return;
+    if (!read_range(buf, b->data_position, b->next, records, 1, in, &taken->records, row, &taken->values,
+                    &taken->copied))
+        return;
+    taken->count = row + records;
+}
+
+duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
+                                      int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
+                                      duramen_digests *digests, taken_records *taken)
+{
+    duramen_digest_ahead ahead = {.until = position};
+    int64_t bytes_left = max_bytes < 0 ? 0 : max_bytes;
+    int64_t records_left = max_records < 0 ? 0 : max_records;
+    int64_t count = 0;
+    int64_t stop = STOP_END;
+    batch b;
+
+    if (digests != NULL) ahead.sums = *digests;
+    while (position < end) {
+        if (count == out->count) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (digests != NULL) digest_ahead(&ahead, buf, position, end);
+        if (only_zeros(buf, position, end)) {
+            stop = STOP_ZEROS;
+            break;
+        }
+        stop = parse_header(buf, position, end, previous_offset, &b);
+        if (stop != STOP_END) break;
+        const uint32_t visible = b.magic == 2 && b.attributes & BATCH_CONTROL ? 0 : b.records;
+        const int64_t size = b.next - position;
+        if (count > 0 && (size > bytes_left || (int64_t)visible > records_left)) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (count > 0 && taken != NULL && visible > 0 && !has_room(taken, &b)) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (verify && !checksum_fits(buf, &b)) {
+            stop = STOP_BAD_CHECKSUM;
+            break;
+        }
+        if (!adds_up(buf, &b)) {
+            stop = STOP_BAD_ENTRIES;
+            break;
+        }
+        if (taken != NULL && taken->count >= 0 && visible > 0) take_records(buf, &b, taken);
+        fill(out, count++, &b, visible);
+        bytes_left -= size;
+        records_left -= visible;
+        previous_offset = b.last_offset;
+        position = b.next;
+    }
+    if (digests != NULL) *digests = digest_up_to(&ahead, buf, position);
+    return (duramen_scan_end){count, position, stop, previous_offset};
+}
+
+int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
+{
+    /* A hostile file could make every byte look like the start of a huge batch. */
+    int64_t budget = 16 * (end - position) + (1 << 20);
+    int64_t kept = position;
+    batch b;
+
+    for (; end - position > BATCH_MAGIC_AT; position++) {
+        if (position - kept > PASS_BYTES) {
+            duramen_passed(buf + kept, buf + position);
+            kept = position;
+        }
+        if (buf[position + BATCH_MAGIC_AT] > 2 || buf[position] != 0) continue;
+        if (parse_header(buf, position, end, previous_offset, &b) != STOP_END || !adds_up(buf, &b)) continue;
+        /* No checksum covers the offset. Within a segment the distance fits into 31 bits. */
+        if ((uint64_t)b.base_offset - (uint64_t)previous_offset - 1 > UINT64_C(1) << 32) continue;
+        budget -= b.next - position;
+        if (checksum_fits(buf, &b)) return position;
+        if (budget < 0) return DURAMEN_GAVE_UP;
+    }
+    return DURAMEN_NOT_FOUND;
+}
+
 int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
                              int walk_headers, const duramen_value_room *values)
 {
@@ -317,19 +357,14 @@ int64_t duramen_scan_records(const record_sources *sources, const record_ranges 
         const int source = ranges->in_plain[i] != 0;
         const uint8_t *buf = sources->bytes[source];
         const int64_t buf_bytes = sources->size_bytes[source];
-        int64_t at = ranges->position[i];
+        const int64_t at = ranges->position[i];
         const int64_t length = ranges->length[i], records = ranges->records[i], row = ranges->row[i];
         const int64_t base = ranges->base_offset[i], last = ranges->last_offset[i];
         if (at < 0 || at > buf_bytes || length < 0 || length > buf_bytes - at) return -1 - i;
         if (records < 0 || row < 0 || row > out->count || records > out->count - row) return -1 - i;
         if (base < 0 || last < base || (values != NULL && row != total)) return -1 - i;
-        record_batch in = {base, last - base, ranges->base_timestamp[i], -1};
-        const int64_t end = at + length;
-        for (int64_t n = row; n < row + records; n++) {
-            if (!read_record(buf, &at, end, walk_headers, &in, out, n)) return -1 - i;
-            if (values != NULL && !copy_value(buf, out, n, values, &copied)) return -1 - i;
-        }
-        if (at != end) return -1 - i;
+        const record_batch in = {base, last - base, ranges->base_timestamp[i], -1};
+        if (!read_range(buf, at, at + length, records, walk_headers, in, out, row, values, &copied)) return -1 - i;
         total += records;
     }
     return total;

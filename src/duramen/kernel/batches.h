@@ -63,10 +63,19 @@ typedef struct {
     int64_t count;
 } header_columns;
 
-/* `digests`, unless it is NULL, takes in the bytes that the scan goes over. */
+/* Room for the visible records that a scan passes. `count` of them were taken, or -1: some batch is compressed, is a
+ * message, or does not hold what it states; or the first one does not fit. */
+typedef struct {
+    record_columns records;
+    duramen_value_room values;
+    int64_t count, copied;
+} taken_records;
+
+/* `digests`, unless it is NULL, takes in the bytes that the scan goes over. `taken`, unless it is NULL, takes their
+ * records; the scan then also ends before a batch that may not fit into it, unless that is the first. */
 duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
                                       int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
-                                      duramen_digests *digests);
+                                      duramen_digests *digests, taken_records *taken);
 
 /* First position >= `position` where a whole, valid batch or message with an offset above `previous_offset` starts. */
 int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset);

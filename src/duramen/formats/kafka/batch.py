@@ -30,8 +30,19 @@ from duramen.errors import CorruptionError
 from duramen.formats.arrow import MAX_BATCH_BYTES, allocate, binary_array
 from duramen.formats.kafka import message_set
 from duramen.formats.kafka.codec import KafkaCompression, check_bound, unfold_into, with_checksum
+from duramen.formats.segment import ScanPosition
 from duramen.formats.struct import Struct
-from duramen.kernel import CODEC, CONTROL, BatchColumns, BodyFault, Int64s, RecordColumns, RecordRanges, UInt32s
+from duramen.kernel import (
+    CODEC,
+    CONTROL,
+    BatchColumns,
+    BodyFault,
+    Int64s,
+    RecordColumns,
+    RecordRanges,
+    ScanEnd,
+    UInt32s,
+)
 
 HEADER = Struct(
     ">", base_offset="q", length="i", leader_epoch="i", magic="b", crc="I", attributes="H", last_delta="i",
@@ -115,10 +126,34 @@ def unfold(
     values = _scan(buf, plain, ranges, is_batch, columns, batches, walk_headers, take_values)
     for row in np.flatnonzero(~is_batch).tolist():
         _messages(plain if ranges.in_plain[row] else buf, batches, row, ranges, columns)
+    _set_append_times(columns, batches, counts)
+    return UnfoldedRecords(columns, np.repeat(ranges.in_plain != 0, counts), plain, values)
+
+
+def take(
+    buf: memoryview, cursor: ScanPosition, batches: BatchColumns, max_records: int, max_bytes: int, verify: bool
+) -> tuple[ScanEnd, UnfoldedRecords | None]:
+    """Scan batches, and read their records while the bytes are in the processor's cache. None where `unfold` has to:
+    some batch is compressed, of an older format, damaged, or too large."""
+    most_bytes = min(max_bytes, max(len(buf) - cursor.position, 0))
+    columns = RecordColumns.empty(max_records)
+    offsets, data = np.empty(len(columns) + 1, np.int32), allocate(most_bytes)
+    end, count = kernel.take_batches(
+        buf, cursor.position, len(buf), batches, columns, offsets, data, cursor.previous_offset, max_bytes, verify,
+        max_records,
+    )  # fmt: skip
+    if count < 0:
+        return end, None
+    columns, batches = columns.head(count), batches.head(end.count)
+    _set_append_times(columns, batches, batches.user_records)
+    values = binary_array(offsets[: count + 1], data[: int(offsets[count])])
+    return end, UnfoldedRecords(columns, np.zeros(count, np.bool_), b"", values)
+
+
+def _set_append_times(columns: RecordColumns, batches: BatchColumns, counts: Int64s) -> None:
     is_appended = (batches.attributes & APPEND_TIME != 0) & (batches.magic > 0)
     if is_appended.any():
         np.copyto(columns.timestamp, np.repeat(batches.max_timestamp, counts), where=np.repeat(is_appended, counts))
-    return UnfoldedRecords(columns, np.repeat(ranges.in_plain != 0, counts), plain, values)
 
 
 def _ranges(batches: BatchColumns, counts: npt.NDArray[np.int64]) -> RecordRanges:

@@ -8,6 +8,7 @@ headers. Control batches, aborted transactions, and records before the log's sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ from duramen.errors import CorruptionError, DuramenError, LimitError
 from duramen.formats.arrow import REUSED_UP_TO_BYTES, gather_two, timestamps_from, with_nulls
 from duramen.formats.kafka.batch import (
     APPEND_TIME,
+    HEADER,
     RECORD_COST_BYTES,
     TRANSACTIONAL,
     UnfoldedRecords,
     bodies_of,
+    take,
     unfold,
     wrapped_messages,
 )
@@ -40,7 +43,7 @@ the epoch of the leader that wrote the record. Null where the message format has
 
 _MAGIC_AT = 16
 _LEAST_BYTES = 26
-_SCAN_BATCHES = 4096
+_LEAST_BATCHES, _SCAN_BATCHES = 16, 4096
 _UNFOLDED_BYTES = REUSED_UP_TO_BYTES
 """What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
 _LIKELY_RATIO = 8
@@ -62,6 +65,13 @@ class KafkaView(NamedTuple):
     start_offset: int = 0
     aborted: tuple[AbortedRange, ...] = ()
     max_uncompressed_bytes: int = 0
+
+
+@dataclass
+class KafkaRows(Rows):
+    """Rows whose records the scan read on the way."""
+
+    records: UnfoldedRecords | None = None
 
 
 class KafkaSegment(Segment):
@@ -91,27 +101,49 @@ class KafkaSegment(Segment):
         take_values: bool = False,
     ) -> Rows:
         """The next batches, whole ones: a batch with more than ``max_records`` records still comes in one step."""
-        left = max(len(self.buf) - cursor.position, 0)
-        most = min(left, max_bytes) // _LEAST_BYTES + 1
-        capacity = max(1, min(max_records, most, _SCAN_BATCHES))
-        columns, sums = BatchColumns.empty(capacity), None if digests is None else digests.copy()
-        end = kernel.scan_batches(
-            self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify, max_records,
-            sums,
-        )  # fmt: skip
-        columns = columns.head(end.count)
+        batches, room = self._likely(cursor.position, max_records, max_bytes)
+        columns = BatchColumns.empty(batches)
+        if take_values and digests is None and self._shows_all_from(cursor.previous_offset + 1):
+            end, records = take(self.buf, cursor, columns, room, max_bytes, verify)
+            if records is not None:
+                return KafkaRows(columns.head(end.count), len(records.columns), end, records=records)
+        else:
+            sums = None if digests is None else digests.copy()
+            end = kernel.scan_batches(
+                self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify,
+                max_records, sums,
+            )  # fmt: skip
+        rows = self._step(columns.head(end.count), end, cursor, max_bytes)
+        if digests is not None and sums is not None:
+            if rows.end.position < end.position:  # a step that ends before the scan did
+                data = self.buf[cursor.position : rows.end.position]
+                sums[:] = kernel.digest(data, int(digests[0]), int(digests[1]))
+            digests[:] = sums
+        return rows
+
+    def _likely(self, position: int, max_records: int, max_bytes: int) -> tuple[int, int]:
+        """For how many batches and records a step has room: twice as many as there are if all are like the first. Where
+        more come, the step ends when the room is full."""
+        left = min(max(len(self.buf) - position, 0), max_bytes)
+        batches = records = left // _LEAST_BYTES + 1
+        if left >= HEADER.size and self.buf[position + _MAGIC_AT] == 2:
+            first = HEADER.unpack(self.buf, position)
+            batches = 2 * (left // max(first["length"], HEADER.size) + _LEAST_BATCHES)
+            records = max(first["records"], 1) * batches
+        return max(1, min(max_records, batches, _SCAN_BATCHES)), max(1, min(max_records, records))
+
+    def _step(self, columns: BatchColumns, end: ScanEnd, cursor: ScanPosition, max_bytes: int) -> Rows:
+        """What one step takes of the batches that a scan found."""
         fitting, refused = self._fitting(columns, cursor.previous_offset, max_bytes)
         if fitting < len(columns) or refused is not None:
             last = int(columns.last_offset[fitting - 1]) if fitting else cursor.previous_offset
             stop = Stop.LIMIT if refused is None else refused
             end = ScanEnd(fitting, int(columns.position[fitting]), int(stop), last)
             columns = columns.head(fitting)
-            if digests is not None:  # a step that ends before the scan did
-                data = self.buf[cursor.position : end.position]
-                sums = np.array(kernel.digest(data, int(digests[0]), int(digests[1])), np.uint32)
-        if digests is not None and sums is not None:
-            digests[:] = sums
         return Rows(columns, int(self._visible(columns).sum(dtype=np.int64)), end)
+
+    def _shows_all_from(self, offset: int) -> bool:
+        return not self._view.aborted and self._view.start_offset <= offset
 
     def _fitting(self, batches: BatchColumns, previous_offset: int, max_bytes: int) -> tuple[int, Stop | None]:
         """How many of the batches one step takes, and why the next one is not valid, if that is the reason. Completes
@@ -182,10 +214,12 @@ class KafkaSegment(Segment):
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         batches = batches_of(rows)
         batches = _where(batches, batches.visible > 0)
-        records = unfold(
-            self.buf, batches, self._view.max_uncompressed_bytes, walk_headers="headers" in columns,
-            take_values="value" in columns,
-        )  # fmt: skip
+        records = rows.records if isinstance(rows, KafkaRows) else None
+        if records is None:
+            records = unfold(
+                self.buf, batches, self._view.max_uncompressed_bytes, walk_headers="headers" in columns,
+                take_values="value" in columns,
+            )  # fmt: skip
         arrays = [self._array(name, batches, records) for name in columns]
         found = pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
         offsets = records.columns.offset
