@@ -256,8 +256,8 @@ def test_a_scan_takes_the_records_of_what_it_can_read() -> None:
         assert not isinstance(answer, Refused)
         assert answer[0].count == 2
         assert answer[1] == -1
-    for room, count in (({"records": 2}, 2), ({"values_bytes": 24}, 2), ({"records": 1}, -1), ({"values_bytes": 5}, -1)):
-        answer = take(guarded(plain + more), 4, **room)
+    for name, room, count in (("records", 2, 2), ("values_bytes", 24, 2), ("records", 1, -1), ("values_bytes", 5, -1)):
+        answer = take(guarded(plain + more), 4, **{name: room})
         assert not isinstance(answer, Refused)
         assert answer[1] == count
 

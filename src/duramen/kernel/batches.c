@@ -198,6 +198,8 @@ static inline int read_record(const uint8_t *buf, int64_t *at, int64_t end, int 
     header pair, h;
 
     if (!read_signed32(buf, at, end, &length) || length < 1 || length > end - *at) return 0;
+    const int64_t guess = *at + length - position; /* the next one is likely to be as long */
+    if (guess < end - *at - length) __builtin_prefetch(buf + *at + length + guess);
     end = *at + length;
     (*at)++; /* the attributes, of which none is defined */
     if (!read_signed64(buf, at, end, &time_delta) || !read_signed32(buf, at, end, &delta)) return 0;

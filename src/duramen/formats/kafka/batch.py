@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,7 +30,7 @@ from duramen import kernel
 from duramen.errors import CorruptionError
 from duramen.formats.arrow import MAX_BATCH_BYTES, allocate, binary_array
 from duramen.formats.kafka import message_set
-from duramen.formats.kafka.codec import KafkaCompression, check_bound, unfold_into, with_checksum
+from duramen.formats.kafka.codec import UNFOLD, KafkaCompression, check_bound, with_checksum
 from duramen.formats.segment import ScanPosition
 from duramen.formats.struct import Struct
 from duramen.kernel import (
@@ -151,8 +152,9 @@ def take(
 
 
 def _set_append_times(columns: RecordColumns, batches: BatchColumns, counts: Int64s) -> None:
-    is_appended = (batches.attributes & APPEND_TIME != 0) & (batches.magic > 0)
+    is_appended = batches.attributes & APPEND_TIME != 0
     if is_appended.any():
+        is_appended &= batches.magic > 0
         np.copyto(columns.timestamp, np.repeat(batches.max_timestamp, counts), where=np.repeat(is_appended, counts))
 
 
@@ -168,17 +170,23 @@ def _unfold_bodies(buf: memoryview, batches: BatchColumns, bodies: Bodies, range
     """The bodies one after another; ``ranges`` then says where each lies. Memory that is not written is not used."""
     rows = bodies.rows
     plain = allocate(int(bodies.bound.sum()))
-    starts, at = [], 0
-    for row, start, length, codec, bound in zip(*(column.tolist() for column in bodies), strict=True):
-        starts.append(at)
+    starts, at = np.zeros(len(rows) + 1, np.int64), 0
+    has_other_checksum = ((bodies.codec == KafkaCompression.LZ4) & (batches.magic[rows] == 0)).tolist()
+    where = zip(*(column.tolist() for column in bodies[1:]), strict=True)
+    for number, (start, length, codec, bound) in enumerate(where):
         body: Any = buf[start : start + length]
-        if codec == KafkaCompression.LZ4 and batches.magic[row] == 0:
+        if has_other_checksum[number]:
             body = with_checksum(body)
-        position, offset = int(batches.position[row]), int(batches.last_offset[row])
-        at += unfold_into(body, codec, plain[at : at + bound], position=position, offset=offset)
-    if starts:
-        ranges.position[rows], ranges.length[rows] = starts, np.diff(starts, append=at)
-        ranges.in_plain[rows] = 1
+        try:
+            at += UNFOLD[codec](body, plain[at : at + bound])
+        except cramjam.DecompressionError as error:
+            name, row = KafkaCompression(codec).name.lower(), rows[number]
+            message = f"the {name} data cannot be unfolded: {error}"
+            place: dict[str, Any] = {"position": int(batches.position[row]), "offset": int(batches.last_offset[row])}
+            raise CorruptionError(message, **place) from error
+        starts[number + 1] = at
+    ranges.position[rows], ranges.length[rows] = starts[:-1], np.diff(starts)
+    ranges.in_plain[rows] = 1
     return plain[:at]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import cramjam
 
-from duramen.errors import CorruptionError, LimitError
+from duramen.errors import LimitError
 
 MAX_UNCOMPRESSED_BYTES = 128 << 20
 
@@ -38,16 +38,6 @@ def check_bound(bound_bytes: int, max_bytes: int, *, position: int, offset: int 
         )  # fmt: skip
 
 
-def unfold_into(body: memoryview, compression: int, out: Any, *, position: int, offset: int | None) -> int:
-    """Unfold a body into ``out``, which has the bytes of its bound. Returns how many were written."""
-    try:
-        return int(_UNFOLD[compression](body, out))
-    except cramjam.DecompressionError as error:
-        name = KafkaCompression(compression).name.lower()
-        message = f"the {name} data cannot be unfolded: {error}"
-        raise CorruptionError(message, position=position, offset=offset) from error
-
-
 def _unfold_snappy(body: memoryview, out: Any) -> int:
     """One raw block, or the blocks of the Java library, whose lengths were checked for the bound."""
     if bytes(body[: len(_XERIAL)]) != _XERIAL:
@@ -60,12 +50,13 @@ def _unfold_snappy(body: memoryview, out: Any) -> int:
     return written
 
 
-_UNFOLD: dict[int, Callable[[memoryview, Any], int]] = {
+UNFOLD: dict[int, Callable[[memoryview, Any], int]] = {
     KafkaCompression.GZIP: cramjam.gzip.decompress_into,
     KafkaCompression.SNAPPY: _unfold_snappy,
     KafkaCompression.LZ4: cramjam.lz4.decompress_into,
     KafkaCompression.ZSTD: cramjam.zstd.decompress_into,
 }
+"""By codec: unfolds a body into memory that has the bytes of its bound, and returns how many it wrote."""
 
 
 def with_checksum(body: memoryview) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -41,12 +42,12 @@ EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH)
 """Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; and
 the epoch of the leader that wrote the record. Null where the message format has none."""
 
-_MAGIC_AT = 16
+_LENGTH_AT, _MAGIC_AT, _RECORDS_AT = (HEADER.at(name) for name in ("length", "magic", "records"))
 _LEAST_BYTES = 26
 _LEAST_BATCHES, _SCAN_BATCHES = 16, 4096
 _UNFOLDED_BYTES = REUSED_UP_TO_BYTES
 """What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
-_LIKELY_RATIO = 8
+_LIKELY_RATIO = 4
 """Framing may allow much more than a batch holds: by so much, at most, compressed bytes count as ``max_bytes``."""
 _TYPES = pa.array(["CreateTime", "LogAppendTime"])
 
@@ -101,10 +102,10 @@ class KafkaSegment(Segment):
         take_values: bool = False,
     ) -> Rows:
         """The next batches, whole ones: a batch with more than ``max_records`` records still comes in one step."""
-        batches, room = self._likely(cursor.position, max_records, max_bytes)
+        batches, records_room = self._likely(cursor.position, max_records, max_bytes)
         columns = BatchColumns.empty(batches)
         if take_values and digests is None and self._shows_all_from(cursor.previous_offset + 1):
-            end, records = take(self.buf, cursor, columns, room, max_bytes, verify)
+            end, records = take(self.buf, cursor, columns, records_room, max_bytes, verify)
             if records is not None:
                 return KafkaRows(columns.head(end.count), len(records.columns), end, records=records)
         else:
@@ -127,9 +128,10 @@ class KafkaSegment(Segment):
         left = min(max(len(self.buf) - position, 0), max_bytes)
         batches = records = left // _LEAST_BYTES + 1
         if left >= HEADER.size and self.buf[position + _MAGIC_AT] == 2:
-            first = HEADER.unpack(self.buf, position)
-            batches = 2 * (left // max(first["length"], HEADER.size) + _LEAST_BATCHES)
-            records = max(first["records"], 1) * batches
+            header = self.buf[position : position + HEADER.size]
+            length, count = (int.from_bytes(header[at : at + 4], "big") for at in (_LENGTH_AT, _RECORDS_AT))
+            batches = 2 * (left // max(length, HEADER.size) + _LEAST_BATCHES)
+            records = max(count, 1) * batches
         return max(1, min(max_records, batches, _SCAN_BATCHES)), max(1, min(max_records, records))
 
     def _step(self, columns: BatchColumns, end: ScanEnd, cursor: ScanPosition, max_bytes: int) -> Rows:
@@ -221,7 +223,7 @@ class KafkaSegment(Segment):
                 take_values="value" in columns,
             )  # fmt: skip
         arrays = [self._array(name, batches, records) for name in columns]
-        found = pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+        found = pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(columns)))
         offsets = records.columns.offset
         if len(offsets) and offsets[0] < self._view.start_offset:
             found = found.slice(int(np.searchsorted(offsets, self._view.start_offset)))
@@ -344,6 +346,7 @@ def _where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
     return batches if mask.all() else BatchColumns(**{name: getattr(batches, name)[mask] for name in vars(batches)})
 
 
-def _schema(columns: Sequence[str]) -> pa.Schema:
+@cache
+def _schema(columns: tuple[str, ...]) -> pa.Schema:
     extras = {field.name: field for field in EXTRAS}
     return pa.schema([extras[name] if name in extras else SCHEMA.field(name) for name in columns])
