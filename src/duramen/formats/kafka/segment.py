@@ -32,7 +32,7 @@ from duramen.formats.kafka.batch import (
 )
 from duramen.formats.kafka.headers import headers_array
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, Segment, Severity
-from duramen.kernel import NULL_LENGTH, BatchColumns, Columns, Int64s, ScanEnd, Stop, UInt32s
+from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, ScanEnd, Stop, UInt32s
 from duramen.record import SCHEMA, Record, from_us
 
 TIMESTAMP_MS = pa.field("timestamp_ms", pa.int64())
@@ -104,7 +104,7 @@ class KafkaSegment(Segment):
         """The next batches, whole ones: a batch with more than ``max_records`` records still comes in one step."""
         batches, records_room = self._likely(cursor.position, max_records, max_bytes)
         columns = BatchColumns.empty(batches)
-        if take_values and digests is None and self._shows_all_from(cursor.previous_offset + 1):
+        if take_values and digests is None and self._can_take(cursor):
             end, records = take(self.buf, cursor, columns, records_room, max_bytes, verify)
             if records is not None:
                 return KafkaRows(columns.head(end.count), len(records.columns), end, records=records)
@@ -144,8 +144,12 @@ class KafkaSegment(Segment):
             columns = columns.head(fitting)
         return Rows(columns, int(self._visible(columns).sum(dtype=np.int64)), end)
 
-    def _shows_all_from(self, offset: int) -> bool:
-        return not self._view.aborted and self._view.start_offset <= offset
+    def _can_take(self, cursor: ScanPosition) -> bool:
+        """Whether readers see everything from here on, and the first batch is not compressed."""
+        if self._view.aborted or self._view.start_offset > cursor.previous_offset + 1:
+            return False
+        at = cursor.position + HEADER.at("attributes") + 1
+        return at < len(self.buf) and not self.buf[at] & CODEC
 
     def _fitting(self, batches: BatchColumns, previous_offset: int, max_bytes: int) -> tuple[int, Stop | None]:
         """How many of the batches one step takes, and why the next one is not valid, if that is the reason. Completes
