@@ -3,6 +3,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from duramen.kernel._buffers cimport bytes_of, check, narrow, wide
 from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
 from duramen.kernel._values cimport duramen_value_room, room_for
@@ -73,32 +74,6 @@ cdef extern from "batches.h" nogil:
                                  int walk_headers, const duramen_value_room *values)
     int64_t duramen_scan_headers(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions,
                                  const uint32_t *counts, int64_t rows, header_columns *out)
-
-
-cdef uint8_t NOTHING = 0
-
-
-cdef const uint8_t *bytes_of(const uint8_t[::1] buf) noexcept:
-    return &buf[0] if buf.shape[0] else &NOTHING
-
-
-cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end) except -1:
-    if not 0 <= position <= end <= buf.shape[0]:
-        raise ValueError("range lies outside of the buffer")
-    return 0
-
-
-cdef int64_t *wide(int64_t[::1] array, int64_t count) except? NULL:
-    """The address for C. The caller holds the columns, and so the array, until C is done."""
-    if array.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    return &array[0] if count else NULL
-
-
-cdef uint32_t *narrow(uint32_t[::1] array, int64_t count) except? NULL:
-    if array.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    return &array[0] if count else NULL
 
 
 cdef int point_batch_columns(columns, batch_columns *out) except -1:

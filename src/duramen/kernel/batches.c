@@ -100,11 +100,6 @@ static inline int adds_up(const uint8_t *buf, const batch *b)
     return b->records == 0 ? b->data_length == 0 : b->records <= b->data_length / LEAST_RECORD_BYTES;
 }
 
-static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end)
-{
-    return buf[position] == 0 && all_zero(buf + position, end - position);
-}
-
 static inline void fill(batch_columns *out, int64_t row, const batch *b, uint32_t visible)
 {
     out->base_offset[row] = b->base_offset;
@@ -328,23 +323,18 @@ duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int6
 
 int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
 {
-    /* A hostile file could make every byte look like the start of a huge batch. */
-    int64_t budget = 16 * (end - position) + (1 << 20);
-    int64_t kept = position;
+    duramen_search search = begin_search(position, end);
     batch b;
 
     for (; end - position > BATCH_MAGIC_AT; position++) {
-        if (position - kept > PASS_BYTES) {
-            duramen_passed(buf + kept, buf + position);
-            kept = position;
-        }
+        search_on(&search, buf, position);
         if (buf[position + BATCH_MAGIC_AT] > 2 || buf[position] != 0) continue;
         if (parse_header(buf, position, end, previous_offset, &b) != STOP_END || !adds_up(buf, &b)) continue;
         /* No checksum covers the offset. Within a segment the distance fits into 31 bits. */
         if ((uint64_t)b.base_offset - (uint64_t)previous_offset - 1 > UINT64_C(1) << 32) continue;
-        budget -= b.next - position;
+        search.budget -= b.next - position;
         if (checksum_fits(buf, &b)) return position;
-        if (budget < 0) return DURAMEN_GAVE_UP;
+        if (search.budget < 0) return DURAMEN_GAVE_UP;
     }
     return DURAMEN_NOT_FOUND;
 }

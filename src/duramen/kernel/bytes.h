@@ -168,4 +168,29 @@ static inline int all_zero(const uint8_t *p, int64_t len)
     return 1;
 }
 
+/* Whether nothing but zeros follows. */
+static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end)
+{
+    return buf[position] == 0 && all_zero(buf + position, end - position);
+}
+
+/* A search for the next valid record, chunk or batch, byte by byte. A hostile file could make every byte look like the
+ * start of a huge one: `budget` is how many bytes of candidates are still looked at. */
+typedef struct {
+    int64_t budget, kept;
+} duramen_search;
+
+static inline duramen_search begin_search(int64_t position, int64_t end)
+{
+    return (duramen_search){16 * (end - position) + (1 << 20), position};
+}
+
+/* Lets go of the pages that the search has passed. */
+static inline void search_on(duramen_search *search, const uint8_t *buf, int64_t position)
+{
+    if (position - search->kept <= PASS_BYTES) return;
+    duramen_passed(buf + search->kept, buf + position);
+    search->kept = position;
+}
+
 #endif
