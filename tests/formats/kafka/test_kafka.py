@@ -20,7 +20,7 @@ from duramen.errors import CorruptionError, LimitError, OffsetError, UsageError
 from duramen.formats import Role, make
 from duramen.formats.kafka import Kafka
 from duramen.formats.kafka.segment import KafkaSegment
-from duramen.kernel import BatchColumns
+from duramen.kernel import BatchColumns, Stop
 from duramen.log import reindex
 from fuzz.memory import bounded
 from tests.formats.kafka_logs import (
@@ -184,6 +184,22 @@ def test_damage_that_hides_markers_does_not_end_the_log_silently(tmp_path: Path,
     path.write_bytes(data[:156])  # now nothing else ends the transaction, and a valid batch follows
     with pytest.raises(CorruptionError, match="damage hides how transactions ended"):
         consumed(log, "read_committed")
+
+
+@pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
+def test_records_read_during_the_scan_equal_those_read_after_it(path: Path) -> None:
+    names = ("offset", "timestamp_ms", "timestamp_type", "leader_epoch", "key", "value", "headers")
+    for file in segments_in(path):
+        segment = make("kafka").open_segment(memoryview(file.read_bytes()), int(file.name[:20]))
+        for most in (200, 1 << 20):
+            found: list[list[dict[str, Any]]] = []
+            for taken in (False, True):
+                cursor, rows = segment.start, []
+                while (step := segment.scan(cursor, max_bytes=most, take_values=taken)).stop == Stop.LIMIT:
+                    rows += segment.decode(step, names).to_pylist()
+                    cursor = step.cursor
+                found.append(rows + segment.decode(step, names).to_pylist())
+            assert found[0] == found[1]
 
 
 def segments_in(path: Path) -> list[Path]:
