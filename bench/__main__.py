@@ -21,6 +21,7 @@ from bench import (
     groups,
     limits,
     opening,
+    partitions,
     planning,
     preallocation,
     reading,
@@ -31,6 +32,7 @@ from bench.report import BARS, Subject, Table, bars, machine
 
 SUBJECTS: dict[str, Subject] = {
     "throughput": reading.throughput,
+    "partitions": partitions.partitions,
     "twin": reading.twin,
     "verify": verifying.whole_logs,
     "reads": reading.point_reads,

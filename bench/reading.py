@@ -34,7 +34,7 @@ def scan_all(segment: Segment, *, decode: bool) -> int:
     """Every record of a segment, checked, and decoded to Arrow if asked."""
     cursor, records = segment.start, 0
     while True:
-        rows = segment.scan(cursor)
+        rows = segment.scan(cursor, take_values=decode)
         records += rows.count
         if decode:
             segment.decode(rows, ("offset", "timestamp", "value"))

@@ -8,17 +8,19 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import cramjam
 import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duramen.kernel import _batches
+from duramen.kernel import _batches, _bodies
 from duramen.kernel.layout import (
     NOT_FOUND,
     NULL_LENGTH,
     BatchColumns,
+    BodyFault,
     HeaderColumns,
     RecordColumns,
     RecordRanges,
@@ -29,8 +31,9 @@ from fuzz.agreement import arrays_of, zeroed
 from tests.kernel.twins import COMPILED, INT64, Refused, both, digests_for, edited, guarded, rows_of
 from tests.sampling import examples
 
-for function in ("find_batch", "scan_batches", "scan_headers", "scan_records"):
+for function in ("find_batch", "scan_batches", "scan_headers", "scan_records", "take_batches"):
     COMPILED.setdefault(function, _batches)
+COMPILED.setdefault("bound_bodies", _bodies)
 
 
 # --- packing
@@ -99,18 +102,50 @@ def scan(
     return answer if isinstance(answer, Refused) else (answer[0], made[0].head(answer[0].count))
 
 
+def take(
+    buf: Any, capacity: int, *, records: int = 64, values_bytes: int | None = None, **limits: Any
+) -> tuple[ScanEnd, int, RecordColumns, bytes] | Refused:
+    """A scan that takes the records; it must end as one that does not."""
+    made: list[RecordColumns] = []
+    room = len(memoryview(buf)) if values_bytes is None else values_bytes
+
+    def make() -> Any:
+        batches, columns = zeroed(BatchColumns, capacity), zeroed(RecordColumns, records)
+        offsets, values = np.zeros(records + 1, np.int32), np.zeros(room, np.uint8)
+        made.append(columns)
+        args = (buf, 0, len(memoryview(buf)), batches, columns, offsets, values)
+        return args, limits, [values, *arrays_of(batches), *arrays_of(columns), offsets]
+
+    answer = both("take_batches", make)
+    if isinstance(answer, Refused):
+        return answer
+    (end, count), (values, *_) = answer
+    batches = zeroed(BatchColumns, capacity)
+    whole = _batches.scan_batches(buf, 0, len(memoryview(buf)), batches, **limits)
+    assert end == whole or (0 < end.count < whole.count and end.stop == Stop.LIMIT and count >= 0)
+    assert count in (-1, batches.visible[: end.count].sum(dtype=np.int64))
+    return end, count, made[0].head(max(count, 0)), bytes(values)
+
+
 def find(buf: Any, position: int = 0, previous: int = -1) -> Any:
     answer = both("find_batch", lambda: ((buf, position, len(memoryview(buf)), previous), {}, []))
     return answer if isinstance(answer, Refused) else answer[0]
 
 
-def records_in(buf: Any, ranges: RecordRanges, capacity: int) -> tuple[int, RecordColumns] | Refused:
+def records_in(
+    buf: Any, ranges: RecordRanges, capacity: int, *, plain: Any = b"", walk_headers: bool = True,
+    values_bytes: int | None = None,
+) -> tuple[int, RecordColumns] | Refused:  # fmt: skip
     made: list[RecordColumns] = []
 
     def make() -> Any:
         columns = zeroed(RecordColumns, capacity)
         made.append(columns)
-        return (buf, ranges, columns), {}, arrays_of(columns)
+        args, filled = (buf, plain, ranges, columns, walk_headers), arrays_of(columns)
+        if values_bytes is None:
+            return args, {}, filled
+        offsets, values = np.zeros(capacity + 1, np.int32), np.zeros(values_bytes, np.uint8)
+        return (*args, offsets, values), {}, [*filled, offsets, values]
 
     answer = both("scan_records", make)
     return answer if isinstance(answer, Refused) else (answer[0], made[0])
@@ -128,12 +163,13 @@ def headers_in(buf: Any, positions: Any, counts: Any, capacity: int) -> tuple[in
     return answer if isinstance(answer, Refused) else (answer[0], made[0])
 
 
-def ranges_of(batches: BatchColumns) -> RecordRanges:
+def ranges_of(batches: BatchColumns, in_plain: Sequence[int] | None = None) -> RecordRanges:
     counts = batches.records.astype(np.int64)
     return RecordRanges(
         position=batches.data_position.copy(), length=batches.data_length.astype(np.int64), records=counts,
         row=np.cumsum(counts) - counts, base_offset=batches.base_offset.copy(),
         last_offset=batches.last_offset.copy(), base_timestamp=batches.base_timestamp.copy(),
+        in_plain=np.array(in_plain if in_plain is not None else [0] * len(batches), np.uint32),
     )  # fmt: skip
 
 
@@ -192,6 +228,52 @@ def test_a_batch_becomes_a_row_and_its_records_columns() -> None:
     assert data[headers[1].key_position[0] :][:1] == b"h"
 
 
+def test_values_are_copied_from_both_sources_in_order() -> None:
+    parts = [batch(at, [KafkaRecord(0, value=value)]) for at, value in enumerate([b"one", None, b"", b"four"])]
+    data = b"".join(parts)
+    answer = scan(data)
+    assert not isinstance(answer, Refused)
+    offsets, values = np.zeros(5, np.int32), np.zeros(7, np.uint8)
+    ranges = ranges_of(answer[1], [0, 1, 0, 1])
+    assert _batches.scan_records(data, data, ranges, zeroed(RecordColumns, 4), True, offsets, values) == 4
+    assert offsets.tolist() == [0, 3, 3, 3, 7]
+    assert bytes(values) == b"onefour"
+    assert _batches.scan_records(data, data, ranges, zeroed(RecordColumns, 4), True, offsets, values[:6]) == -4
+
+
+def test_a_scan_takes_the_records_of_what_it_can_read() -> None:
+    plain = batch(0, [KafkaRecord(0, 5, b"k", b"one"), KafkaRecord(1, 6, None, None)])
+    control = batch(2, [KafkaRecord(key=b"\0\0\0\1")], attributes=0x30)
+    more = batch(3, [KafkaRecord(value=b"two" * 9)])
+    found = take(guarded(plain + control + more), 4)
+    assert not isinstance(found, Refused)
+    assert found[1:2] == (3,)
+    assert found[2].offset.tolist() == [0, 1, 3]
+    assert found[3].rstrip(b"\0") == b"one" + b"two" * 9
+    misfit = batch(4, [KafkaRecord(2)], last_delta=1)
+    for other in (batch(4, [KafkaRecord()], attributes=4), message(4, b"old"), misfit):
+        answer = take(guarded(plain + other), 4)
+        assert not isinstance(answer, Refused)
+        assert answer[0].count == 2
+        assert answer[1] == -1
+    for name, room, count in (("records", 2, 2), ("values_bytes", 24, 2), ("records", 1, -1), ("values_bytes", 5, -1)):
+        answer = take(guarded(plain + more), 4, **{name: room})
+        assert not isinstance(answer, Refused)
+        assert answer[1] == count
+
+
+def test_headers_that_are_not_wanted_are_not_looked_at() -> None:
+    good = KafkaRecord(value=b"v", headers=[(b"key", b"value")]).pack()
+    bad = good[:-6] + b"\x7f" + good[-5:]  # the length of the header's value exceeds the record
+    ranges = RecordRanges(
+        *(np.array([number], np.int64) for number in (0, len(bad), 1, 0, 0, 0, 0)), np.zeros(1, np.uint32)
+    )
+    for record, walk, found in ((good, True, 1), (bad, True, -1), (bad, False, 1)):
+        answer = records_in(record, ranges, 1, walk_headers=walk)
+        assert not isinstance(answer, Refused)
+        assert answer[0] == found
+
+
 def test_a_control_batch_is_not_visible() -> None:
     answer = scan(batch(0, [KafkaRecord(key=b"\0\0\0\1")], attributes=0x30))
     assert not isinstance(answer, Refused)
@@ -234,10 +316,15 @@ def test_both_halves_agree_on_batches(parts: list[bytes], data: st.DataObject) -
     found = records_in(guarded(buf), ranges_of(modern), total)
     assert not isinstance(found, Refused)
     assert found[0] == total
+    sources = data.draw(st.lists(st.integers(0, 2), min_size=len(modern), max_size=len(modern)))
+    room = data.draw(st.sampled_from([len(buf), 3]))
+    records_in(guarded(buf), ranges_of(modern, sources), total, plain=guarded(buf), values_bytes=room)
     headers = found[1].headers
     assert headers_in(buf, found[1].headers_position, headers, int(headers.sum())) is not None
     limits = {"max_bytes": data.draw(st.integers(-1, 300)), "max_records": data.draw(st.integers(-1, 5))}
     scan(buf, capacity=data.draw(st.integers(0, 3)), verify=data.draw(st.booleans()), **limits)
+    take(guarded(buf), 9, values_bytes=room, records=data.draw(st.sampled_from([2, 64])))
+    take(guarded(buf), data.draw(st.integers(0, 3)), **limits)
 
 
 @settings(max_examples=examples(300))
@@ -247,9 +334,11 @@ def test_both_halves_agree_on_damaged_batches(parts: list[bytes], data: st.DataO
     whole = scan(guarded(buf), capacity=9)
     answer = scan(buf, capacity=9, verify=False, previous=data.draw(st.sampled_from([-1, 3, 2**63 - 1])))
     find(guarded(buf), data.draw(st.integers(0, len(buf))), data.draw(st.sampled_from([-1, 0, 5, 2**63 - 1])))
+    take(guarded(buf), 9, verify=data.draw(st.booleans()), records=data.draw(st.sampled_from([0, 3, 64])))
     assert not isinstance(answer, Refused)
     assert not isinstance(whole, Refused)
-    records_in(guarded(buf), ranges_of(answer[1]), min(int(answer[1].records.sum(dtype=np.int64)), 64))
+    total, walk = min(int(answer[1].records.sum(dtype=np.int64)), 64), data.draw(st.booleans())
+    records_in(guarded(buf), ranges_of(answer[1]), total, walk_headers=walk, values_bytes=len(buf))
 
 
 @settings(max_examples=examples(300))
@@ -260,8 +349,12 @@ def test_both_halves_agree_on_any_records(
     position = data.draw(st.integers(-1, len(buf) + 1))
     numbers = [position, data.draw(st.integers(-1, len(buf) + 1)), count, data.draw(st.integers(-1, 3)), base]
     last = min(base + last_delta, 2**63 - 1)
-    ranges = RecordRanges(*(np.array([number], np.int64) for number in (*numbers, last, data.draw(INT64))))
-    records_in(guarded(buf), ranges, 4)
+    where = (np.array([number], np.int64) for number in (*numbers, last, data.draw(INT64)))
+    in_plain = data.draw(st.integers(0, 1))
+    ranges = RecordRanges(*where, np.array([in_plain], np.uint32))
+    sources = [b"", guarded(buf)] if in_plain else [guarded(buf), b""]
+    walk, room = data.draw(st.booleans()), data.draw(st.sampled_from([None, 0, 5, 80]))
+    records_in(sources[0], ranges, 4, plain=sources[1], walk_headers=walk, values_bytes=room)
     headers_in(guarded(buf), np.array([position], np.int64), np.array([count], np.uint32), 4)
 
 
@@ -273,3 +366,63 @@ def test_the_next_batch_after_damage_is_found() -> None:
     assert find(broken, 1, 1) == len(data) - len(message(2, b"c"))
     assert find(broken, start + 1, 5) == NOT_FOUND
     assert rows_of(BatchColumns.empty(0), 0) == []
+
+
+# --- compressed bodies
+
+
+def bounds_in(buf: Any, positions: Sequence[int], lengths: Sequence[int], codecs: Sequence[int]) -> Any:
+    def make() -> Any:
+        bounds = np.zeros(len(positions), np.int64)
+        where = (np.array(positions, np.int64), np.array(lengths, np.uint32), np.array(codecs, np.uint32))
+        return (buf, *where, bounds), {}, [bounds]
+
+    answer = both("bound_bodies", make)
+    return answer if isinstance(answer, Refused) else np.frombuffer(answer[1][0], np.int64).tolist()
+
+
+def xerial(*blocks: bytes) -> bytes:
+    packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
+    return b"\x82SNAPPY\0" + bytes(8) + b"".join(struct.pack(">I", len(block)) + block for block in packed)
+
+
+def compressed(plain: bytes) -> list[tuple[int, bytes]]:
+    """The bytes in every framing that Kafka knows, with the number of the codec."""
+    streamed = cramjam.zstd.Compressor()  # states no size
+    streamed.compress(plain)
+    frames = [bytes(streamed.finish()), bytes(cramjam.zstd.compress(plain))]
+    found = [(4, frame) for frame in (*frames, b"".join(frames), b"\x50\x2a\x4d\x18\x03\0\0\0abc" + frames[0])]
+    found += [(1, bytes(cramjam.gzip.compress(plain))), (3, bytes(cramjam.lz4.compress(plain)))]
+    return [*found, (2, bytes(cramjam.snappy.compress_raw(plain))), (2, xerial(plain, b"", plain))]
+
+
+@pytest.mark.parametrize("plain", [b"", b"abc", b"0123456789" * 30_000], ids=["empty", "short", "long"])
+def test_a_bound_holds_what_a_body_unfolds_to(plain: bytes) -> None:
+    for codec, body in compressed(plain):
+        (bound,) = bounds_in(guarded(body), [0], [len(body)], [codec])
+        assert bound >= len(plain)
+        assert bound <= 4 * len(plain) + (128 << 10) * 4
+        for cut in {1, len(body) // 2, len(body) - 1} - {0, len(body)}:
+            bounds_in(guarded(body[:cut]), [0], [cut], [codec])
+
+
+@settings(max_examples=examples(300))
+@given(st.binary(max_size=40), st.integers(0, 6), st.data())
+def test_both_halves_agree_on_any_body(plain: bytes, codec: int, data: st.DataObject) -> None:
+    parts = compressed(plain)
+    made, body = data.draw(st.sampled_from(parts))
+    buf = data.draw(edited(body) | st.binary(max_size=60))
+    bounds_in(guarded(buf), [0, 0], [len(buf), len(buf) // 2], [made, codec])
+    position = data.draw(st.integers(-1, len(buf) + 1))
+    bounds_in(guarded(buf), [position], [data.draw(st.integers(0, len(buf) + 1))], [made])
+
+
+def test_a_fault_of_the_framing_is_named() -> None:
+    lz4 = bytes(cramjam.lz4.compress(b"abc"))
+    cases = [
+        (5, b"", BodyFault.UNKNOWN_CODEC), (1, bytes(17), BodyFault.CUT_SHORT), (3, b"no frame", BodyFault.NO_FRAME),
+        (3, lz4[:5] + b"\0" + lz4[6:], BodyFault.BAD_BLOCK), (3, lz4[:-8], BodyFault.CUT_SHORT),
+        (4, b"none", BodyFault.NO_FRAME), (2, b"\xff" * 5, BodyFault.BAD_BLOCK), (2, b"", BodyFault.CUT_SHORT),
+    ]  # fmt: skip
+    for codec, body, fault in cases:
+        assert bounds_in(body, [0], [len(body)], [codec]) == [fault], (codec, body)

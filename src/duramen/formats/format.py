@@ -8,7 +8,7 @@ never asks for the format's name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -371,12 +371,22 @@ def schema_for(fmt: Format | type[Format], columns: Sequence[str]) -> pa.Schema:
     return pa.schema([extras[name] if name in extras else schema_of([name]).field(0) for name in columns])
 
 
+class SegmentSource(NamedTuple):
+    """A segment that is opened when its bytes are needed. Equal stamps mean equal bytes."""
+
+    base: int
+    stamp: Hashable
+    open: Callable[[], Segment]
+
+
 class CommittedView(NamedTuple):
     """What a reader of committed records sees: through a format that hides the others, and up to a segment's base and
     position (None: everything)."""
 
     fmt: Format
     until: tuple[int, int] | None
+    sealed: Any = None
+    """What is known of segments that no longer change, for the next view of the same reader."""
 
 
 class SupportsIsolation(ABC):
@@ -388,5 +398,6 @@ class SupportsIsolation(ABC):
         """Whether readers are to see committed records only."""
 
     @abstractmethod
-    def committed_view(self, segments: Sequence[Segment]) -> CommittedView:
-        """The view of a reader that sees committed records only. ``segments`` are all of the log, in order."""
+    def committed_view(self, segments: Sequence[SegmentSource], known: CommittedView | None = None) -> CommittedView:
+        """The view of a reader that sees committed records only. ``segments`` are all of the log, in order. What
+        ``known``, an earlier view of the same reader, says about them is not read again."""

@@ -25,6 +25,7 @@ from duramen.kernel.layout import (
     NOT_FOUND,
     NULL_LENGTH,
     BatchColumns,
+    BodyFault,
     Checksum,
     ChunkColumns,
     Columns,
@@ -47,6 +48,7 @@ PURE_PYTHON = os.environ.get("DURAMEN_PUREPYTHON", "") not in ("", "0")
 
 if PURE_PYTHON:
     from duramen.kernel.reference import (
+        bound_bodies,
         crc32,
         crc32c,
         digest,
@@ -78,10 +80,12 @@ if PURE_PYTHON:
         seek_frame,
         siphash,
         split_chunks,
+        take_batches,
     )
 else:
     try:
-        from duramen.kernel._batches import find_batch, scan_batches, scan_headers, scan_records
+        from duramen.kernel._batches import find_batch, scan_batches, scan_headers, scan_records, take_batches
+        from duramen.kernel._bodies import bound_bodies
         from duramen.kernel._chunks import (
             encode_chunks,
             encode_entries,

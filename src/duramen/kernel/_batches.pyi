@@ -2,3 +2,4 @@ from duramen.kernel.reference import find_batch as find_batch
 from duramen.kernel.reference import scan_batches as scan_batches
 from duramen.kernel.reference import scan_headers as scan_headers
 from duramen.kernel.reference import scan_records as scan_records
+from duramen.kernel.reference import take_batches as take_batches

@@ -1,10 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled functions for Kafka's batches; their twins and their contracts are in reference.py."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from duramen.kernel._buffers cimport bytes_of, check, narrow, wide
 from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
+from duramen.kernel._values cimport duramen_value_room, room_for
 
 from duramen.kernel.layout import ScanEnd, is_mapping
 
@@ -37,7 +39,11 @@ cdef extern from "batches.h" nogil:
         const int64_t *base_offset
         const int64_t *last_offset
         const int64_t *base_timestamp
+        const uint32_t *in_plain
         int64_t count
+    ctypedef struct record_sources:
+        const uint8_t *bytes[2]
+        int64_t size_bytes[2]
     ctypedef struct record_columns:
         int64_t *offset
         int64_t *timestamp
@@ -55,40 +61,19 @@ cdef extern from "batches.h" nogil:
         uint32_t *key_length
         uint32_t *value_length
         int64_t count
+    ctypedef struct taken_records:
+        record_columns records
+        duramen_value_room values
+        int64_t count
+        int64_t copied
     duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
                                           int64_t max_bytes, int64_t max_records, int64_t previous_offset,
-                                          int verify, duramen_digests *digests)
+                                          int verify, duramen_digests *digests, taken_records *taken)
     int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
-    int64_t duramen_scan_records(const uint8_t *buf, int64_t buf_bytes, const record_ranges *ranges,
-                                 record_columns *out)
+    int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
+                                 int walk_headers, const duramen_value_room *values)
     int64_t duramen_scan_headers(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions,
                                  const uint32_t *counts, int64_t rows, header_columns *out)
-
-
-cdef uint8_t NOTHING = 0
-
-
-cdef const uint8_t *bytes_of(const uint8_t[::1] buf) noexcept:
-    return &buf[0] if buf.shape[0] else &NOTHING
-
-
-cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end) except -1:
-    if not 0 <= position <= end <= buf.shape[0]:
-        raise ValueError("range lies outside of the buffer")
-    return 0
-
-
-cdef int64_t *wide(int64_t[::1] array, int64_t count) except? NULL:
-    """The address for C. The caller holds the columns, and so the array, until C is done."""
-    if array.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    return &array[0] if count else NULL
-
-
-cdef uint32_t *narrow(uint32_t[::1] array, int64_t count) except? NULL:
-    if array.shape[0] != count:
-        raise ValueError("the columns differ in length")
-    return &array[0] if count else NULL
 
 
 cdef int point_batch_columns(columns, batch_columns *out) except -1:
@@ -122,6 +107,7 @@ cdef int point_record_ranges(columns, record_ranges *out) except -1:
     out.base_offset = wide(columns.base_offset, count)
     out.last_offset = wide(columns.last_offset, count)
     out.base_timestamp = wide(columns.base_timestamp, count)
+    out.in_plain = narrow(columns.in_plain, count)
     return 0
 
 
@@ -150,10 +136,10 @@ cdef int point_header_columns(columns, header_columns *out) except -1:
     return 0
 
 
-def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
-                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
+cdef duramen_scan_end scan(const uint8_t[::1] buf, int64_t position, int64_t end, columns, int64_t max_bytes,
+                           int64_t max_records, int64_t previous_offset, bint verify, duramen_digests *sums,
+                           taken_records *taken) except *:
     cdef duramen_scan_end result
-    cdef duramen_digests *sums = digests_in(digests)
     cdef batch_columns out
     point_batch_columns(columns, &out)
     check(buf, position, end)
@@ -165,10 +151,31 @@ def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end,
         if mapped:
             duramen_mapped_begin(data, buf.shape[0])
             passed(data, position)
-        result = duramen_scan_batches(data, position, end, &out, max_bytes, max_records, previous_offset, verify, sums)
+        result = duramen_scan_batches(data, position, end, &out, max_bytes, max_records, previous_offset, verify, sums,
+                                      taken)
         if mapped:
             duramen_mapped_end()
-    return ScanEnd(result.count, result.position, result.stop, result.last_offset)
+    return result
+
+
+def scan_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
+                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
+    cdef duramen_scan_end found = scan(buf, position, end, columns, max_bytes, max_records, previous_offset, verify,
+                                       digests_in(digests), NULL)
+    return ScanEnd(found.count, found.position, found.stop, found.last_offset)
+
+
+def take_batches(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, records,
+                 int32_t[::1] value_offsets not None, uint8_t[::1] values not None, int64_t previous_offset=-1,
+                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62):
+    cdef taken_records taken
+    point_record_columns(records, &taken.records)
+    room_for(value_offsets, values, taken.records.count, &taken.values)
+    taken.count = taken.copied = 0
+    value_offsets[0] = 0
+    cdef duramen_scan_end found = scan(buf, position, end, columns, max_bytes, max_records, previous_offset, verify,
+                                       NULL, &taken)
+    return ScanEnd(found.count, found.position, found.stop, found.last_offset), taken.count
 
 
 def find_batch(const uint8_t[::1] buf not None, int64_t position, int64_t end, int64_t previous_offset=-1):
@@ -186,15 +193,20 @@ def find_batch(const uint8_t[::1] buf not None, int64_t position, int64_t end, i
     return found
 
 
-def scan_records(const uint8_t[::1] buf not None, ranges, columns):
-    cdef record_ranges source
+def scan_records(const uint8_t[::1] buf not None, const uint8_t[::1] plain not None, ranges, columns,
+                 bint walk_headers=True, int32_t[::1] value_offsets=None, uint8_t[::1] values=None):
+    cdef record_sources sources
+    cdef record_ranges wanted
     cdef record_columns out
+    cdef duramen_value_room target
     cdef int64_t rows
-    point_record_ranges(ranges, &source)
+    point_record_ranges(ranges, &wanted)
     point_record_columns(columns, &out)
-    cdef const uint8_t *data = bytes_of(buf)
+    cdef const duramen_value_room *room = room_for(value_offsets, values, out.count, &target)
+    sources.bytes[0], sources.size_bytes[0] = bytes_of(buf), buf.shape[0]
+    sources.bytes[1], sources.size_bytes[1] = bytes_of(plain), plain.shape[0]
     with nogil:
-        rows = duramen_scan_records(data, buf.shape[0], &source, &out)
+        rows = duramen_scan_records(&sources, &wanted, &out, walk_headers, room)
     return rows
 
 

@@ -4,6 +4,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
+from duramen.kernel._buffers cimport bytes_of, check, narrow, wide
 from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
 from duramen.kernel._values cimport duramen_values, point_at, point_into
@@ -65,68 +66,47 @@ cdef extern from "chunks.h" nogil:
 cdef uint8_t NOTHING = 0
 
 
-cdef const uint8_t *bytes_of(const uint8_t[::1] buf) noexcept:
-    return &buf[0] if buf.shape[0] else &NOTHING
-
-
-cdef int check(const uint8_t[::1] buf, int64_t position, int64_t end) except -1:
-    if not 0 <= position <= end <= buf.shape[0]:
-        raise ValueError("range lies outside of the buffer")
+cdef int point_chunk_columns(columns, chunk_columns *out) except -1:
+    cdef int64_t count = len(columns.chunk_id)
+    out.count = count
+    out.chunk_id = wide(columns.chunk_id, count)
+    out.timestamp = wide(columns.timestamp, count)
+    out.epoch = wide(columns.epoch, count)
+    out.position = wide(columns.position, count)
+    out.data_position = wide(columns.data_position, count)
+    out.inflated_bytes = wide(columns.inflated_bytes, count)
+    out.data_length = narrow(columns.data_length, count)
+    out.trailer_length = narrow(columns.trailer_length, count)
+    out.records = narrow(columns.records, count)
+    out.entries = narrow(columns.entries, count)
+    out.chunk_type = narrow(columns.chunk_type, count)
+    out.sub_batches = narrow(columns.sub_batches, count)
+    out.tracking = narrow(columns.tracking, count)
     return 0
 
 
-cdef class ChunkArrays:
-    """The arrays of a ChunkColumns, held while C has pointers to them."""
-
-    cdef int64_t[::1] chunk_id, timestamp, epoch, position, data_position, inflated_bytes
-    cdef uint32_t[::1] data_length, trailer_length, records, entries, chunk_type, sub_batches, tracking
-    cdef chunk_columns c
-
-    def __cinit__(self, columns):
-        self.chunk_id = columns.chunk_id
-        self.timestamp = columns.timestamp
-        self.epoch = columns.epoch
-        self.position = columns.position
-        self.data_position = columns.data_position
-        self.inflated_bytes = columns.inflated_bytes
-        self.data_length = columns.data_length
-        self.trailer_length = columns.trailer_length
-        self.records = columns.records
-        self.entries = columns.entries
-        self.chunk_type = columns.chunk_type
-        self.sub_batches = columns.sub_batches
-        self.tracking = columns.tracking
-        cdef int64_t count = self.chunk_id.shape[0]
-        if not (self.timestamp.shape[0] == self.epoch.shape[0] == self.position.shape[0]
-                == self.data_position.shape[0] == self.inflated_bytes.shape[0] == self.data_length.shape[0]
-                == self.trailer_length.shape[0] == self.records.shape[0] == self.entries.shape[0]
-                == self.chunk_type.shape[0] == self.sub_batches.shape[0] == self.tracking.shape[0] == count):
-            raise ValueError("the columns differ in length")
-        self.c.count = count
-        if count == 0:
-            return
-        self.c.chunk_id = &self.chunk_id[0]
-        self.c.timestamp = &self.timestamp[0]
-        self.c.epoch = &self.epoch[0]
-        self.c.position = &self.position[0]
-        self.c.data_position = &self.data_position[0]
-        self.c.inflated_bytes = &self.inflated_bytes[0]
-        self.c.data_length = &self.data_length[0]
-        self.c.trailer_length = &self.trailer_length[0]
-        self.c.records = &self.records[0]
-        self.c.entries = &self.entries[0]
-        self.c.chunk_type = &self.chunk_type[0]
-        self.c.sub_batches = &self.sub_batches[0]
-        self.c.tracking = &self.tracking[0]
+cdef int point_entry_columns(columns, entry_columns *out) except -1:
+    cdef int64_t count = len(columns.offset)
+    out.count = count
+    out.offset = wide(columns.offset, count)
+    out.timestamp = wide(columns.timestamp, count)
+    out.position = wide(columns.position, count)
+    out.value_position = wide(columns.value_position, count)
+    out.value_length = narrow(columns.value_length, count)
+    out.sub_batch = narrow(columns.sub_batch, count)
+    out.records = narrow(columns.records, count)
+    out.uncompressed_length = narrow(columns.uncompressed_length, count)
+    return 0
 
 
 def scan_chunks(const uint8_t[::1] buf not None, int64_t position, int64_t end, columns, int64_t previous_offset=-1,
                 int64_t max_bytes=2**62, bint verify=True, int64_t max_records=2**62, uint32_t[::1] digests=None):
     cdef duramen_scan_end result
     cdef duramen_digests *sums = digests_in(digests)
-    cdef ChunkArrays out = ChunkArrays(columns)
+    cdef chunk_columns out
+    point_chunk_columns(columns, &out)
     check(buf, position, end)
-    if out.c.count == 0:
+    if out.count == 0:
         raise ValueError("the columns have no room")
     cdef const uint8_t *data = bytes_of(buf)
     cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
@@ -134,7 +114,7 @@ def scan_chunks(const uint8_t[::1] buf not None, int64_t position, int64_t end, 
         if mapped:
             duramen_mapped_begin(data, buf.shape[0])
             passed(data, position)
-        result = duramen_scan_chunks(data, position, end, &out.c, max_bytes, max_records, previous_offset, verify, sums)
+        result = duramen_scan_chunks(data, position, end, &out, max_bytes, max_records, previous_offset, verify, sums)
         if mapped:
             duramen_mapped_end()
     return ScanEnd(result.count, result.position, result.stop, result.last_offset)
@@ -175,33 +155,14 @@ def find_chunk(const uint8_t[::1] buf not None, int64_t position, int64_t end, i
 
 
 def scan_entries(const uint8_t[::1] buf not None, chunks, columns):
-    cdef ChunkArrays source = ChunkArrays(chunks)
+    cdef chunk_columns source
     cdef entry_columns out
     cdef int64_t rows
-    cdef int64_t[::1] offset = columns.offset
-    cdef int64_t[::1] timestamp = columns.timestamp
-    cdef int64_t[::1] position = columns.position
-    cdef int64_t[::1] value_position = columns.value_position
-    cdef uint32_t[::1] value_length = columns.value_length
-    cdef uint32_t[::1] sub_batch = columns.sub_batch
-    cdef uint32_t[::1] records = columns.records
-    cdef uint32_t[::1] uncompressed_length = columns.uncompressed_length
-    out.count = offset.shape[0]
-    if not (timestamp.shape[0] == position.shape[0] == value_position.shape[0] == value_length.shape[0] == sub_batch.shape[0]
-            == records.shape[0] == uncompressed_length.shape[0] == out.count):
-        raise ValueError("the columns differ in length")
-    if out.count > 0:
-        out.offset = &offset[0]
-        out.timestamp = &timestamp[0]
-        out.position = &position[0]
-        out.value_position = &value_position[0]
-        out.value_length = &value_length[0]
-        out.sub_batch = &sub_batch[0]
-        out.records = &records[0]
-        out.uncompressed_length = &uncompressed_length[0]
+    point_chunk_columns(chunks, &source)
+    point_entry_columns(columns, &out)
     cdef const uint8_t *data = bytes_of(buf)
     with nogil:
-        rows = duramen_scan_entries(data, buf.shape[0], &source.c, &out)
+        rows = duramen_scan_entries(data, buf.shape[0], &source, &out)
     if rows < 0:
         raise ValueError(f"the entries of chunk {-1 - rows} lie outside")
     return rows
@@ -240,7 +201,7 @@ def encode_entries(uint8_t[::1] out not None, const uint8_t[::1] values not None
 
 def encode_chunks(uint8_t[::1] out not None, int version, columns, values not None,
                   const int32_t[::1] value_offsets=None, int64_t base_position=0):
-    cdef ChunkArrays chunks = ChunkArrays(columns)
+    cdef chunk_columns chunks
     cdef duramen_values source
     cdef void *pointers = NULL
     cdef tuple held = ()
@@ -248,6 +209,7 @@ def encode_chunks(uint8_t[::1] out not None, int version, columns, values not No
     cdef int64_t written
     if not 0 <= version <= 1:
         raise ValueError("version must be 0 or 1")
+    point_chunk_columns(columns, &chunks)
     if value_offsets is None:
         held = tuple(values)  # a list may change while the GIL is released
         pointers = point_at(held, &source)
@@ -256,7 +218,7 @@ def encode_chunks(uint8_t[::1] out not None, int version, columns, values not No
         point_into(data, value_offsets, &source)
     cdef uint8_t *target = &out[0] if out.shape[0] else &NOTHING
     with nogil:
-        written = duramen_encode_chunks(target, out.shape[0], version, &chunks.c, &source, base_position)
+        written = duramen_encode_chunks(target, out.shape[0], version, &chunks, &source, base_position)
     free(pointers)
     if written < 0:
         raise ValueError(f"chunk {-1 - written} does not fit")

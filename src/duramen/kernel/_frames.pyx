@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 from duramen.kernel._digests cimport digests_in, duramen_digests
 from duramen.kernel._pages cimport passed, duramen_mapped_begin, duramen_mapped_end, is_large, looked_at
-from duramen.kernel._values cimport duramen_values, point_at, point_into, value_at
+from duramen.kernel._values cimport duramen_value_room, duramen_values, point_at, point_into, room_for, value_at
 
 from duramen.kernel.layout import FrameHit, ScanEnd, is_mapping
 
@@ -29,14 +29,10 @@ cdef extern from "frames.h" nogil:
         uint32_t *value_length
         uint32_t *headers_length
         uint32_t *flags
-    ctypedef struct frame_values:
-        uint8_t *data
-        int64_t data_bytes
-        int32_t *offsets
     duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end,
                                          const frame_layout *layout, frame_columns *out, int64_t capacity,
                                          int64_t max_bytes, int64_t previous_offset, int verify,
-                                         duramen_digests *digests, const frame_values *values)
+                                         duramen_digests *digests, const duramen_value_room *values)
     int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                int64_t target, int64_t previous_offset, frame *out)
     int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
@@ -114,22 +110,13 @@ def scan_frames(const uint8_t[::1] buf not None, int64_t position, int64_t end, 
     cdef frame_layout table
     cdef duramen_scan_end result
     cdef duramen_digests *sums = digests_in(digests)
-    cdef frame_values target
-    cdef const frame_values *wanted = NULL
+    cdef duramen_value_room target
     unpack(layout, &table)
     check(buf, position, end)
     cdef FrameArrays out = FrameArrays(columns, False)
     if out.count == 0:
         raise ValueError("the columns have no room")
-    if (value_offsets is None) != (values is None):
-        raise ValueError("values and their offsets go together")
-    if values is not None:
-        if value_offsets.shape[0] != out.count + 1:
-            raise ValueError("the columns and the offsets of values differ in length")
-        target.data = &values[0] if values.shape[0] else NULL
-        target.data_bytes = values.shape[0]
-        target.offsets = &value_offsets[0]
-        wanted = &target
+    cdef const duramen_value_room *wanted = room_for(value_offsets, values, out.count, &target)
     cdef const uint8_t *data = &buf[0] if buf.shape[0] else NULL
     cdef bint mapped = is_large(buf.shape[0]) and is_mapping(buf.base)
     with nogil:

@@ -14,6 +14,10 @@ cdef extern from "bytes.h" nogil:
         const uint8_t *data
         int64_t data_bytes
         const int32_t *offsets
+    ctypedef struct duramen_value_room:
+        uint8_t *data
+        int64_t data_bytes
+        int32_t *offsets
     int value_at(const duramen_values *values, int64_t row, const uint8_t **data, int64_t *length)
 
 
@@ -52,3 +56,18 @@ cdef inline int point_into(const uint8_t[::1] data, const int32_t[::1] offsets, 
     out.data_bytes = data.shape[0]
     out.offsets = &offsets[0]
     return 0
+
+
+cdef inline const duramen_value_room *room_for(int32_t[::1] offsets, uint8_t[::1] values, int64_t rows,
+                                               duramen_value_room *out) except? NULL:
+    """Where a scan of that many rows copies values to; NULL if it does not."""
+    if (offsets is None) != (values is None):
+        raise ValueError("values and their offsets go together")
+    if values is None:
+        return NULL
+    if offsets.shape[0] != rows + 1:
+        raise ValueError("the columns and the offsets of values differ in length")
+    out.data = &values[0] if values.shape[0] else NULL
+    out.data_bytes = values.shape[0]
+    out.offsets = &offsets[0]
+    return out

@@ -100,11 +100,6 @@ static inline int adds_up(const uint8_t *buf, const batch *b)
     return b->records == 0 ? b->data_length == 0 : b->records <= b->data_length / LEAST_RECORD_BYTES;
 }
 
-static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end)
-{
-    return buf[position] == 0 && all_zero(buf + position, end - position);
-}
-
 static inline void fill(batch_columns *out, int64_t row, const batch *b, uint32_t visible)
 {
     out->base_offset[row] = b->base_offset;
@@ -124,80 +119,13 @@ static inline void fill(batch_columns *out, int64_t row, const batch *b, uint32_
     out->magic[row] = b->magic;
 }
 
-duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
-                                      int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
-                                      duramen_digests *digests)
-{
-    duramen_digest_ahead ahead = {.until = position};
-    int64_t bytes_left = max_bytes < 0 ? 0 : max_bytes;
-    int64_t records_left = max_records < 0 ? 0 : max_records;
-    int64_t count = 0;
-    int64_t stop = STOP_END;
-    batch b;
-
-    if (digests != NULL) ahead.sums = *digests;
-    while (position < end) {
-        if (count == out->count) {
-            stop = STOP_LIMIT;
-            break;
-        }
-        if (digests != NULL) digest_ahead(&ahead, buf, position, end);
-        if (only_zeros(buf, position, end)) {
-            stop = STOP_ZEROS;
-            break;
-        }
-        stop = parse_header(buf, position, end, previous_offset, &b);
-        if (stop != STOP_END) break;
-        const uint32_t visible = b.magic == 2 && b.attributes & BATCH_CONTROL ? 0 : b.records;
-        const int64_t size = b.next - position;
-        if (count > 0 && (size > bytes_left || (int64_t)visible > records_left)) {
-            stop = STOP_LIMIT;
-            break;
-        }
-        if (verify && !checksum_fits(buf, &b)) {
-            stop = STOP_BAD_CHECKSUM;
-            break;
-        }
-        if (!adds_up(buf, &b)) {
-            stop = STOP_BAD_ENTRIES;
-            break;
-        }
-        fill(out, count++, &b, visible);
-        bytes_left -= size;
-        records_left -= visible;
-        previous_offset = b.last_offset;
-        position = b.next;
-    }
-    if (digests != NULL) *digests = digest_up_to(&ahead, buf, position);
-    return (duramen_scan_end){count, position, stop, previous_offset};
-}
-
-int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
-{
-    /* A hostile file could make every byte look like the start of a huge batch. */
-    int64_t budget = 16 * (end - position) + (1 << 20);
-    int64_t kept = position;
-    batch b;
-
-    for (; end - position > BATCH_MAGIC_AT; position++) {
-        if (position - kept > PASS_BYTES) {
-            duramen_passed(buf + kept, buf + position);
-            kept = position;
-        }
-        if (buf[position + BATCH_MAGIC_AT] > 2 || buf[position] != 0) continue;
-        if (parse_header(buf, position, end, previous_offset, &b) != STOP_END || !adds_up(buf, &b)) continue;
-        /* No checksum covers the offset. Within a segment the distance fits into 31 bits. */
-        if ((uint64_t)b.base_offset - (uint64_t)previous_offset - 1 > UINT64_C(1) << 32) continue;
-        budget -= b.next - position;
-        if (checksum_fits(buf, &b)) return position;
-        if (budget < 0) return DURAMEN_GAVE_UP;
-    }
-    return DURAMEN_NOT_FOUND;
-}
-
 static inline int read_varlong(const uint8_t *buf, int64_t *at, int64_t end, int most_shift, uint64_t *out)
 {
     uint64_t value = 0;
+    if (*at < end && !(buf[*at] & 0x80)) { /* most numbers are small */
+        *out = buf[(*at)++];
+        return 1;
+    }
     for (int shift = 0; shift <= most_shift; shift += 7) {
         if (*at >= end) return 0;
         const uint8_t byte = buf[(*at)++];
@@ -250,30 +178,38 @@ static inline int read_header(const uint8_t *buf, int64_t *at, int64_t end, head
            read_field(buf, at, end, -1, &out->value_position, &out->value_length);
 }
 
-/* The record at `*at`; `*delta` is that of the record before. */
-static int read_record(const uint8_t *buf, int64_t *at, int64_t end, int64_t last_delta, int64_t *delta,
-                       int64_t base_offset, int64_t base_timestamp, record_columns *out, int64_t row)
+/* The batch that records belong to, and the offset of the one before. */
+typedef struct {
+    int64_t base_offset, last_delta, base_timestamp, delta;
+} record_batch;
+
+/* The record at `*at`. */
+static inline int read_record(const uint8_t *buf, int64_t *at, int64_t end, int walk_headers, record_batch *in,
+                              record_columns *out, int64_t row)
 {
     const int64_t position = *at;
-    int64_t length, offset_delta, headers;
+    int64_t length, delta, headers;
     uint64_t time_delta;
     header pair, h;
 
     if (!read_signed32(buf, at, end, &length) || length < 1 || length > end - *at) return 0;
+    const int64_t guess = *at + length - position; /* the next one is likely to be as long */
+    if (guess < end - *at - length) __builtin_prefetch(buf + *at + length + guess);
     end = *at + length;
     (*at)++; /* the attributes, of which none is defined */
-    if (!read_signed64(buf, at, end, &time_delta) || !read_signed32(buf, at, end, &offset_delta)) return 0;
-    if (offset_delta <= *delta || offset_delta > last_delta) return 0;
-    *delta = offset_delta;
+    if (!read_signed64(buf, at, end, &time_delta) || !read_signed32(buf, at, end, &delta)) return 0;
+    if (delta <= in->delta || delta > in->last_delta) return 0;
+    in->delta = delta;
     if (!read_field(buf, at, end, -1, &pair.key_position, &pair.key_length)) return 0;
     if (!read_field(buf, at, end, -1, &pair.value_position, &pair.value_length)) return 0;
     if (!read_signed32(buf, at, end, &headers) || headers < 0 || headers > (end - *at) / 2) return 0;
     const int64_t headers_position = *at;
-    for (int64_t i = 0; i < headers; i++)
+    if (headers > 0 && !walk_headers) *at = end;
+    for (int64_t i = 0; i < headers && walk_headers; i++)
         if (!read_header(buf, at, end, &h)) return 0;
     if (*at != end) return 0;
-    out->offset[row] = base_offset + offset_delta;
-    out->timestamp[row] = (int64_t)((uint64_t)base_timestamp + time_delta);
+    out->offset[row] = in->base_offset + delta;
+    out->timestamp[row] = (int64_t)((uint64_t)in->base_timestamp + time_delta);
     out->position[row] = position;
     out->key_position[row] = pair.key_position;
     out->key_length[row] = pair.key_length;
@@ -284,22 +220,143 @@ static int read_record(const uint8_t *buf, int64_t *at, int64_t end, int64_t las
     return 1;
 }
 
-int64_t duramen_scan_records(const uint8_t *buf, int64_t buf_bytes, const record_ranges *ranges, record_columns *out)
+/* The value of a row into the room for values, from `*at` on. */
+static inline int copy_value(const uint8_t *buf, const record_columns *columns, int64_t row,
+                             const duramen_value_room *values, int64_t *at)
 {
-    int64_t total = 0;
+    const uint32_t stated = columns->value_length[row];
+    const int64_t length = stated == NULL_LENGTH ? 0 : (int64_t)stated;
+    if (length > bytes_for_values(values) - *at) return 0;
+    if (length > 0) memcpy(values->data + *at, buf + columns->value_position[row], (size_t)length);
+    *at += length;
+    values->offsets[row + 1] = (int32_t)*at;
+    return 1;
+}
 
+/* Records that fill the bytes from `at` to `end`, into the rows from `row` on. */
+static inline int read_range(const uint8_t *buf, int64_t at, int64_t end, int64_t records, int walk_headers,
+                             record_batch in, record_columns *out, int64_t row, const duramen_value_room *values,
+                             int64_t *copied)
+{
+    for (int64_t n = row; n < row + records; n++) {
+        if (!read_record(buf, &at, end, walk_headers, &in, out, n)) return 0;
+        if (values != NULL && !copy_value(buf, out, n, values, copied)) return 0;
+    }
+    return at == end;
+}
+
+/* Whether the records of a batch fit into what is left, as far as its header says. */
+static inline int has_room(const taken_records *taken, const batch *b)
+{
+    if (taken->count < 0) return 1;
+    return (int64_t)b->records <= taken->records.count - taken->count &&
+           (int64_t)b->data_length <= bytes_for_values(&taken->values) - taken->copied;
+}
+
+/* Now, while the checksum has the bytes of the batch in the nearest cache. */
+static inline void take_records(const uint8_t *buf, const batch *b, taken_records *taken)
+{
+    const record_batch in = {b->base_offset, b->last_offset - b->base_offset, b->base_timestamp, -1};
+    const int64_t row = taken->count, records = (int64_t)b->records;
+    const int fits = has_room(taken, b);
+
+    taken->count = -1;
+    if (b->magic < 2 || b->attributes & BATCH_CODEC || !fits) return;
+    if (!read_range(buf, b->data_position, b->next, records, 1, in, &taken->records, row, &taken->values,
+                    &taken->copied))
+        return;
+    taken->count = row + records;
+}
+
+duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
+                                      int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
+                                      duramen_digests *digests, taken_records *taken)
+{
+    duramen_digest_ahead ahead = {.until = position};
+    int64_t bytes_left = max_bytes < 0 ? 0 : max_bytes;
+    int64_t records_left = max_records < 0 ? 0 : max_records;
+    int64_t count = 0;
+    int64_t stop = STOP_END;
+    batch b;
+
+    if (digests != NULL) ahead.sums = *digests;
+    while (position < end) {
+        if (count == out->count) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (digests != NULL) digest_ahead(&ahead, buf, position, end);
+        if (only_zeros(buf, position, end)) {
+            stop = STOP_ZEROS;
+            break;
+        }
+        stop = parse_header(buf, position, end, previous_offset, &b);
+        if (stop != STOP_END) break;
+        const uint32_t visible = b.magic == 2 && b.attributes & BATCH_CONTROL ? 0 : b.records;
+        const int64_t size = b.next - position;
+        if (count > 0 && (size > bytes_left || (int64_t)visible > records_left)) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (count > 0 && taken != NULL && visible > 0 && !has_room(taken, &b)) {
+            stop = STOP_LIMIT;
+            break;
+        }
+        if (verify && !checksum_fits(buf, &b)) {
+            stop = STOP_BAD_CHECKSUM;
+            break;
+        }
+        if (!adds_up(buf, &b)) {
+            stop = STOP_BAD_ENTRIES;
+            break;
+        }
+        if (taken != NULL && taken->count >= 0 && visible > 0) take_records(buf, &b, taken);
+        fill(out, count++, &b, visible);
+        bytes_left -= size;
+        records_left -= visible;
+        previous_offset = b.last_offset;
+        position = b.next;
+    }
+    if (digests != NULL) *digests = digest_up_to(&ahead, buf, position);
+    return (duramen_scan_end){count, position, stop, previous_offset};
+}
+
+int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
+{
+    duramen_search search = begin_search(position, end);
+    batch b;
+
+    for (; end - position > BATCH_MAGIC_AT; position++) {
+        search_on(&search, buf, position);
+        if (buf[position + BATCH_MAGIC_AT] > 2 || buf[position] != 0) continue;
+        if (parse_header(buf, position, end, previous_offset, &b) != STOP_END || !adds_up(buf, &b)) continue;
+        /* No checksum covers the offset. Within a segment the distance fits into 31 bits. */
+        if ((uint64_t)b.base_offset - (uint64_t)previous_offset - 1 > UINT64_C(1) << 32) continue;
+        search.budget -= b.next - position;
+        if (checksum_fits(buf, &b)) return position;
+        if (search.budget < 0) return DURAMEN_GAVE_UP;
+    }
+    return DURAMEN_NOT_FOUND;
+}
+
+int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
+                             int walk_headers, const duramen_value_room *values)
+{
+    int64_t total = 0, copied = 0;
+
+    if (values != NULL) values->offsets[0] = 0;
     for (int64_t i = 0; i < ranges->count; i++) {
-        int64_t at = ranges->position[i], delta = -1;
+        const int source = ranges->in_plain[i] != 0;
+        const uint8_t *buf = sources->bytes[source];
+        const int64_t buf_bytes = sources->size_bytes[source];
+        const int64_t at = ranges->position[i];
         const int64_t length = ranges->length[i], records = ranges->records[i], row = ranges->row[i];
         const int64_t base = ranges->base_offset[i], last = ranges->last_offset[i];
         if (at < 0 || at > buf_bytes || length < 0 || length > buf_bytes - at) return -1 - i;
         if (records < 0 || row < 0 || row > out->count || records > out->count - row) return -1 - i;
-        if (base < 0 || last < base) return -1 - i;
-        const int64_t end = at + length;
-        for (int64_t n = 0; n < records; n++)
-            if (!read_record(buf, &at, end, last - base, &delta, base, ranges->base_timestamp[i], out, row + n))
-                return -1 - i;
-        if (at != end) return -1 - i;
+        if (base < 0 || last < base || (values != NULL && row != total)) return -1 - i;
+        const record_batch in = {base, last - base, ranges->base_timestamp[i], -1};
+        if (!read_range(buf, at, at + length, records, walk_headers, in, out, row, values, &copied)) return -1 - i;
         total += records;
     }
     return total;

@@ -41,8 +41,15 @@ typedef struct {
 
 typedef struct {
     const int64_t *position, *length, *records, *row, *base_offset, *last_offset, *base_timestamp;
+    const uint32_t *in_plain;
     int64_t count;
 } record_ranges;
+
+/* The bytes of a file, and what its compressed batches unfolded to. */
+typedef struct {
+    const uint8_t *bytes[2];
+    int64_t size_bytes[2];
+} record_sources;
 
 typedef struct {
     int64_t *offset, *timestamp, *position, *key_position, *value_position, *headers_position;
@@ -56,17 +63,28 @@ typedef struct {
     int64_t count;
 } header_columns;
 
-/* `digests`, unless it is NULL, takes in the bytes that the scan goes over. */
+/* Room for the visible records that a scan passes. `count` of them were taken, or -1: some batch is compressed, is a
+ * message, or does not hold what it states; or the first one does not fit. */
+typedef struct {
+    record_columns records;
+    duramen_value_room values;
+    int64_t count, copied;
+} taken_records;
+
+/* `digests`, unless it is NULL, takes in the bytes that the scan goes over. `taken`, unless it is NULL, takes their
+ * records; the scan then also ends before a batch that may not fit into it, unless that is the first. */
 duramen_scan_end duramen_scan_batches(const uint8_t *buf, int64_t position, int64_t end, batch_columns *out,
                                       int64_t max_bytes, int64_t max_records, int64_t previous_offset, int verify,
-                                      duramen_digests *digests);
+                                      duramen_digests *digests, taken_records *taken);
 
 /* First position >= `position` where a whole, valid batch or message with an offset above `previous_offset` starts. */
 int64_t duramen_find_batch(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset);
 
 /* The records of every range, from its `row` on. Returns how many, or -1 - the number of the first range whose records
- * do not fill it exactly or do not fit into `out`. */
-int64_t duramen_scan_records(const uint8_t *buf, int64_t buf_bytes, const record_ranges *ranges, record_columns *out);
+ * do not fill it exactly or do not fit into `out`. Headers are counted, and looked at only if `walk_headers`.
+ * `values`, unless it is NULL, takes the values; the ranges then follow each other without a gap in their rows. */
+int64_t duramen_scan_records(const record_sources *sources, const record_ranges *ranges, record_columns *out,
+                             int walk_headers, const duramen_value_room *values);
 
 /* The headers of every record, one after another. Returns how many, or -1 - the first row that does not fit. */
 int64_t duramen_scan_headers(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions, const uint32_t *counts,

@@ -110,6 +110,20 @@ typedef struct {
     const int32_t *offsets;
 } duramen_values;
 
+/* Where a scan puts the values it passes, one after another: value `row` between offsets[row] and offsets[row + 1].
+ * `offsets` has one more than the scan's capacity. */
+typedef struct {
+    uint8_t *data;
+    int64_t data_bytes;
+    int32_t *offsets;
+} duramen_value_room;
+
+/* How many bytes of values fit: Arrow's offsets have 31 bits. */
+static inline int64_t bytes_for_values(const duramen_value_room *room)
+{
+    return room == NULL ? 0 : room->data_bytes < INT32_MAX ? room->data_bytes : INT32_MAX;
+}
+
 #define FORESEEN_BYTES 2048
 
 /* Where the value of a row lies; 0 where its offsets point out of the buffer. */
@@ -152,6 +166,31 @@ static inline int all_zero(const uint8_t *p, int64_t len)
     for (; len > 0; len--, p++)
         if (*p) return 0;
     return 1;
+}
+
+/* Whether nothing but zeros follows. */
+static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end)
+{
+    return buf[position] == 0 && all_zero(buf + position, end - position);
+}
+
+/* A search for the next valid record, chunk or batch, byte by byte. A hostile file could make every byte look like the
+ * start of a huge one: `budget` is how many bytes of candidates are still looked at. */
+typedef struct {
+    int64_t budget, kept;
+} duramen_search;
+
+static inline duramen_search begin_search(int64_t position, int64_t end)
+{
+    return (duramen_search){16 * (end - position) + (1 << 20), position};
+}
+
+/* Lets go of the pages that the search has passed. */
+static inline void search_on(duramen_search *search, const uint8_t *buf, int64_t position)
+{
+    if (position - search->kept <= PASS_BYTES) return;
+    duramen_passed(buf + search->kept, buf + position);
+    search->kept = position;
 }
 
 #endif

@@ -128,11 +128,6 @@ static int walk_chunk(const uint8_t *buf, chunk *c)
     return 1;
 }
 
-static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end)
-{
-    return buf[position] == 0 && all_zero(buf + position, end - position);
-}
-
 static inline void fill(chunk_columns *out, int64_t row, const chunk *c)
 {
     out->chunk_id[row] = c->chunk_id;
@@ -282,23 +277,18 @@ static inline int is_plausible(const chunk *c, int64_t passed_bytes, int64_t pre
 
 int64_t duramen_find_chunk(const uint8_t *buf, int64_t position, int64_t end, int64_t previous_offset)
 {
-    /* A hostile file could make every byte look like the start of a huge chunk. */
-    int64_t budget = 16 * (end - position) + (1 << 20);
+    duramen_search search = begin_search(position, end);
     const int64_t start = position;
-    int64_t kept = position;
     chunk c;
 
     for (; end - position >= CHUNK_HEADER_BYTES; position++) {
-        if (position - kept > PASS_BYTES) {
-            duramen_passed(buf + kept, buf + position);
-            kept = position;
-        }
+        search_on(&search, buf, position);
         if ((buf[position] & 0xFE) != 0x50 || buf[position + 1] > CHUNK_SNAPSHOT) continue;
         if (parse_header(buf, position, end, previous_offset, &c) != STOP_END) continue;
         if (!is_plausible(&c, position - start, previous_offset)) continue;
-        budget -= c.next - position;
+        search.budget -= c.next - position;
         if (walk_chunk(buf, &c) && checksum_fits(buf, &c)) return position;
-        if (budget < 0) return DURAMEN_GAVE_UP;
+        if (search.budget < 0) return DURAMEN_GAVE_UP;
     }
     return DURAMEN_NOT_FOUND;
 }

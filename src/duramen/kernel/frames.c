@@ -57,7 +57,7 @@ static inline int64_t check_frame(const uint8_t *buf, const frame_layout *layout
 
 /* Bytes that are not a frame may still be the clean end: only zeros up to `end`. A header of zeros is tried
  * first even where it would parse, because a format without a magic number reads zeros as an empty record. */
-static inline int only_zeros(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout)
+static inline int no_frame_follows(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout)
 {
     const int64_t remaining = end - position;
     const int64_t first = remaining < layout->header_bytes ? remaining : layout->header_bytes;
@@ -70,10 +70,10 @@ enum { AHEAD = 16 };
 duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                      frame_columns *out, int64_t capacity, int64_t max_bytes,
                                      int64_t previous_offset, int verify, duramen_digests *digests,
-                                     const frame_values *values)
+                                     const duramen_value_room *values)
 {
     const int64_t start = position;
-    const int64_t room = values == NULL ? 0 : values->data_bytes < INT32_MAX ? values->data_bytes : INT32_MAX;
+    const int64_t room = bytes_for_values(values);
     int64_t at = 0;
     duramen_digest_ahead ahead = {.until = position};
     int64_t count = 0;
@@ -88,7 +88,7 @@ duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64
             break;
         }
         if (digests != NULL) digest_ahead(&ahead, buf, position, end);
-        if (buf[position] == 0 && only_zeros(buf, position, end, layout)) {
+        if (buf[position] == 0 && no_frame_follows(buf, position, end, layout)) {
             stop = STOP_ZEROS;
             break;
         }
@@ -141,7 +141,7 @@ int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, co
             kept = position;
         }
         out->position = position;
-        if (buf[position] == 0 && only_zeros(buf, position, end, layout)) return STOP_ZEROS;
+        if (buf[position] == 0 && no_frame_follows(buf, position, end, layout)) return STOP_ZEROS;
         const int64_t stop = parse_header(buf, position, end, layout, previous_offset, out);
         if (stop != STOP_END) {
             out->position = position;
@@ -162,24 +162,19 @@ int64_t duramen_seek_frame(const uint8_t *buf, int64_t position, int64_t end, co
 static int has_successor(const uint8_t *buf, int64_t end, const frame_layout *layout, const frame *f)
 {
     frame next = {0};
-    if (f->next == end || only_zeros(buf, f->next, end, layout)) return 1;
+    if (f->next == end || no_frame_follows(buf, f->next, end, layout)) return 1;
     return parse_header(buf, f->next, end, layout, f->offset, &next) == STOP_END && next.offset == f->offset + 1;
 }
 
 int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                            int64_t previous_offset)
 {
-    /* A hostile file could make every byte look like the start of a huge frame. */
-    int64_t budget = 16 * (end - position) + (1 << 20);
+    duramen_search search = begin_search(position, end);
     const int64_t start = position;
-    int64_t kept = position;
     frame f = {0};
 
     for (; end - position >= layout->header_bytes; position++) {
-        if (position - kept > PASS_BYTES) {
-            duramen_passed(buf + kept, buf + position);
-            kept = position;
-        }
+        search_on(&search, buf, position);
         if (layout->const_count > 0) {
             const frame_const *magic = &layout->consts[0];
             const uint8_t first = (uint8_t)(layout->big_endian ? (uint64_t)magic->value >> (8 * (magic->width - 1))
@@ -201,14 +196,14 @@ int64_t duramen_find_frame(const uint8_t *buf, int64_t position, int64_t end, co
             /* More records cannot be missing than the bytes that were passed over could hold. */
             const uint64_t most = (uint64_t)((position - start) / layout->header_bytes) + 1;
             if ((uint64_t)f.offset - (uint64_t)previous_offset - 1 > most) continue;
-            budget -= layout->header_bytes;
-            if (f.next < end && buf[f.next] == 0) budget -= end - f.next;
+            search.budget -= layout->header_bytes;
+            if (f.next < end && buf[f.next] == 0) search.budget -= end - f.next;
             if (has_successor(buf, end, layout, &f)) return position;
         } else {
-            budget -= f.next - position;
+            search.budget -= f.next - position;
             if (check_frame(buf, layout, &f) == STOP_END) return position;
         }
-        if (budget < 0) return DURAMEN_GAVE_UP;
+        if (search.budget < 0) return DURAMEN_GAVE_UP;
     }
     return DURAMEN_NOT_FOUND;
 }

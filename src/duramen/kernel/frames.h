@@ -30,20 +30,12 @@ typedef struct {
     uint32_t *value_length, *headers_length, *flags;
 } frame_columns;
 
-/* Where a scan puts the values it passes, one after another: value `row` between offsets[row] and offsets[row + 1].
- * `offsets` has one more than the scan's capacity. */
-typedef struct {
-    uint8_t *data;
-    int64_t data_bytes;
-    int32_t *offsets;
-} frame_values;
-
 /* `digests`, unless it is NULL, takes in the bytes that the scan goes over: those from `position` to where it ends.
  * `values` may be NULL. A value for which it has no room ends the scan with STOP_LIMIT, the first one, too. */
 duramen_scan_end duramen_scan_frames(const uint8_t *buf, int64_t position, int64_t end, const frame_layout *layout,
                                      frame_columns *out, int64_t capacity, int64_t max_bytes,
                                      int64_t previous_offset, int verify, duramen_digests *digests,
-                                     const frame_values *values);
+                                     const duramen_value_room *values);
 
 /* Walks headers, without checksums, to the first frame whose offset is `target` or above, and checks that one.
  * Returns its stop verdict; STOP_LIMIT when it was found and is whole, STOP_END when the data ended before. */

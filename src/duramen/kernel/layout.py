@@ -321,6 +321,27 @@ CODEC, CONTROL = 7, 32
 """In `BatchColumns.attributes`: the bits of the compression, and that of a control batch."""
 
 
+class BodyFault(IntEnum):
+    """In place of how much a compressed body unfolds to: what its framing lacks."""
+
+    UNKNOWN_CODEC = -1
+    CUT_SHORT = -2
+    NO_FRAME = -3
+    BAD_BLOCK = -4
+
+    @property
+    def meaning(self) -> str:
+        return _BODY_FAULTS[self]
+
+
+_BODY_FAULTS = {
+    BodyFault.UNKNOWN_CODEC: "its compression is not known",
+    BodyFault.CUT_SHORT: "it is cut short",
+    BodyFault.NO_FRAME: "it does not start with a frame",
+    BodyFault.BAD_BLOCK: "a block has a size that is not allowed",
+}
+
+
 @dataclass
 class BatchColumns(Columns):
     """One row per Kafka batch, or per message of the older formats. ``data_position`` is after the header."""
@@ -357,7 +378,7 @@ class BatchColumns(Columns):
 
 @dataclass
 class RecordRanges(Columns):
-    """Where the records of batches lie, uncompressed, and in which row of `RecordColumns` the first of each goes."""
+    """Where the records of batches lie, not compressed, and in which row of `RecordColumns` the first of each goes."""
 
     position: Int64s = column(np.int64)
     length: Int64s = column(np.int64)
@@ -366,6 +387,8 @@ class RecordRanges(Columns):
     base_offset: Int64s = column(np.int64)
     last_offset: Int64s = column(np.int64)
     base_timestamp: Int64s = column(np.int64)
+    in_plain: UInt32s = column(np.uint32)
+    """Not 0 where they lie in what compressed batches unfolded to, instead of the file."""
 
 
 @dataclass

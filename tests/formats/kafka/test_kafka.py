@@ -8,6 +8,7 @@ import shutil
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import cramjam
 import google_crc32c
@@ -17,7 +18,9 @@ import pytest
 import duramen
 from duramen.errors import CorruptionError, LimitError, OffsetError, UsageError
 from duramen.formats import Role, make
-from duramen.kernel import BatchColumns
+from duramen.formats.kafka import Kafka
+from duramen.formats.kafka.segment import KafkaSegment
+from duramen.kernel import BatchColumns, Stop
 from duramen.log import reindex
 from fuzz.memory import bounded
 from tests.formats.kafka_logs import (
@@ -181,6 +184,52 @@ def test_damage_that_hides_markers_does_not_end_the_log_silently(tmp_path: Path,
     path.write_bytes(data[:156])  # now nothing else ends the transaction, and a valid batch follows
     with pytest.raises(CorruptionError, match="damage hides how transactions ended"):
         consumed(log, "read_committed")
+
+
+@pytest.mark.parametrize("path", PARTITIONS, ids=name_of)
+def test_records_read_during_the_scan_equal_those_read_after_it(path: Path) -> None:
+    names = ("offset", "timestamp_ms", "timestamp_type", "leader_epoch", "key", "value", "headers")
+    for file in segments_in(path):
+        segment = make("kafka").open_segment(memoryview(file.read_bytes()), int(file.name[:20]))
+        for most in (200, 1 << 20):
+            found: list[list[dict[str, Any]]] = []
+            for taken in (False, True):
+                cursor, rows = segment.start, []
+                while (step := segment.scan(cursor, max_bytes=most, take_values=taken)).stop == Stop.LIMIT:
+                    rows += segment.decode(step, names).to_pylist()
+                    cursor = step.cursor
+                found.append(rows + segment.decode(step, names).to_pylist())
+            assert found[0] == found[1]
+
+
+def segments_in(path: Path) -> list[Path]:
+    return sorted(path.glob("*.log"))
+
+
+def test_a_refresh_reads_only_the_segments_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = copy_of(TXN, tmp_path)
+    *sealed, active = segments_in(log)
+    assert len(sealed) > 1
+    whole = active.read_bytes()
+    active.write_bytes(b"")
+    opened: list[int] = []
+    open_segment = Kafka.open_segment
+
+    def counted(self: Kafka, buf: Any, base: int | None) -> KafkaSegment:
+        opened.append(-1 if base is None else base)
+        return open_segment(self, buf, base)
+
+    with duramen.open(log, **options(TXN, "read_committed")) as reader:
+        monkeypatch.setattr(Kafka, "open_segment", counted)
+        active.write_bytes(whole)
+        reader.refresh()
+        assert set(opened) == {int(active.name[:20])}
+        sealed[0].write_bytes(sealed[0].read_bytes())  # another stamp
+        opened.clear()
+        reader.refresh()
+        assert {int(path.name[:20]) for path in segments_in(log)} == set(opened)
+        found = [record.offset for record in reader]
+    assert found == [row["offset"] for row in truth(TXN, "read_committed")]
 
 
 # --- derived files

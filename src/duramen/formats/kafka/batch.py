@@ -18,19 +18,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError
+from duramen.formats.arrow import MAX_BATCH_BYTES, allocate, binary_array
 from duramen.formats.kafka import message_set
-from duramen.formats.kafka.codec import check_bound, unfold_into, unfolded_bound
+from duramen.formats.kafka.codec import UNFOLD, KafkaCompression, check_bound, with_checksum
+from duramen.formats.segment import ScanPosition
 from duramen.formats.struct import Struct
-from duramen.kernel import CODEC, CONTROL, BatchColumns, RecordColumns, RecordRanges
+from duramen.kernel import (
+    CODEC,
+    CONTROL,
+    BatchColumns,
+    BodyFault,
+    Int64s,
+    RecordColumns,
+    RecordRanges,
+    ScanEnd,
+    UInt32s,
+)
 
 HEADER = Struct(
     ">", base_offset="q", length="i", leader_epoch="i", magic="b", crc="I", attributes="H", last_delta="i",
@@ -52,96 +65,160 @@ class UnfoldedRecords:
     columns: RecordColumns
     in_plain: npt.NDArray[np.bool_]
     plain: Any
+    values: pa.BinaryArray | None = None
+    """The values without their nulls, where they were copied on the way."""
 
 
-def bound_of(buf: memoryview, batches: BatchColumns, row: int, max_bytes: int) -> int:
-    """How many bytes a compressed batch unfolds to at most; raises where that is more than ``max_bytes``."""
-    position, offset = int(batches.position[row]), int(batches.last_offset[row])
-    body = body_of(buf, batches, row)
-    bound = unfolded_bound(body, int(batches.attributes[row]) & CODEC, position=position, offset=offset)
-    check_bound(bound, max_bytes, position=position, offset=offset)
-    stated = int(batches.records[row])
-    if batches.magic[row] == 2 and stated * _LEAST_RECORD_BYTES > bound:
-        message = f"the batch states {stated} records, and unfolds to {bound} bytes at most"
-        raise CorruptionError(message, position=position, offset=offset)
-    return bound
+class Bodies(NamedTuple):
+    """The compressed bodies among some batches: their rows, where they lie, and what they unfold to at most."""
+
+    rows: Int64s
+    position: Int64s
+    length: UInt32s
+    codec: UInt32s
+    bound: Int64s
 
 
-def body_of(buf: memoryview, batches: BatchColumns, row: int) -> memoryview:
-    """The compressed bytes of a batch, or of the message that wraps others."""
-    start = int(batches.data_position[row])
-    stop = start + int(batches.data_length[row])
-    return buf[start:stop] if batches.magic[row] == 2 else message_set.value_of(buf, start, stop)
+def bodies_of(buf: memoryview, batches: BatchColumns) -> Bodies:
+    """The bodies of compressed batches, and of messages that wrap others. A bound may be a `BodyFault`."""
+    codecs = batches.attributes & np.uint32(CODEC)
+    rows = np.flatnonzero(codecs)
+    position, length, codecs = batches.data_position[rows], batches.data_length[rows], codecs[rows]
+    for number in np.flatnonzero(batches.magic[rows] < 2).tolist():
+        start = int(position[number])
+        position[number], length[number] = message_set.value_at(buf, start, start + int(length[number]))
+    bound = np.empty(len(rows), np.int64)
+    kernel.bound_bodies(buf, position, length, codecs, bound)
+    return Bodies(rows, position, length, codecs, bound)
 
 
-def unfold(buf: memoryview, batches: BatchColumns, max_bytes: int) -> UnfoldedRecords:
-    """All records of the batches, in order."""
+def _check_bodies(batches: BatchColumns, bodies: Bodies, max_bytes: int) -> None:
+    """Raise for the first body that cannot be unfolded, or may unfold to more than ``max_bytes``."""
+    stated = np.where(batches.magic[bodies.rows] == 2, batches.records[bodies.rows].astype(np.int64), 0)
+    is_bad = (bodies.bound < stated * _LEAST_RECORD_BYTES) | (bodies.bound < 0) | (bodies.bound > max_bytes)
+    for number in np.flatnonzero(is_bad)[:1].tolist():
+        row, bound, codec = int(bodies.rows[number]), int(bodies.bound[number]), int(bodies.codec[number])
+        place: dict[str, Any] = {"position": int(batches.position[row]), "offset": int(batches.last_offset[row])}
+        if bound == BodyFault.UNKNOWN_CODEC:
+            raise CorruptionError(f"the batch has an unknown compression: {codec}", **place)
+        if bound < 0:
+            name = KafkaCompression(codec).name.lower()
+            raise CorruptionError(f"the {name} data is damaged: {BodyFault(bound).meaning}", **place)
+        check_bound(bound, max_bytes, **place)
+        message = f"the batch states {stated[number]} records, and unfolds to {bound} bytes at most"
+        raise CorruptionError(message, **place)
+
+
+def unfold(
+    buf: memoryview, batches: BatchColumns, max_bytes: int, *, walk_headers: bool = True, take_values: bool = False
+) -> UnfoldedRecords:
+    """All records of the batches, in order. ``take_values`` announces that their values will be gathered."""
     counts = batches.records.astype(np.int64)
     for row in np.flatnonzero(counts * RECORD_COST_BYTES > max_bytes)[:1].tolist():
         place = {"position": int(batches.position[row]), "offset": int(batches.base_offset[row])}
         check_bound(int(counts[row]) * RECORD_COST_BYTES, max_bytes, **place)
-    compressed = (batches.attributes & CODEC) != 0
     # Before anything is allocated: no count that a file merely states may size an allocation.
-    bounds = {row: bound_of(buf, batches, row, max_bytes) for row in np.flatnonzero(compressed).tolist()}
+    bodies = bodies_of(buf, batches)
+    _check_bodies(batches, bodies, max_bytes)
     columns = RecordColumns.empty(int(counts.sum()))
     ranges = _ranges(batches, counts)
-    plain = _unfold_bodies(buf, batches, bounds, ranges)
+    plain = _unfold_bodies(buf, batches, bodies, ranges)
     is_batch = batches.magic == 2
-    for source, mask in ((buf, is_batch & ~compressed), (plain, is_batch & compressed)):
-        if mask.any():
-            _scan(source, ranges, mask, columns, batches)
+    values = _scan(buf, plain, ranges, is_batch, columns, batches, walk_headers, take_values)
     for row in np.flatnonzero(~is_batch).tolist():
-        _messages(plain if compressed[row] else buf, batches, row, ranges, columns)
-    times = np.repeat(batches.max_timestamp, counts)
-    is_appended = np.repeat((batches.attributes & APPEND_TIME != 0) & (batches.magic > 0), counts)
-    np.copyto(columns.timestamp, times, where=is_appended)
-    return UnfoldedRecords(columns, np.repeat(compressed, counts), plain)
+        _messages(plain if ranges.in_plain[row] else buf, batches, row, ranges, columns)
+    _set_append_times(columns, batches, counts)
+    return UnfoldedRecords(columns, np.repeat(ranges.in_plain != 0, counts), plain, values)
+
+
+def take(
+    buf: memoryview, cursor: ScanPosition, batches: BatchColumns, max_records: int, max_bytes: int, verify: bool
+) -> tuple[ScanEnd, UnfoldedRecords | None]:
+    """Scan batches, and read their records while the bytes are in the processor's cache. None where `unfold` has to:
+    some batch is compressed, of an older format, damaged, or too large."""
+    most_bytes = min(max_bytes, max(len(buf) - cursor.position, 0))
+    columns = RecordColumns.empty(max_records)
+    offsets, data = np.empty(len(columns) + 1, np.int32), allocate(most_bytes)
+    end, count = kernel.take_batches(
+        buf, cursor.position, len(buf), batches, columns, offsets, data, cursor.previous_offset, max_bytes, verify,
+        max_records,
+    )  # fmt: skip
+    if count < 0:
+        return end, None
+    columns, batches = columns.head(count), batches.head(end.count)
+    _set_append_times(columns, batches, batches.user_records)
+    values = binary_array(offsets[: count + 1], data[: int(offsets[count])])
+    return end, UnfoldedRecords(columns, np.zeros(count, np.bool_), b"", values)
+
+
+def _set_append_times(columns: RecordColumns, batches: BatchColumns, counts: Int64s) -> None:
+    is_appended = batches.attributes & APPEND_TIME != 0
+    if is_appended.any():
+        is_appended &= batches.magic > 0
+        np.copyto(columns.timestamp, np.repeat(batches.max_timestamp, counts), where=np.repeat(is_appended, counts))
 
 
 def _ranges(batches: BatchColumns, counts: npt.NDArray[np.int64]) -> RecordRanges:
     return RecordRanges(
         position=batches.data_position.copy(), length=batches.data_length.astype(np.int64), records=counts,
         row=np.cumsum(counts) - counts, base_offset=batches.base_offset, last_offset=batches.last_offset,
-        base_timestamp=batches.base_timestamp,
+        base_timestamp=batches.base_timestamp, in_plain=np.zeros(len(batches), np.uint32),
     )  # fmt: skip
 
 
-def _unfold_bodies(
-    buf: memoryview, batches: BatchColumns, bounds: Mapping[int, int], ranges: RecordRanges
-) -> npt.NDArray[np.uint8]:
+def _unfold_bodies(buf: memoryview, batches: BatchColumns, bodies: Bodies, ranges: RecordRanges) -> memoryview:
     """The bodies one after another; ``ranges`` then says where each lies. Memory that is not written is not used."""
-    plain = np.empty(sum(bounds.values()), np.uint8)
-    at = 0
-    for row in bounds:
-        position, offset = int(batches.position[row]), int(batches.last_offset[row])
-        codec, magic = int(batches.attributes[row]) & CODEC, int(batches.magic[row])
-        body, out = body_of(buf, batches, row), memoryview(plain)[at:]  # type: ignore[arg-type]
-        length = unfold_into(body, codec, out, magic, position=position, offset=offset)
-        ranges.position[row], ranges.length[row] = at, length
-        at += length
+    rows = bodies.rows
+    plain = allocate(int(bodies.bound.sum()))
+    starts, at = np.zeros(len(rows) + 1, np.int64), 0
+    has_other_checksum = ((bodies.codec == KafkaCompression.LZ4) & (batches.magic[rows] == 0)).tolist()
+    where = zip(*(column.tolist() for column in bodies[1:]), strict=True)
+    for number, (start, length, codec, bound) in enumerate(where):
+        body: Any = buf[start : start + length]
+        if has_other_checksum[number]:
+            body = with_checksum(body)
+        try:
+            at += UNFOLD[codec](body, plain[at : at + bound])
+        except cramjam.DecompressionError as error:
+            name, row = KafkaCompression(codec).name.lower(), rows[number]
+            message = f"the {name} data cannot be unfolded: {error}"
+            place: dict[str, Any] = {"position": int(batches.position[row]), "offset": int(batches.last_offset[row])}
+            raise CorruptionError(message, **place) from error
+        starts[number + 1] = at
+    ranges.position[rows], ranges.length[rows] = starts[:-1], np.diff(starts)
+    ranges.in_plain[rows] = 1
     return plain[:at]
 
 
-def _scan(source: Any, ranges: RecordRanges, mask: Any, columns: RecordColumns, batches: BatchColumns) -> None:
-    wanted = ranges if mask.all() else RecordRanges(**{name: getattr(ranges, name)[mask] for name in vars(ranges)})
-    found = kernel.scan_records(source, wanted, columns)
+def _scan(
+    buf: memoryview, plain: memoryview, ranges: RecordRanges, mask: npt.NDArray[np.bool_], columns: RecordColumns,
+    batches: BatchColumns, walk_headers: bool, take_values: bool,
+) -> pa.BinaryArray | None:  # fmt: skip
+    """Fill in the records of those ranges. The values, if they are wanted and all of them are here."""
+    is_whole = bool(mask.all())
+    wanted = ranges if is_whole else RecordRanges(**{name: getattr(ranges, name)[mask] for name in vars(ranges)})
+    most_bytes = int(ranges.length.sum())
+    offsets = values = None
+    if take_values and is_whole and most_bytes <= MAX_BATCH_BYTES:
+        offsets, values = np.empty(len(columns) + 1, np.int32), allocate(most_bytes)
+    found = kernel.scan_records(buf, plain, wanted, columns, walk_headers, offsets, values)
     if found < 0:
         row = int(np.flatnonzero(mask)[-1 - found])
         raise CorruptionError(
             f"the batch does not hold the {int(batches.records[row])} records that it states",
             position=int(batches.position[row]), offset=int(batches.base_offset[row]),
         )  # fmt: skip
+    return None if offsets is None or values is None else binary_array(offsets, values[: int(offsets[-1])])
 
 
 def wrapped_messages(buf: memoryview, batches: BatchColumns, row: int, max_bytes: int) -> list[message_set.Message]:
     """The messages that the compressed message of that row wraps."""
-    position, offset = int(batches.position[row]), int(batches.last_offset[row])
-    plain = np.empty(bound_of(buf, batches, row, max_bytes), np.uint8)
-    body, magic = body_of(buf, batches, row), int(batches.magic[row])
-    codec = int(batches.attributes[row]) & CODEC
-    out = memoryview(plain)  # type: ignore[arg-type]
-    length = unfold_into(body, codec, out, magic, position=position, offset=offset)
-    return message_set.wrapped(out, 0, length, magic, offset, position=position)
+    one = batches.slice(row, row + 1)
+    bodies, ranges = bodies_of(buf, one), _ranges(one, np.ones(1, np.int64))
+    _check_bodies(one, bodies, max_bytes)
+    plain = _unfold_bodies(buf, one, bodies, ranges)
+    position, offset = int(one.position[0]), int(one.last_offset[0])
+    return message_set.wrapped(plain, 0, len(plain), int(one.magic[0]), offset, position=position)
 
 
 def _messages(source: Any, batches: BatchColumns, row: int, ranges: RecordRanges, columns: RecordColumns) -> None:

@@ -18,7 +18,7 @@ length or format at the next batch, and a changed epoch only against ``leader-ep
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ import pyarrow as pa
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
 from duramen.formats.extensions import SupportsStateFiles
-from duramen.formats.format import Capabilities, CommittedView, FileName, Format, SupportsIsolation
+from duramen.formats.format import Capabilities, CommittedView, FileName, Format, SegmentSource, SupportsIsolation
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
@@ -40,7 +40,14 @@ from duramen.formats.kafka.state_files import (
     parse_properties,
     parse_snapshot,
 )
-from duramen.formats.kafka.transactions import TXN_ENTRY, ranges_of, ranges_text, refuse_damage, transactions_of
+from duramen.formats.kafka.transactions import (
+    TXN_ENTRY,
+    SealedTransactions,
+    ranges_of,
+    ranges_text,
+    refuse_damage,
+    transactions_of,
+)
 from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, Severity
 from duramen.formats.struct import Block, Buffer
 
@@ -190,20 +197,22 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
     def hides_records(self) -> bool:
         return bool(self._isolation == READ_COMMITTED)
 
-    def committed_view(self, segments: Sequence[Segment]) -> CommittedView:
-        ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
-        found = transactions_of(ours)
+    def committed_view(self, segments: Sequence[SegmentSource], known: CommittedView | None = None) -> CommittedView:
+        found, sealed = transactions_of(segments, SealedTransactions() if known is None else known.sealed)
         fmt = Kafka(**{**self.options, "aborted": ranges_text(found.aborted)})
         stable = found.last_stable_offset
         if stable is None:
-            return CommittedView(fmt, None)
-        first = max((n for n, segment in enumerate(ours) if segment.base_offset <= stable), default=0)
-        position = _position_of(ours[first], stable)
-        for number, segment in enumerate(ours[first:], first):
-            # A transaction that seems open may be damage, which nobody who stops before it would notice.
-            cursor = ScanPosition(position, -1) if number == first else segment.start
-            refuse_damage(segment, segment.last_step(cursor), is_last=number == len(ours) - 1)
-        return CommittedView(fmt, (ours[first].base_offset, position))
+            return CommittedView(fmt, None, sealed)
+        first = max((n for n, segment in enumerate(segments) if segment.base <= stable), default=0)
+        checked: dict[tuple[Hashable, int], int] = {}
+        for number, source in enumerate(segments[first:], first):
+            position = sealed.checked.get((source.stamp, stable))
+            is_last = number == len(segments) - 1
+            if position is None or is_last:
+                position = _check_from(source.open(), stable, is_last=is_last)
+            checked[source.stamp, stable] = position
+        until = (segments[first].base, checked[segments[first].stamp, stable])
+        return CommittedView(fmt, until, sealed._replace(checked=checked))
 
     def check_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> Iterator[tuple[str, Problem]]:
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
@@ -238,11 +247,17 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
 _REBUILT = "nothing is lost: Kafka rebuilds it from the records"
 
 
-def _position_of(segment: KafkaSegment, offset: int) -> int:
-    """Where the first batch with that offset or a later one starts."""
+def _check_from(segment: Segment, offset: int, *, is_last: bool) -> int:
+    """Where the first batch with that offset or a later one starts. Raises `CorruptionError` where damage follows: a
+    transaction that seems open may be damage, which nobody who stops before it would notice."""
+    assert isinstance(segment, KafkaSegment)
+    position = segment.start.position
     for rows in segment.steps(verify=False):
         batches = batches_of(rows)
         found = (batches.base_offset >= offset).nonzero()[0]
+        position = int(batches.position[found[0]]) if len(found) else rows.end.position
         if len(found):
-            return int(batches.position[found[0]])
-    return rows.end.position
+            break
+    cursor = segment.start if position == segment.start.position else ScanPosition(position, -1)
+    refuse_damage(segment, segment.last_step(cursor), is_last=is_last)
+    return position

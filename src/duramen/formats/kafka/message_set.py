@@ -63,11 +63,11 @@ def message_at(view: memoryview, position: int, end: int | None = None) -> Messa
     return Message(_signed(view, position, 8), timestamp, position, key, value, stop)
 
 
-def value_of(view: memoryview, start: int, stop: int) -> memoryview:
-    """The value of the message whose key length is at ``start``; empty where it is null."""
+def value_at(view: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """Position and length of the value of the message whose key length is at ``start``; no bytes where it is null."""
     _, at = _field(view, start, stop)
     (position, length), _ = _field(view, at, stop)
-    return view[position : position + (0 if length == NULL_LENGTH else length)]
+    return position, 0 if length == NULL_LENGTH else length
 
 
 def wrapped(plain: memoryview, start: int, end: int, magic: int, last_offset: int, *, position: int) -> list[Message]:

@@ -8,6 +8,8 @@ headers. Control batches, aborted transactions, and records before the log's sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +18,22 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError, DuramenError, LimitError
-from duramen.formats.arrow import binary_of, gather_two, number_array, timestamps_from, with_nulls
+from duramen.formats.arrow import (
+    REUSED_UP_TO_BYTES,
+    binary_of,
+    gather_two,
+    number_array,
+    timestamps_from,
+    with_nulls,
+)
 from duramen.formats.kafka.batch import (
     APPEND_TIME,
+    HEADER,
     RECORD_COST_BYTES,
     TRANSACTIONAL,
     UnfoldedRecords,
-    bound_of,
+    bodies_of,
+    take,
     unfold,
     wrapped_messages,
 )
@@ -38,11 +49,13 @@ EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH)
 """Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; and
 the epoch of the leader that wrote the record. Null where the message format has none."""
 
-_MAGIC_AT = 16
+_LENGTH_AT, _MAGIC_AT, _RECORDS_AT = (HEADER.at(name) for name in ("length", "magic", "records"))
 _LEAST_BYTES = 26
-_SCAN_BATCHES = 4096
-_UNFOLDED_BYTES = 64 << 20
+_LEAST_BATCHES, _SCAN_BATCHES = 16, 4096
+_UNFOLDED_BYTES = REUSED_UP_TO_BYTES
 """What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
+_LIKELY_RATIO = 4
+"""Framing may allow much more than a batch holds: by so much, at most, compressed bytes count as ``max_bytes``."""
 _TYPES = binary_of([b"CreateTime", b"LogAppendTime"]).cast(pa.string())
 
 
@@ -60,6 +73,13 @@ class KafkaView(NamedTuple):
     start_offset: int = 0
     aborted: tuple[AbortedRange, ...] = ()
     max_uncompressed_bytes: int = 0
+
+
+@dataclass
+class KafkaRows(Rows):
+    """Rows whose records the scan read on the way."""
+
+    records: UnfoldedRecords | None = None
 
 
 class KafkaSegment(Segment):
@@ -89,67 +109,87 @@ class KafkaSegment(Segment):
         take_values: bool = False,
     ) -> Rows:
         """The next batches, whole ones: a batch with more than ``max_records`` records still comes in one step."""
-        left = max(len(self.buf) - cursor.position, 0)
-        most = min(left, max_bytes) // _LEAST_BYTES + 1
-        capacity = max(1, min(max_records, most, _SCAN_BATCHES))
-        headers, end = self._headers(cursor, capacity, max_bytes, max_records, verify=False)
-        fitting, refused = self._fitting(headers, cursor.previous_offset)
-        if fitting == len(headers) and not verify and digests is None:
-            return Rows(headers, int(self._visible(headers).sum(dtype=np.int64)), end)
-        if fitting == 0 and refused is not None and len(headers):
-            headers, end = self._headers(cursor, 1, max_bytes, max_records, verify=verify, digests=None)
-            stop = end.stop if not end.count else int(refused)
-            return Rows(headers.head(0), 0, ScanEnd(0, cursor.position, stop, cursor.previous_offset))
-        known = headers.head(fitting)
-        columns, end = self._headers(cursor, max(fitting, 1), max_bytes, max_records, verify=verify, digests=digests)
-        self._complete(columns, known)
-        visible = self._visible(columns)
-        return Rows(columns, int(visible.sum(dtype=np.int64)), end)
+        batches, records_room = self._likely(cursor.position, max_records, max_bytes)
+        columns = BatchColumns.empty(batches)
+        if take_values and digests is None and self._can_take(cursor):
+            end, records = take(self.buf, cursor, columns, records_room, max_bytes, verify)
+            if records is not None:
+                return KafkaRows(columns.head(end.count), len(records.columns), end, records=records)
+        else:
+            sums = None if digests is None else digests.copy()
+            end = kernel.scan_batches(
+                self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify,
+                max_records, sums,
+            )  # fmt: skip
+        rows = self._step(columns.head(end.count), end, cursor, max_bytes)
+        if digests is not None and sums is not None:
+            if rows.end.position < end.position:  # a step that ends before the scan did
+                data = self.buf[cursor.position : rows.end.position]
+                sums[:] = kernel.digest(data, int(digests[0]), int(digests[1]))
+            digests[:] = sums
+        return rows
 
-    def _headers(
-        self, cursor: ScanPosition, capacity: int, max_bytes: int, max_records: int, *, verify: bool,
-        digests: UInt32s | None = None,
-    ) -> tuple[BatchColumns, ScanEnd]:  # fmt: skip
-        columns = BatchColumns.empty(capacity)
-        end = kernel.scan_batches(
-            self.buf, cursor.position, len(self.buf), columns, cursor.previous_offset, max_bytes, verify, max_records,
-            digests,
-        )  # fmt: skip
-        return columns.head(end.count), end
+    def _likely(self, position: int, max_records: int, max_bytes: int) -> tuple[int, int]:
+        """For how many batches and records a step has room: twice as many as there are if all are like the first. Where
+        more come, the step ends when the room is full."""
+        left = min(max(len(self.buf) - position, 0), max_bytes)
+        batches = records = left // _LEAST_BYTES + 1
+        if left >= HEADER.size and self.buf[position + _MAGIC_AT] == 2:
+            header = self.buf[position : position + HEADER.size]
+            length, count = (int.from_bytes(header[at : at + 4], "big") for at in (_LENGTH_AT, _RECORDS_AT))
+            batches = 2 * (left // max(length, HEADER.size) + _LEAST_BATCHES)
+            records = max(count, 1) * batches
+        return max(1, min(max_records, batches, _SCAN_BATCHES)), max(1, min(max_records, records))
 
-    def _fitting(self, batches: BatchColumns, previous_offset: int) -> tuple[int, Stop | None]:
+    def _step(self, columns: BatchColumns, end: ScanEnd, cursor: ScanPosition, max_bytes: int) -> Rows:
+        """What one step takes of the batches that a scan found."""
+        fitting, refused = self._fitting(columns, cursor.previous_offset, max_bytes)
+        if fitting < len(columns) or refused is not None:
+            last = int(columns.last_offset[fitting - 1]) if fitting else cursor.previous_offset
+            stop = Stop.LIMIT if refused is None else refused
+            end = ScanEnd(fitting, int(columns.position[fitting]), int(stop), last)
+            columns = columns.head(fitting)
+        return Rows(columns, int(self._visible(columns).sum(dtype=np.int64)), end)
+
+    def _can_take(self, cursor: ScanPosition) -> bool:
+        """Whether readers see everything from here on, and the first batch is not compressed."""
+        if self._view.aborted or self._view.start_offset > cursor.previous_offset + 1:
+            return False
+        at = cursor.position + HEADER.at("attributes") + 1
+        return at < len(self.buf) and not self.buf[at] & CODEC
+
+    def _fitting(self, batches: BatchColumns, previous_offset: int, max_bytes: int) -> tuple[int, Stop | None]:
         """How many of the batches one step takes, and why the next one is not valid, if that is the reason. Completes
         what wrapping messages do not state: how many messages they hold, and their first offset."""
-        left = _UNFOLDED_BYTES
-        for row in np.flatnonzero(batches.attributes & CODEC).tolist():
-            try:
-                bound = bound_of(self.buf, batches, row, self._view.max_uncompressed_bytes)
-                if batches.magic[row] < 2:
-                    self._open_wrapper(batches, row)
-            except LimitError:
-                return max(row, 1), None  # decode raises it
-            except CorruptionError:
-                if batches.magic[row] < 2:
-                    return row, Stop.BAD_ENTRIES
-                continue  # the checksum is not known to be right; if it is, decode raises
+        bodies = bodies_of(self.buf, batches)
+        if not len(bodies.rows):
+            return len(batches), None
+        bounds = np.maximum(bodies.bound, 0)  # decode raises for those that are damaged
+        costs = bounds + batches.records[bodies.rows].astype(np.int64) * RECORD_COST_BYTES
+        likely = np.minimum(bounds, bodies.length.astype(np.int64) * _LIKELY_RATIO)
+        is_over = (np.cumsum(costs) > _UNFOLDED_BYTES) | (np.cumsum(likely) > max_bytes)
+        is_over |= bounds > self._view.max_uncompressed_bytes
+        first = np.flatnonzero(is_over)[:1]
+        fitting = max(int(bodies.rows[first[0]]), 1) if len(first) else len(batches)
+        for row in bodies.rows[batches.magic[bodies.rows] < 2].tolist():
+            if row >= fitting:
+                break
             before = int(batches.last_offset[row - 1]) if row else previous_offset
-            if batches.base_offset[row] <= before:
-                return row, Stop.BAD_ORDER
-            left -= bound + int(batches.records[row]) * RECORD_COST_BYTES
-            if left < 0 and row:
-                return row, None
-        return len(batches), None
+            refused = self._open_wrapper(batches, row, before)
+            if refused is not None:
+                return row, refused
+        return fitting, None
 
-    def _open_wrapper(self, batches: BatchColumns, row: int) -> None:
-        found = wrapped_messages(self.buf, batches, row, self._view.max_uncompressed_bytes)
+    def _open_wrapper(self, batches: BatchColumns, row: int, previous_offset: int) -> Stop | None:
+        try:
+            found = wrapped_messages(self.buf, batches, row, self._view.max_uncompressed_bytes)
+        except LimitError:
+            return None  # decode raises it
+        except CorruptionError:
+            return Stop.BAD_ENTRIES
         batches.base_offset[row] = found[0].offset
         batches.records[row] = batches.visible[row] = len(found)
-
-    def _complete(self, columns: BatchColumns, known: BatchColumns) -> None:
-        """Take over what `_fitting` found out about wrapping messages."""
-        both = min(len(columns), len(known))
-        for name in ("base_offset", "records", "visible"):
-            getattr(columns, name)[:both] = getattr(known, name)[:both]
+        return Stop.BAD_ORDER if found[0].offset <= previous_offset else None
 
     def _visible(self, batches: BatchColumns) -> UInt32s:
         """Set and return how many records of each batch readers see."""
@@ -187,9 +227,14 @@ class KafkaSegment(Segment):
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         batches = batches_of(rows)
         batches = _where(batches, batches.visible > 0)
-        records = unfold(self.buf, batches, self._view.max_uncompressed_bytes)
+        records = rows.records if isinstance(rows, KafkaRows) else None
+        if records is None:
+            records = unfold(
+                self.buf, batches, self._view.max_uncompressed_bytes, walk_headers="headers" in columns,
+                take_values="value" in columns,
+            )  # fmt: skip
         arrays = [self._array(name, batches, records) for name in columns]
-        found = pa.RecordBatch.from_arrays(arrays, schema=_schema(columns))
+        found = pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(columns)))
         offsets = records.columns.offset
         if len(offsets) and offsets[0] < self._view.start_offset:
             found = found.slice(int(np.searchsorted(offsets, self._view.start_offset)))
@@ -211,10 +256,11 @@ class KafkaSegment(Segment):
         if name == "leader_epoch":
             epochs = np.repeat(batches.leader_epoch, counts).astype(np.int32)
             return number_array(epochs, mask=epochs < 0)
-        position, length = (columns.key_position, columns.key_length)
-        if name == "value":
-            position, length = (columns.value_position, columns.value_length)
-        return nullable(self.buf, records, position, length)
+        if name == "key":
+            return nullable(self.buf, records, columns.key_position, columns.key_length)
+        if records.values is not None:
+            return with_nulls(records.values, columns.value_length == NULL_LENGTH)
+        return nullable(self.buf, records, columns.value_position, columns.value_length)
 
     def check(self, rows: Rows) -> Iterator[Problem]:
         """Batches whose checksum is right and whose records cannot be read."""
@@ -311,6 +357,7 @@ def _where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
     return batches if mask.all() else BatchColumns(**{name: getattr(batches, name)[mask] for name in vars(batches)})
 
 
-def _schema(columns: Sequence[str]) -> pa.Schema:
+@cache
+def _schema(columns: tuple[str, ...]) -> pa.Schema:
     extras = {field.name: field for field in EXTRAS}
     return pa.schema([extras[name] if name in extras else SCHEMA.field(name) for name in columns])

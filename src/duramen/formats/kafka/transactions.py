@@ -15,14 +15,16 @@ producer snapshots repeat this; they are never needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from duramen.errors import CorruptionError, DuramenError
+from duramen.formats.format import SegmentSource
 from duramen.formats.kafka.batch import ABORT, COMMIT, CONTROL_KEY, TRANSACTIONAL, is_control, unfold
 from duramen.formats.kafka.segment import AbortedRange, KafkaSegment, batches_of
 from duramen.formats.segment import Rows
@@ -74,6 +76,9 @@ class Transactions:
             stable = min(self.open.values(), default=last_offset + 1)
             self.aborted.append(AbortedTransaction(producer_id, first, last_offset, stable))
 
+    def copy(self) -> Transactions:
+        return Transactions(list(self.aborted), dict(self.open), set(self.abort_markers))
+
     @property
     def last_stable_offset(self) -> int | None:
         """The first offset of the oldest open transaction; None where none is open."""
@@ -99,15 +104,35 @@ def control_types(buf: memoryview, batches: BatchColumns, control: npt.NDArray[n
     return found
 
 
-def transactions_of(segments: Sequence[KafkaSegment]) -> Transactions:
-    """The transactions of a log. Only headers and markers are looked at. Raises `CorruptionError` where damage hides
-    how they ended: what follows it may be committed or not."""
-    found = Transactions()
-    for number, segment in enumerate(segments, 1):
+class SealedTransactions(NamedTuple):
+    """The transactions of the segments that another one follows, which no longer change."""
+
+    stamps: tuple[Hashable, ...] = ()
+    found: Transactions = Transactions()
+    checked: Mapping[tuple[Hashable, int], int] = MappingProxyType({})
+    """Of segments in which a transaction is open, by stamp and its first offset: where the check of them started."""
+
+
+def transactions_of(
+    segments: Sequence[SegmentSource], known: SealedTransactions
+) -> tuple[Transactions, SealedTransactions]:
+    """The transactions of a log, and those of its sealed segments. Only headers and markers are looked at, and nothing
+    of segments that are ``known``. Raises `CorruptionError` where damage hides how transactions ended: what follows it
+    may be committed or not."""
+    stamps = tuple(segment.stamp for segment in segments)
+    if not len(known.stamps) < len(stamps) or stamps[: len(known.stamps)] != known.stamps:
+        known = SealedTransactions()
+    found, sealed = known.found.copy(), known
+    for number, source in enumerate(segments[len(known.stamps) :], len(known.stamps)):
+        is_last = number == len(segments) - 1
+        if is_last:
+            sealed = SealedTransactions(stamps[:-1], found.copy(), known.checked)
+        segment = source.open()
+        assert isinstance(segment, KafkaSegment)
         for rows in segment.steps(verify=False):
             found.add(segment, batches_of(rows))
-        refuse_damage(segment, rows, is_last=number == len(segments))
-    return found
+        refuse_damage(segment, rows, is_last=is_last)
+    return found, sealed
 
 
 def refuse_damage(segment: KafkaSegment, rows: Rows, *, is_last: bool) -> None:

@@ -19,7 +19,7 @@ from duramen.kernel.layout import (
     Stop,
     UInt32s,
 )
-from duramen.kernel.reference.columns import Buffer, bytes_of, is_zero, same_length
+from duramen.kernel.reference.columns import Buffer, Int32s, ValueCopy, bytes_of, is_zero, same_length
 from duramen.kernel.reference.crc import check_digests, crc32, crc32c, extend_digests
 
 _PREFIX_BYTES = 12
@@ -131,11 +131,43 @@ def scan_batches(
     would exceed ``max_bytes`` or ``max_records`` visible records (the first is always taken), or at bytes that are not
     a valid batch. Records are not looked at. ``digests`` as in `scan_frames`."""
     check_digests(digests)
-    view, capacity = bytes_of(buf, position, end), same_length(columns)
+    found = _scan(bytes_of(buf, position, end), position, end, columns, previous_offset, max_bytes, verify, max_records)
+    extend_digests(digests, memoryview(buf).cast("B")[position : found.position])
+    return found
+
+
+def take_batches(
+    buf: Buffer,
+    position: int,
+    end: int,
+    columns: BatchColumns,
+    records: RecordColumns,
+    value_offsets: Int32s,
+    values: Buffer,
+    previous_offset: int = -1,
+    max_bytes: int = 2**62,
+    verify: bool = True,
+    max_records: int = 2**62,
+) -> tuple[ScanEnd, int]:
+    """Like `scan_batches`, and fills ``records`` with the visible records on the way; values are copied as by
+    `scan_records`. Stops before a batch that may not fit, unless it is the first. Also returns how many records that
+    are; -1 where they are not all there, because a batch is compressed, is a message, or does not hold the records that
+    it states, or because the first does not fit."""
+    taken = _TakenRecords(records, ValueCopy(same_length(records), value_offsets, values))
+    view = bytes_of(buf, position, end)
+    found = _scan(view, position, end, columns, previous_offset, max_bytes, verify, max_records, taken)
+    return found, taken.count
+
+
+def _scan(
+    view: memoryview, position: int, end: int, columns: BatchColumns, previous_offset: int, max_bytes: int,
+    verify: bool, max_records: int, taken: _TakenRecords | None = None,
+) -> ScanEnd:  # fmt: skip
+    capacity = same_length(columns)
     if capacity == 0:
         raise ValueError("the columns have no room")
     bytes_left, records_left = max(max_bytes, 0), max(max_records, 0)
-    start, count, stop = position, 0, Stop.END
+    count, stop = 0, Stop.END
     while position < end:
         if count == capacity or is_zero(view, position, end):
             stop = Stop.LIMIT if count == capacity else Stop.ZEROS
@@ -143,10 +175,16 @@ def scan_batches(
         stop, batch = _parse_batch(view, position, end, previous_offset)
         if batch is None:
             break
-        has_room = not count or (batch.next - position <= bytes_left and batch.visible <= records_left)
+        has_room = not count or (
+            batch.next - position <= bytes_left
+            and batch.visible <= records_left
+            and (taken is None or taken.has_room(batch))
+        )
         stop = _judge_batch(view, batch, verify) if has_room else Stop.LIMIT
         if stop != Stop.END:
             break
+        if taken is not None:
+            taken.add(view, batch)
         for field in fields(columns):
             getattr(columns, field.name)[count] = getattr(batch, field.name)
         count += 1
@@ -154,7 +192,6 @@ def scan_batches(
         records_left -= batch.visible
         previous_offset = batch.last_offset
         position = batch.next
-    extend_digests(digests, view[start:position])
     return ScanEnd(count, position, int(stop), previous_offset)
 
 
@@ -214,7 +251,9 @@ class _Reader:
         return *self.field(0), *self.field(-1)
 
 
-def _read_record(reader: _Reader, least_delta: int, last_delta: int) -> tuple[int, int, dict[str, int]]:
+def _read_record(
+    reader: _Reader, least_delta: int, last_delta: int, walk_headers: bool
+) -> tuple[int, int, dict[str, int]]:
     """The deltas of offset and time of the record at ``reader``, and its columns."""
     row = {"position": reader.at}
     length = reader.varint()
@@ -230,39 +269,107 @@ def _read_record(reader: _Reader, least_delta: int, last_delta: int) -> tuple[in
     if not 0 <= row["headers"] <= (record.end - record.at) // 2:
         raise _BadRecordError
     row["headers_position"] = record.at
-    for _ in range(row["headers"]):
+    for _ in range(row["headers"] if walk_headers else 0):
         record.header()
-    if record.at != record.end:
+    if record.at != record.end and (walk_headers or not row["headers"]):
         raise _BadRecordError
     reader.at = record.end
     return offset_delta, time_delta, row
 
 
-def scan_records(buf: Buffer, ranges: RecordRanges, columns: RecordColumns) -> int:
-    """Fill ``columns`` with the records of every range, from its ``row`` on. Returns how many, or -1 - the number of
-    the first range that its records do not fill exactly, or that does not fit."""
-    view, capacity = memoryview(buf).cast("B"), same_length(columns)
-    total = 0
-    for number in range(same_length(ranges)):
-        position, length, records, row, base, last, base_timestamp = (
-            int(getattr(ranges, field.name)[number]) for field in fields(ranges)
-        )
-        if not 0 <= position <= len(view) or not 0 <= length <= len(view) - position:
-            return -1 - number
-        if not 0 <= row <= capacity or not 0 <= records <= capacity - row or not 0 <= base <= last:
-            return -1 - number
-        reader, delta = _Reader(view, position, position + length), -1
+def _read_records(
+    reader: _Reader, rows: range, columns: RecordColumns, base_offset: int, last_offset: int, base_timestamp: int,
+    walk_headers: bool, copy: ValueCopy | None,
+) -> None:  # fmt: skip
+    """Fill those rows with the records, which fill the bytes of ``reader``."""
+    delta = -1
+    for row in rows:
+        delta, time_delta, found = _read_record(reader, delta + 1, last_offset - base_offset, walk_headers)
+        found |= {"offset": base_offset + delta, "timestamp": _wrapped(base_timestamp + time_delta)}
+        for name, value in found.items():
+            getattr(columns, name)[row] = value
+        if copy is not None:
+            stop = found["value_position"] + (0 if found["value_length"] == NULL_LENGTH else found["value_length"])
+            if stop - found["value_position"] > copy.room:
+                raise _BadRecordError
+            copy.add(row, reader.view[found["value_position"] : stop])
+    if reader.at != reader.end:
+        raise _BadRecordError
+
+
+class _TakenRecords:
+    """The records of the batches that a scan passes."""
+
+    def __init__(self, columns: RecordColumns, copy: ValueCopy) -> None:
+        self._columns, self._copy = columns, copy
+        self.count = 0
+
+    def has_room(self, batch: _ParsedBatch) -> bool:
+        """Whether the records of a batch fit into what is left, as far as its header says."""
+        if self.count < 0 or not batch.visible:
+            return True
+        return batch.records <= len(self._columns) - self.count and batch.data_length <= self._copy.room
+
+    def add(self, view: memoryview, batch: _ParsedBatch) -> None:
+        if self.count < 0 or not batch.visible:
+            return
+        rows, fits = range(self.count, self.count + batch.records), self.has_room(batch)
+        self.count = -1
+        if batch.magic < 2 or batch.attributes & CODEC or not fits:
+            return
+        reader, offsets = _Reader(view, batch.data_position, batch.next), (batch.base_offset, batch.last_offset)
         try:
-            for at in range(row, row + records):
-                delta, time_delta, found = _read_record(reader, delta + 1, last - base)
-                found |= {"offset": base + delta, "timestamp": _wrapped(base_timestamp + time_delta)}
-                for name, value in found.items():
-                    getattr(columns, name)[at] = value
+            _read_records(reader, rows, self._columns, *offsets, batch.base_timestamp, True, self._copy)
+        except _BadRecordError:
+            return
+        self.count = rows.stop
+
+
+def _read_range(
+    view: memoryview, ranges: RecordRanges, number: int, columns: RecordColumns, walk_headers: bool,
+    copy: ValueCopy | None,
+) -> int:  # fmt: skip
+    """Fill in the records of one range; returns how many."""
+    position, length, records, row, base, last, base_timestamp = (
+        int(getattr(ranges, field.name)[number]) for field in fields(ranges)[:7]
+    )
+    capacity = len(columns)
+    if not 0 <= position <= len(view) or not 0 <= length <= len(view) - position:
+        raise _BadRecordError
+    if not 0 <= row <= capacity or not 0 <= records <= capacity - row or not 0 <= base <= last:
+        raise _BadRecordError
+    reader = _Reader(view, position, position + length)
+    _read_records(reader, range(row, row + records), columns, base, last, base_timestamp, walk_headers, copy)
+    return records
+
+
+def scan_records(
+    buf: Buffer,
+    plain: Buffer,
+    ranges: RecordRanges,
+    columns: RecordColumns,
+    walk_headers: bool = True,
+    value_offsets: Int32s | None = None,
+    values: Buffer | None = None,
+) -> int:
+    """Fill ``columns`` with the records of every range, from its ``row`` on; a range lies in ``buf`` or in ``plain``.
+    Returns how many, or -1 - the number of the first range that its records do not fill exactly, or that does not fit.
+    Without ``walk_headers``, headers are counted and not looked at.
+
+    With ``values`` it also copies the values there, as `gather` would, and fills ``value_offsets``; a null takes no
+    bytes. The ranges must then follow each other without a gap in their rows."""
+    sources = [memoryview(source).cast("B") for source in (buf, plain)]
+    count, capacity = same_length(ranges), same_length(columns)
+    copy = ValueCopy.into(capacity, value_offsets, values)
+    total = 0
+    for number in range(count):
+        if copy is not None and ranges.row[number] != total:
+            return -1 - number
+        try:
+            view = sources[int(ranges.in_plain[number] != 0)]
+            total += _read_range(view, ranges, number, columns, walk_headers, copy)
         except _BadRecordError:
             return -1 - number
-        if reader.at != reader.end:
-            return -1 - number
-        total += records
     return total
 
 

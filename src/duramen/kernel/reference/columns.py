@@ -47,6 +47,32 @@ def gather(buf: Buffer, positions: Int64s, lengths: UInt32s, offsets: Int32s, da
     return at
 
 
+class ValueCopy:
+    """Values that a scan copies side by side, as `gather` would."""
+
+    def __init__(self, capacity: int, offsets: Int32s, data: Buffer) -> None:
+        if len(offsets) != capacity + 1:
+            raise ValueError("the columns and the offsets of values differ in length")
+        self._offsets, self._data = offsets, memoryview(data).cast("B")
+        self._copied = 0
+        offsets[0] = 0
+
+    @classmethod
+    def into(cls, capacity: int, offsets: Int32s | None, data: Buffer | None) -> ValueCopy | None:
+        if (offsets is None) != (data is None):
+            raise ValueError("values and their offsets go together")
+        return None if offsets is None or data is None else cls(capacity, offsets, data)
+
+    @property
+    def room(self) -> int:
+        return min(len(self._data), 2**31 - 1) - self._copied
+
+    def add(self, row: int, value: memoryview) -> None:
+        self._data[self._copied : self._copied + len(value)] = value
+        self._copied += len(value)
+        self._offsets[row + 1] = self._copied
+
+
 def values_of(values: Values, offsets: Int32s | None) -> Iterator[bytes | None]:
     """The values; None for one with invalid offsets."""
     if offsets is None:

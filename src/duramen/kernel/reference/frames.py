@@ -18,7 +18,16 @@ from duramen.kernel.layout import (
     Stop,
     UInt32s,
 )
-from duramen.kernel.reference.columns import Buffer, Int32s, Values, bytes_of, is_zero, same_length, values_of
+from duramen.kernel.reference.columns import (
+    Buffer,
+    Int32s,
+    ValueCopy,
+    Values,
+    bytes_of,
+    is_zero,
+    same_length,
+    values_of,
+)
 from duramen.kernel.reference.crc import check_digests, crc32, crc32c, extend_digests
 
 
@@ -83,32 +92,6 @@ def _next(
     return _parse_frame(view, position, end, layout, previous_offset)
 
 
-class _ValueCopy:
-    """Values that a scan copies side by side, as `gather` would."""
-
-    def __init__(self, capacity: int, offsets: Int32s, data: Buffer) -> None:
-        if len(offsets) != capacity + 1:
-            raise ValueError("the columns and the offsets of values differ in length")
-        self._offsets, self._data = offsets, memoryview(data).cast("B")
-        self._copied = 0
-        offsets[0] = 0
-
-    @classmethod
-    def into(cls, capacity: int, offsets: Int32s | None, data: Buffer | None) -> _ValueCopy | None:
-        if (offsets is None) != (data is None):
-            raise ValueError("values and their offsets go together")
-        return None if offsets is None or data is None else cls(capacity, offsets, data)
-
-    @property
-    def room(self) -> int:
-        return min(len(self._data), 2**31 - 1) - self._copied
-
-    def add(self, row: int, value: memoryview) -> None:
-        self._data[self._copied : self._copied + len(value)] = value
-        self._copied += len(value)
-        self._offsets[row + 1] = self._copied
-
-
 def scan_frames(
     buf: Buffer,
     position: int,
@@ -132,7 +115,7 @@ def scan_frames(
     view, capacity = bytes_of(buf, position, end), len(columns)
     if capacity == 0:
         raise ValueError("the columns have no room")
-    copy = _ValueCopy.into(capacity, value_offsets, values)
+    copy = ValueCopy.into(capacity, value_offsets, values)
     start, count, stop = position, 0, Stop.END
     while position < end:
         stop, frame = (Stop.LIMIT, None) if count == capacity else _next(view, position, end, layout, previous_offset)

@@ -29,7 +29,7 @@ import numpy as np
 from duramen import kernel
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, IncompleteHeaderError, StorageError
-from duramen.formats import Format, ScanPosition, Segment, SupportsIsolation
+from duramen.formats import CommittedView, Format, ScanPosition, Segment, SegmentSource, SupportsIsolation
 from duramen.kernel import Stop
 from duramen.log.segments.listing import (
     Directory,
@@ -86,6 +86,8 @@ class Snapshot:
     """The files before they were cut, for the next snapshot of the same reader."""
     proven: tuple[Watermark, Watermark] | None = None
     """The watermark of a dead writer, and the part of it that the digest proves."""
+    committed: CommittedView | None = None
+    """Where readers see committed records only: what the next snapshot starts from."""
 
     @cached_property
     def bases(self) -> list[int]:
@@ -172,6 +174,7 @@ class _SnapshotBuilder:
         self._config = None if known is None else known.config
         self._generation = 0 if known is None else known.generation
         self._proven_before = None if known is None else known.proven
+        self._committed_before = None if known is None else known.committed
         self._listed = None if known is None else known.listed
         self._has_sidecar = known is not None and known.has_sidecar
         if not self._has_sidecar and disk.kind(root) == Kind.DIRECTORY:
@@ -210,6 +213,7 @@ class _SnapshotBuilder:
             return False
         self._generation += 1
         self._fmt, self._listed = configured_format(config, self._root, None, {}), None
+        self._committed_before = None
         return True
 
     # --- what is visible
@@ -233,16 +237,24 @@ class _SnapshotBuilder:
         if not isinstance(self._fmt, SupportsIsolation) or not self._fmt.hides_records:
             return seen
         directory = seen.directory
-        segments = [
-            self._fmt.open_segment(self._map(directory, files)[: files.segment.size_bytes], files.base)
-            for files in directory.segments
-        ]
+        segments = [self._source(directory, files) for files in directory.segments]
         try:
-            view = self._fmt.committed_view(segments)
+            view = self._fmt.committed_view(segments, self._committed_before)
         except CorruptionError as error:
             error.path = error.path or self._root
             raise
-        return replace(seen, fmt=view.fmt, directory=directory if view.until is None else directory.up_to(*view.until))
+        directory = directory if view.until is None else directory.up_to(*view.until)
+        return replace(seen, fmt=view.fmt, directory=directory, committed=view)
+
+    def _source(self, directory: Directory, files: SegmentFiles) -> SegmentSource:
+        size_bytes = files.segment.size_bytes
+
+        def open_segment() -> Segment:
+            return self._fmt.open_segment(self._map(directory, files)[:size_bytes], files.base)
+
+        stamp = (self._disk.stamp(directory.full(files.segment.path)), size_bytes)
+        base = open_segment().base_offset if files.base is None else files.base
+        return SegmentSource(base, stamp, open_segment)
 
     def _acknowledged(self, seen: Snapshot) -> Snapshot:
         """A log that was not closed: without what its writer has not acknowledged."""

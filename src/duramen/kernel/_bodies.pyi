@@ -1,0 +1,1 @@
+from duramen.kernel.reference import bound_bodies as bound_bodies
