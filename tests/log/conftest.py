@@ -14,7 +14,7 @@ from duramen.formats import Format, make
 from duramen.record import TIMESTAMP
 
 RECORD_SIZE = 16
-FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot", "kafka")
 START_US = 1_700_000_000_000_000
 
 

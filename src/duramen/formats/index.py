@@ -131,11 +131,15 @@ class IndexBuilder(ABC):
         """The encoded entries."""
 
     @property
-    def progress(self) -> int:
-        """After `build`: the value that `resume` needs to continue from here."""
-        return 0
+    def progress(self) -> tuple[int, ...]:
+        """After `build`: the numbers that `resume` needs to continue from here."""
+        return ()
 
-    def resume(self, progress: int) -> None:
+    def complete(self) -> None:
+        """Before the last `build` of a segment that will not grow: add the entries that only such a segment has."""
+        self._pick_late()
+
+    def resume(self, progress: Sequence[int]) -> None:
         """Continue after another builder, whose files exist."""
         self._new = dict.fromkeys(self._new, b"")
 

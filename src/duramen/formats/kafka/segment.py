@@ -275,6 +275,14 @@ class KafkaSegment(Segment):
             return None
         return ScanPosition(position, int(rows.columns.first_offsets[0]) - 1)
 
+    def last_batch(self) -> BatchColumns | None:
+        """The last batch or message that its header shows as whole; None where there is none."""
+        found = None
+        for rows in self.steps(verify=False):
+            batches = batches_of(rows)
+            found = batches.slice(len(batches) - 1, len(batches)) if len(batches) else found
+        return found
+
     def resync(self, cursor: ScanPosition) -> int:
         found = cursor.position
         while True:

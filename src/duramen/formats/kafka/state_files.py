@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from duramen.errors import CorruptionError
@@ -115,6 +115,21 @@ def parse_epochs(buf: Buffer) -> list[LeaderEpoch]:
         if after.epoch <= before.epoch or after.start_offset < before.start_offset:
             raise CorruptionError(f"epoch {after.epoch} is out of order", position=0)
     return found
+
+
+def epochs_text(epochs: Sequence[LeaderEpoch]) -> bytes:
+    """The content of ``leader-epoch-checkpoint``.
+
+    >>> epochs_text([LeaderEpoch(0, 0), LeaderEpoch(3, 10)])
+    b'0\\n2\\n0 0\\n3 10\\n'
+    """
+    lines = ["0", str(len(epochs)), *(f"{one.epoch} {one.start_offset}" for one in epochs)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def metadata_text(topic_id: str) -> bytes:
+    """The content of ``partition.metadata``."""
+    return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def parse_offsets(buf: Buffer) -> list[PartitionOffset]:

@@ -232,8 +232,8 @@ class Appender:
             return encoded, batch.num_rows
         if count == 0 and not active.is_empty:
             return encoded, 0
-        count = max(count, 1)
-        return self._encode(batch.slice(0, count), default_us), count
+        records = int(encoded.rows.columns.user_records[: max(count, 1)].sum())
+        return self._encode(batch.slice(0, records), default_us), records
 
     @property
     def is_full(self) -> bool:
