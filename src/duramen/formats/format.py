@@ -86,6 +86,8 @@ class Capabilities:
     """Whether a gap between two segments is always a loss: no program of this format leaves one."""
     tracking: bool = False
     """The log itself stores the sequences of producers: see `SupportsTracking`."""
+    batched: bool = False
+    """A row of a segment holds several records: the encoder decides how many."""
     chunks: bool = False
     """Records are stored in chunks, whose size the writer chooses."""
     compacted_elsewhere: bool = False
@@ -243,7 +245,7 @@ class Format(ABC):
             encoded = self.encode(batch, ScanPosition(len(header), base - 1))
             builder = self.index_builder(base, created_ms)
             builder.add(encoded.rows)
-            derived = builder.build()
+            derived = builder.build_complete()
             data = header + bytes(encoded.data)
             yield self.segment_path(base), data
             for role, content in derived.items():

@@ -135,9 +135,14 @@ class IndexBuilder(ABC):
         """After `build`: the numbers that `resume` needs to continue from here."""
         return ()
 
-    def complete(self) -> None:
-        """Before the last `build` of a segment that will not grow: add the entries that only such a segment has."""
-        self._pick_late()
+    def ending(self) -> Mapping[Role, bytes]:
+        """After `build`: the entries that follow in the files of a segment that will not grow."""
+        return {}
+
+    def build_complete(self) -> dict[Role, bytes]:
+        """`build` for a segment that will not grow."""
+        built, ending = self.build(), self.ending()
+        return {role: content + ending.get(role, b"") for role, content in built.items()}
 
     def resume(self, progress: Sequence[int]) -> None:
         """Continue after another builder, whose files exist."""

@@ -15,7 +15,7 @@ A broker preallocates both with zeros, and cuts them when it closes the segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -126,12 +126,11 @@ class KafkaIndexes(IndexBuilder):
             self._last_time = int(times[fits][-1])
         return _table(Role.TIME_INDEX, timestamp=times[fits], relative_offset=relative[fits])
 
-    def complete(self) -> None:
-        super().complete()
+    def ending(self) -> Mapping[Role, bytes]:
         time, offset = self._greatest
-        last = self._time_entries(np.array([time]), np.array([offset]))
-        if len(last):
-            self._picked.append((_table(Role.INDEX), last))
+        if time <= self._last_time or not 0 <= offset - self._base <= MAX_RELATIVE_OFFSET:
+            return {}
+        return {Role.TIME_INDEX: TIME_ENTRY.pack(timestamp=time, relative_offset=offset - self._base)}
 
     def entries(self, picked: Picked) -> dict[Role, bytes]:
         return {role: part.tobytes() for role, part in zip(ENTRIES, picked, strict=True)}

@@ -38,6 +38,7 @@ from duramen.formats.format import (
     SupportsIsolation,
 )
 from duramen.formats.index import Index, dump_index
+from duramen.formats.kafka.batch import HEADER
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
 from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_records
@@ -107,6 +108,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
         max_segment_bytes=2**31 - 1,
         max_relative_offset=MAX_RELATIVE_OFFSET,
         null_values=True,
+        batched=True,
         compacted_elsewhere=True,
         extras=EXTRAS,
     )
@@ -146,12 +148,17 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
         self._view = KafkaView(start, aborted, most)
         self._policy = BatchPolicy(
             self._bounded("leader_epoch", 0, 2**31 - 1), compression_of(self.options.get("compression", "none")),
-            self._bounded("batch_max_bytes", BATCH_MAX_BYTES, 2**30),
+            min(self._bounded("batch_max_bytes", BATCH_MAX_BYTES, 2**30), self._segment_room),
         )  # fmt: skip
         self._stride_bytes = self._bounded("index_stride_bytes", INDEX_STRIDE_BYTES, 2**31 - 1)
         topic_id = self.options.get("topic_id", "")
         if topic_id and not _TOPIC_ID.fullmatch(topic_id):
             raise UsageError(f"topic_id must be the 22 characters of a Kafka UUID (got {topic_id!r:.80})")
+
+    @property
+    def _segment_room(self) -> int:
+        """The records of a batch that has a segment for itself."""
+        return int(self.options.get("segment_max_bytes", self.default_segment_bytes)) - HEADER.size
 
     def _bounded(self, name: str, default: int, most: int) -> int:
         value = int(self.options.get(name, default))

@@ -224,7 +224,7 @@ class Recovery:
             crc32c=_digest(tail, digested, cursor.position), first_us=tail.first_us,
             start_position=segment.start.position,
         )  # fmt: skip
-        e.compare_indexes(active.index.build())
+        e.compare_indexes(active.index.build(), active.index.ending())
         last_us = e.last_us(e.segments[:-1]) if tail.last_us is None else tail.last_us
         return self._done(tail.fmt, cursor.previous_offset + 1, active, last_us)
 
@@ -269,7 +269,10 @@ class Recovery:
             assert active is not None
             assert index.data is not None
             file = open_private(self._disk, self.evidence.full(index.name))
-            active.adopt_index(index.role, file, len(index.data), index.wanted[len(index.data) :])
+            if index.is_complete:
+                file.truncate(len(index.wanted))
+            kept_bytes = min(len(index.data), len(index.wanted))
+            active.adopt_index(index.role, file, kept_bytes, index.wanted[kept_bytes:])
 
 
 def _digest(tail: TailScan, mark: Watermark | None, position: int) -> int:

@@ -153,7 +153,7 @@ class _Reindexer:
         cursor = rows.cursor
         if not rows.stop.clean:
             self.result.notes.append(f"{path}: indexed up to byte {cursor.position} only: {rows.stop.meaning}")
-        for role, content in builder.build().items():
+        for role, content in builder.build_complete().items():
             if self._put(self._fmt.path_of(role, base), content):
                 process_counters.rebuilt_index(time.perf_counter() - began)
                 began = time.perf_counter()  # count the scan of the records only once

@@ -216,7 +216,8 @@ class ActiveSegment:
     def seal(self, now_ms: int) -> Sealed:
         """Sync the segment and its derived files, and return its entry for the sealed list. Raises `CorruptionError` if
         the file does not hold what was written."""
-        self.index.complete()
+        self.flush_index()
+        self._due_entries |= self.index.ending()
         self.flush_index()
         self.release()
         self.sync()
