@@ -449,7 +449,7 @@ class IndexFile(NamedTuple):
     @property
     def is_complete(self) -> bool:
         """Whether it is that of a segment that does not grow."""
-        return bool(self.ending) and self.data == self.wanted + self.ending
+        return bool(self.ending) and self.data is not None and bytes(self.data) == self.wanted + self.ending
 
 
 class TailScan:
