@@ -86,10 +86,8 @@ class Capabilities:
     """Whether a gap between two segments is always a loss: no program of this format leaves one."""
     tracking: bool = False
     """The log itself stores the sequences of producers: see `SupportsTracking`."""
-    batched: bool = False
-    """A row of a segment holds several records: the encoder decides how many."""
     chunks: bool = False
-    """Records are stored in chunks, whose size the writer chooses."""
+    """Records are stored in chunks, whose size the writer chooses; the column ``chunk_id`` tells them apart."""
     compacted_elsewhere: bool = False
     """The format's own program may have compacted the log: a gap between offsets is not a loss."""
     read_only: bool = False

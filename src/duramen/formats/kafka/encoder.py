@@ -1,7 +1,8 @@
 """Records as Kafka batches: columns of an Arrow batch into bytes.
 
-A batch ends at ``max_bytes`` of records, and where its leader epoch or the type of its times changes. Offsets may have
-gaps within a batch, as Kafka's cleaner leaves them. Compression replaces the records of an encoded batch.
+A batch ends at ``max_bytes`` of records, and where the leader epoch, the type of the times or ``chunk_id`` changes.
+Offsets may have gaps within a batch, as Kafka's cleaner leaves them. Compression replaces the records of an encoded
+batch.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def encode_records(batch: pa.RecordBatch, cursor: ScanPosition, policy: BatchPol
     fields = _fields(batch, columns, cursor, default_us)
     epochs = _epochs(columns.get("leader_epoch"), count, policy.leader_epoch)
     attributes = _attributes(columns.get("timestamp_type"), count)
-    starts = _split(fields, epochs, attributes, policy.max_bytes)
+    forced = _breaks(fields.records.timestamp, epochs, attributes, columns.get("chunk_id"))
+    starts = _split(fields, forced, policy.max_bytes)
     rows = _batches(fields.records, starts, epochs, attributes)
     out = allocate(int(fields.sizes.sum()) + len(starts) * HEADER.size, cursor.position)
     try:
@@ -145,15 +147,19 @@ def _attributes(array: pa.Array | None, count: int) -> npt.NDArray[np.uint32]:
     return np.where(is_appended, np.uint32(APPEND_TIME), np.uint32(0))
 
 
-def _split(
-    fields: _EncodedFields, epochs: Int64s, attributes: npt.NDArray[np.uint32], max_bytes: int
-) -> npt.NDArray[np.int64]:
-    """The first record of each batch."""
-    offsets, times = fields.records.offset, fields.records.timestamp
-    count = len(offsets)
-    breaks = (np.diff(epochs) != 0) | (np.diff(attributes.astype(np.int64)) != 0)
+def _breaks(times: Int64s, epochs: Int64s, attributes: npt.NDArray[np.uint32], chunk_ids: pa.Array | None) -> Int64s:
+    """The records before which a batch must end, and the number of records."""
+    breaks = (np.diff(epochs) != 0) | (attributes[1:] != attributes[:-1])
     breaks |= (attributes[1:] & APPEND_TIME != 0) & (np.diff(times) != 0)  # one time for the whole batch
-    forced = np.append(np.flatnonzero(breaks) + 1, count)
+    if chunk_ids is not None:
+        breaks |= np.diff(chunk_ids.fill_null(-1).to_numpy(zero_copy_only=False)) != 0
+    return np.append(np.flatnonzero(breaks) + 1, len(times))
+
+
+def _split(fields: _EncodedFields, forced: Int64s, max_bytes: int) -> Int64s:
+    """The first record of each batch."""
+    offsets = fields.records.offset
+    count = len(offsets)
     ends = np.cumsum(fields.sizes)
     starts, start = [], 0
     while start < count:

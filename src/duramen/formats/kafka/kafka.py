@@ -108,7 +108,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
         max_segment_bytes=2**31 - 1,
         max_relative_offset=MAX_RELATIVE_OFFSET,
         null_values=True,
-        batched=True,
+        chunks=True,
         compacted_elsewhere=True,
         extras=EXTRAS,
     )

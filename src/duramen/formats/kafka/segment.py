@@ -34,9 +34,11 @@ from duramen.record import SCHEMA, Record, from_us
 TIMESTAMP_MS = pa.field("timestamp_ms", pa.int64())
 TIMESTAMP_TYPE = pa.field("timestamp_type", pa.string())
 LEADER_EPOCH = pa.field("leader_epoch", pa.int32())
-EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH)
-"""Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; and
-the epoch of the leader that wrote the record. Null where the message format has none."""
+CHUNK_ID = pa.field("chunk_id", pa.int64(), nullable=False)
+EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH, CHUNK_ID)
+"""Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; the
+epoch of the leader that wrote the record, each null where the message format has none; and the base offset of the
+record's batch."""
 
 _MAGIC_AT = 16
 _LEAST_BYTES = 26
@@ -209,6 +211,8 @@ class KafkaSegment(Segment):
         if name == "leader_epoch":
             epochs = np.repeat(batches.leader_epoch, counts).astype(np.int32)
             return pa.array(epochs, mask=epochs < 0)
+        if name == "chunk_id":
+            return pa.array(np.repeat(batches.base_offset, counts))
         if name == "key":
             return nullable(self.buf, records, columns.key_position, columns.key_length)
         if records.values is not None:

@@ -155,7 +155,6 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill):
         cuts_zeros=True,
         rolls_when_full=True,
         lost_segments_show=True,
-        batched=True,
         chunks=True,
         tracking=True,
         signed_timestamps=True,

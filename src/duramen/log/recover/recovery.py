@@ -138,7 +138,11 @@ class Recovery:
             crc32c=mark.crc32c, first_us=closing.first_us, start_position=segment.start.position,
         )  # fmt: skip
         for role, file in files.derived.items():
-            active.adopt_index(role, open_private(self._disk, e.full(file.path)), file.size_bytes, b"")
+            size_bytes = file.size_bytes - len(index.ending().get(role, b""))
+            file_of_index = open_private(self._disk, e.full(file.path))
+            if size_bytes < file.size_bytes:  # it goes on
+                file_of_index.truncate(size_bytes)
+            active.adopt_index(role, file_of_index, size_bytes, b"")
         self._note(RecoveryCase.CLEAN, files.segment.path, position=mark.position)
         self._done(fmt, mark.next_offset, active, closing.last_us).is_as_closed = True
 
@@ -269,7 +273,7 @@ class Recovery:
             assert active is not None
             assert index.data is not None
             file = open_private(self._disk, self.evidence.full(index.name))
-            if index.is_complete:
+            if index.is_complete:  # it goes on
                 file.truncate(len(index.wanted))
             kept_bytes = min(len(index.data), len(index.wanted))
             active.adopt_index(index.role, file, kept_bytes, index.wanted[kept_bytes:])

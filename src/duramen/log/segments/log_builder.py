@@ -118,7 +118,7 @@ class SegmentBuilder:
         encoded = self._fmt.encode(rows, self._active.cursor, self._default_us)
         fitting = self._fitting(encoded)
         is_full = fitting < len(encoded.rows.columns)
-        if self._fmt.capabilities.batched and not is_full:
+        if self._fmt.capabilities.chunks and not is_full:
             fitting -= 1
         head, count = _head(encoded, fitting, self._active.cursor, rows.num_rows)
         self._write(head)

@@ -501,7 +501,7 @@ class Appender:
         is_cut = self.active.release()
         if is_cut or not self.is_synced:
             self.sync()
-        self.active.flush_index()
+        self.active.complete_index()
         self._write_manifest(durable=False)
         if self.visible.is_open:
             self.mark(durable=self._is_open_durable, is_open=False)
