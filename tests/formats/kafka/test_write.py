@@ -12,11 +12,11 @@ import pytest
 
 import duramen
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats import Role, ScanPosition, make
+from duramen.formats import Role, ScanPosition, SupportsStateFiles, make
 from duramen.formats.kafka.indexes import written_entries
 from duramen.formats.kafka.state_files import parse_epochs
 from duramen.log import reindex
-from tests.formats.kafka_logs import PARTITIONS, consumed, name_of, options
+from tests.formats.kafka_logs import DATA, PARTITIONS, consumed, name_of, options
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -151,14 +151,46 @@ def test_damage_is_repaired_around(tmp_path: Path) -> None:
 def test_a_copy_and_a_reindexed_partition_hold_the_same(path: Path, tmp_path: Path) -> None:
     log = copy_of(path, tmp_path)
     duramen.copy(log, tmp_path / "copy")
-    for file in (*log.glob("*.index"), *log.glob("*.timeindex")):
-        file.unlink()
+    for pattern in ("*.index", "*.timeindex", "*.txnindex", "leader-epoch-checkpoint"):
+        for file in log.glob(pattern):
+            file.unlink()
     reindex(str(log))
     for one in (log, tmp_path / "copy"):
         assert [f for f in duramen.verify(one).findings if f.severity != "note"] == []
         with duramen.open(one, **options(path, "read_uncommitted")) as opened:
             offsets = np.concatenate([b.column("offset").to_numpy() for b in opened.batches()] or [np.empty(0)])
         assert offsets.tolist() == [row["offset"] for row in consumed(path)]
+
+
+@pytest.mark.parametrize("path", MODERN, ids=name_of)
+def test_state_files_are_those_of_the_broker(path: Path) -> None:
+    """A broker's last snapshot is that of its shutdown. What compaction removed, only the broker's files know."""
+    fmt = make("kafka")
+    assert isinstance(fmt, SupportsStateFiles)
+    segments = [fmt.open_segment(file.read_bytes(), int(file.stem)) for file in sorted(path.glob("*.log"))]
+    built = fmt.build_state(segments, {})
+    held = {file.name: file.read_bytes() for file in path.glob("0*.*") if file.name in built}
+    if path.name.startswith("compact"):
+        held = {}
+    assert all(built[name] == content for name, content in held.items())
+    if not path.name.startswith(("compact", "startmoved", "empty")):
+        assert built["leader-epoch-checkpoint"] == (path / "leader-epoch-checkpoint").read_bytes()
+
+
+def test_a_roll_writes_the_state_of_producers(tmp_path: Path) -> None:
+    """As far as it is known: the snapshot before it is the beginning of it."""
+    log = copy_of(DATA / "clean/txn-0", tmp_path)
+    for file in log.glob("*.snapshot"):
+        if int(file.stem) > 261:
+            file.unlink()  # that of the shutdown
+    with duramen.open(log, "a", format="kafka") as writer:
+        writer.append(b"more")
+        writer.seal()
+    segments = [make("kafka").open_segment(f.read_bytes(), int(f.stem)) for f in sorted(log.glob("*.log"))]
+    built = make("kafka").build_state(segments, {})  # type: ignore[attr-defined]
+    assert (log / "00000000000000000264.snapshot").read_bytes() == built["00000000000000000264.snapshot"]
+    assert len(built["00000000000000000264.snapshot"]) > 10
+    assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
 
 
 def test_a_topic_id_is_written_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ is read only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -50,6 +50,7 @@ from duramen.formats.kafka.indexes import (
     check_entries,
     open_index,
 )
+from duramen.formats.kafka.producers import DerivedState, Producers
 from duramen.formats.kafka.segment import EXTRAS, KafkaSegment, KafkaView, batches_of
 from duramen.formats.kafka.state_check import check_state
 from duramen.formats.kafka.state_files import (
@@ -257,6 +258,38 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
         named = [(path, name, files[path]) for path in sorted(files) if (name := self.classify(path)) is not None]
         return check_state(ours, named)
+
+    def build_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> dict[str, bytes]:
+        """What is missing or wrong. Compaction and retention remove batches that the other files still describe."""
+        ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
+        state = DerivedState()
+        for number, segment in enumerate(ours):
+            state.add_segment(segment, is_first=not number)
+        wrong = {path for path, _ in self.check_state(ours, files)} | {
+            path for path in files if self._is_bad(path, files)
+        }
+        known = [] if EPOCHS_NAME in wrong else _known_epochs(files.get(EPOCHS_NAME))
+        built = {**state.files, EPOCHS_NAME: epochs_text(state.epochs(known))}
+        return {path: content for path, content in built.items() if path in wrong or path not in files}
+
+    def _is_bad(self, path: str, files: Mapping[str, Buffer]) -> bool:
+        name = self.classify(path)
+        return name is not None and any(True for _ in self.check_file(name.role, files[path], name))
+
+    def state_after(
+        self, previous: Segment, base: int, read: Callable[[str], Buffer | None], *, is_first: bool
+    ) -> dict[str, bytes]:
+        """The snapshot of the producers; none where the one before is missing: a broker then reads the batches."""
+        assert isinstance(previous, KafkaSegment)
+        held = None if is_first else read(self.path_of(Role.PRODUCER_SNAPSHOT, previous.base_offset))
+        if held is None and not is_first:
+            return {}
+        try:
+            producers = Producers(() if held is None else parse_snapshot(held))
+            producers.add_segment(previous)
+        except CorruptionError:
+            return {}
+        return {self.path_of(Role.PRODUCER_SNAPSHOT, base): producers.snapshot()}
 
     # --- dump
 

@@ -81,6 +81,12 @@ def parse_snapshot(buf: Buffer) -> list[ProducerEntry]:
     return [ProducerEntry(*map(int, row.values())) for row in rows]
 
 
+def snapshot_bytes(producers: Sequence[ProducerEntry]) -> bytes:
+    """The content of a snapshot."""
+    entries = len(producers).to_bytes(4, "big") + b"".join(PRODUCER.pack_row(*entry) for entry in producers)
+    return SNAPSHOT_HEADER.pack(version=1, crc=crc32c(entries))[:_CRC_STOP] + entries
+
+
 def _lines(buf: Buffer) -> list[str]:
     view = memoryview(buf)
     if len(view) > _MOST_TEXT_BYTES:

@@ -30,6 +30,7 @@ from duramen.formats import (
     SegmentSummary,
     Severity,
     SupportsManifest,
+    SupportsStateFiles,
     Values,
 )
 from duramen.kernel import Stop
@@ -446,6 +447,7 @@ class Appender:
             base = old.cursor.previous_offset + 1
             previous = self._fmt.open_segment(self._disk.map(old.path).data, old.base)
             self.active = self._begin(base, previous)
+            self._write_state(previous, base)
             old.close()
             self._set_durable()
             self.mark(durable=True)
@@ -455,6 +457,19 @@ class Appender:
             raise
         self._counters.rolls += 1
         self._on_roll()
+
+    def _write_state(self, previous: Segment, base: int) -> None:
+        """Write the derived state of the log up to the segment that starts at ``base``."""
+        if not isinstance(self._fmt, SupportsStateFiles):
+            return
+        is_first = len(self.earlier) == 1
+        for name, content in self._fmt.state_after(previous, base, self._file, is_first=is_first).items():
+            target = posixpath.join(self._path, name)
+            replace_file(self._disk, target, content, temporary=self._fmt.temporary_path(target))
+
+    def _file(self, name: str) -> memoryview | None:
+        path = posixpath.join(self._path, name)
+        return self._disk.map(path).data if self._disk.kind(path) == Kind.FILE else None
 
     def log_files(self, earlier: Sequence[SegmentSummary]) -> dict[str, bytes]:
         """The files that describe the whole log (a manifest), with these segments before the active one."""
