@@ -23,7 +23,7 @@ from duramen.testing.run import clocked, disk_of
 from duramen.testing.simulated_disk import SimulatedDisk
 
 ROOT = "/log"
-FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot", "kafka")
 RECORD_SIZE = 90
 SEGMENTS = (7, 6, 8)
 START_MS = 1_700_000_000_000
@@ -33,6 +33,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
     "rustlog": {"index_interval_records": 2},
     "osiris": {"chunk_max_records": 2},
     "fixed-slot": {"record_size": RECORD_SIZE},
+    "kafka": {"index_stride_bytes": 100, "batch_max_bytes": 300},
 }
 
 

@@ -31,7 +31,7 @@ from fuzz.agreement import arrays_of, zeroed
 from tests.kernel.twins import COMPILED, INT64, Refused, both, digests_for, edited, guarded, rows_of
 from tests.sampling import examples
 
-for function in ("find_batch", "scan_batches", "scan_headers", "scan_records", "take_batches"):
+for function in ("encode_batches", "find_batch", "scan_batches", "scan_headers", "scan_records", "take_batches"):
     COMPILED.setdefault(function, _batches)
 COMPILED.setdefault("bound_bodies", _bodies)
 
@@ -366,6 +366,100 @@ def test_the_next_batch_after_damage_is_found() -> None:
     assert find(broken, 1, 1) == len(data) - len(message(2, b"c"))
     assert find(broken, start + 1, 5) == NOT_FOUND
     assert rows_of(BatchColumns.empty(0), 0) == []
+
+
+# --- encoding
+
+
+class Encoder(NamedTuple):
+    """Batches of records for `encode_batches`, with all their bytes in four buffers."""
+
+    batches: Any
+    records: Any
+    headers: Any
+    fields: list[bytes]
+
+    def run(self, capacity: int, base_position: int = 0) -> Any:
+        def make() -> Any:
+            out, columns = np.zeros(capacity, np.uint8), zeroed(BatchColumns, len(self.batches))
+            for name, values in vars(self.batches).items():
+                getattr(columns, name)[:] = values
+            args = (out, columns, self.records, self.headers, *map(guarded, self.fields), base_position)
+            return args, {}, [out, *arrays_of(columns)]
+
+        return both("encode_batches", make)
+
+
+def encoder_of(offsets: Sequence[int], parts: Sequence[Sequence[KafkaRecord]], lasts: Sequence[int]) -> Encoder:
+    """What packs the same batches as `batch` does."""
+    flat = [(base, record) for base, records in zip(offsets, parts, strict=True) for record in records]
+    pairs = [pair for _, record in flat for pair in record.headers]
+    rows, records, headers = (
+        zeroed(kind, count)
+        for kind, count in ((BatchColumns, len(parts)), (RecordColumns, len(flat)), (HeaderColumns, len(pairs)))
+    )
+    for name, value in (("leader_epoch", 5), ("base_timestamp", 1000), ("max_timestamp", 2000), ("producer_id", 7),
+                        ("producer_epoch", 1), ("base_sequence", 3), ("attributes", 8)):  # fmt: skip
+        getattr(rows, name)[:] = value
+    rows.base_offset[:], rows.records[:] = offsets, [len(part) for part in parts]
+    rows.last_offset[:] = np.array(offsets, np.int64) + np.array(lasts, np.int64)
+    fields = [bytearray() for _ in range(4)]
+
+    def put(columns: Any, name: str, row: int, data: bytes | None, field: int) -> None:
+        getattr(columns, f"{name}_position")[row] = len(fields[field])
+        getattr(columns, f"{name}_length")[row] = NULL_LENGTH if data is None else len(data)
+        fields[field] += data or b""
+
+    for row, (base, record) in enumerate(flat):
+        records.offset[row], records.timestamp[row] = base + record.delta, 1000 + record.time
+        records.headers[row] = len(record.headers)
+        put(records, "key", row, record.key, 0)
+        put(records, "value", row, record.value, 1)
+    for row, (key, value) in enumerate(pairs):
+        put(headers, "key", row, key, 2)
+        put(headers, "value", row, value, 3)
+    return Encoder(rows, records, headers, list(map(bytes, fields)))
+
+
+@st.composite
+def record_parts(draw: st.DrawFn) -> list[list[KafkaRecord]]:
+    times = st.sampled_from([0, 1, -1, 63, 64, -64, -65, 70_000, 2**62, -(2**62)])
+    fields = st.none() | st.binary(max_size=5) | st.sampled_from([b"v" * 63, b"v" * 64, b"v" * 8192])
+    parts = []
+    for _ in range(draw(st.integers(0, 3))):
+        deltas = sorted(draw(st.sets(st.sampled_from([0, 1, 2, 63, 64, 8191, 8192, 2**30]), max_size=4)))
+        headers = st.lists(HEADER, max_size=2)
+        parts.append([KafkaRecord(one, draw(times), draw(fields), draw(fields), draw(headers)) for one in deltas])
+    return parts
+
+
+@settings(max_examples=examples(200))
+@given(record_parts(), st.data())
+def test_encoded_batches_are_those_that_other_code_packs(parts: list[list[KafkaRecord]], data: st.DataObject) -> None:
+    lasts = [max([0, *(record.delta for record in part)]) + data.draw(st.integers(0, 2)) for part in parts]
+    offsets = (np.cumsum(np.array(lasts, np.int64) + 1) - lasts).tolist() if parts else []
+    expected = b"".join(batch(offset, part, 8, last) for offset, part, last in zip(offsets, parts, lasts, strict=True))
+    encoder = encoder_of(offsets, parts, lasts)
+    answer = encoder.run(len(expected) + 3, 100)
+    assert not isinstance(answer, Refused)
+    assert answer[0] == len(expected)
+    assert answer[1][0][: len(expected)] == expected
+    if expected:
+        assert isinstance(encoder.run(data.draw(st.integers(0, len(expected) - 1))), Refused)
+
+
+@settings(max_examples=examples(200))
+@given(record_parts(), st.data())
+def test_both_halves_refuse_the_same_columns(parts: list[list[KafkaRecord]], data: st.DataObject) -> None:
+    offsets = [10_000 * number for number in range(len(parts))]
+    encoder = encoder_of(offsets, parts, [max([0, *(record.delta for record in part)]) for part in parts])
+    for columns in encoder[:3]:
+        names = [name for name in vars(columns) if len(getattr(columns, name))]
+        if names and data.draw(st.booleans()):
+            column = getattr(columns, data.draw(st.sampled_from(names)))
+            wild = INT64 if column.dtype == np.int64 else st.integers(0, 2**32 - 1)
+            column[data.draw(st.integers(0, len(column) - 1))] = data.draw(st.sampled_from([0, 1, 2**31]) | wild)
+    encoder.run(1 << 17)
 
 
 # --- compressed bodies

@@ -14,12 +14,16 @@ from duramen.formats import Format, make
 from duramen.record import TIMESTAMP
 
 RECORD_SIZE = 16
-FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot", "kafka")
 START_US = 1_700_000_000_000_000
 
 
+CODEC_OPTIONS = {"fixed-slot": {"record_size": RECORD_SIZE}, "kafka": {"batch_max_bytes": 1}}
+
+
 def codec(name: str) -> Format:
-    return make(name, record_size=RECORD_SIZE) if name == "fixed-slot" else make(name)
+    """The format, with as few records in a batch as possible."""
+    return make(name, **CODEC_OPTIONS.get(name, {}))
 
 
 def options(name: str) -> dict[str, int]:

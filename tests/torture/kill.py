@@ -46,6 +46,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "osiris zstd": {"format": "osiris", "segment_max_bytes": 24 << 10, "compression": "zstd"},
     "osiris v0": {"format": "osiris", "segment_max_bytes": 24 << 10, "chunk_version": 0},
     "fixed-slot": {"format": "fixed-slot", "record_size": 96},
+    "kafka": {"format": "kafka", "segment_max_bytes": 24 << 10, "index_stride_bytes": 1024},
+    "kafka zstd": {"format": "kafka", "segment_max_bytes": 24 << 10, "compression": "zstd"},
 }
 SLOT_BYTES = 96
 RETIRE_RECORDS = 60_000

@@ -31,6 +31,8 @@ FLOORS = {
     "osiris-gzip": (420, FEW),
     "osiris-tracked": (415, FEW),
     "fixed-slot-508": (170, FEW),
+    "kafka": (250, tuple(WORKLOADS)),
+    "kafka-zstd": (250, FEW),
 }
 """How many distinct crashed disks each workload of a format leads to at least, and which workloads it goes through."""
 CASES = [Case(setup, workload, 1) for setup, (_, workloads) in FLOORS.items() for workload in workloads]

@@ -31,7 +31,7 @@ CHANGING = (
     "store",
     "page",
 )
-FORMATS = ("keratin", "durable-log", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("keratin", "durable-log", "rustlog", "osiris", "fixed-slot", "kafka")
 LOST = CrashPattern("lost", "lost")
 
 

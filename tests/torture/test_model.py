@@ -25,7 +25,7 @@ from tests.sampling import examples
 
 DURABILITIES = st.sampled_from(["write", "interval", "fsync"])
 SIZES = st.one_of(st.integers(0, 40), st.integers(440, 530), st.sampled_from([1000, 4000, 4096]))
-FORMATS = ("keratin", "durable-log", "rustlog", "rustlog-12", "osiris", "osiris-gzip", "fixed-slot")
+FORMATS = ("keratin", "durable-log", "rustlog", "rustlog-12", "osiris", "osiris-gzip", "fixed-slot", "kafka")
 
 
 class LogMachine(RuleBasedStateMachine):

@@ -13,7 +13,7 @@ from tests.sampling import every
 from tests.torture.__main__ import main
 from tests.torture.transactions import Scene, explore
 
-FORMATS = ("keratin", "durable-log", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("keratin", "durable-log", "rustlog", "osiris", "fixed-slot", "kafka")
 
 
 @pytest.mark.slow

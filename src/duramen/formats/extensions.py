@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -155,6 +155,17 @@ class SupportsStateFiles(ABC):
     @abstractmethod
     def check_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> Iterator[tuple[str, Problem]]:
         """Problems of these files, by path, compared with all segments of the log, in order."""
+
+    @abstractmethod
+    def build_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> dict[str, bytes]:
+        """These files, by path, rebuilt from all segments of the log, in order. What only ``files`` know is kept."""
+
+    @abstractmethod
+    def state_after(
+        self, previous: Segment, base: int, read: Callable[[str], Buffer | None], *, is_first: bool
+    ) -> dict[str, bytes]:
+        """The files to write, by path, when the segment ``previous`` is complete and that of ``base`` starts. ``read``
+        returns an existing file; ``is_first``: no segment precedes ``previous``."""
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from duramen.arguments import MOST, check_int
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values
-from duramen.formats.extensions import SupportsManifest
+from duramen.formats.extensions import SupportsManifest, SupportsStateFiles
 from duramen.formats.index import Index, IndexBuilder, NoIndex, Places
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Block, Buffer
@@ -87,7 +87,7 @@ class Capabilities:
     tracking: bool = False
     """The log itself stores the sequences of producers: see `SupportsTracking`."""
     chunks: bool = False
-    """Records are stored in chunks, whose size the writer chooses."""
+    """Records are stored in chunks, whose size the writer chooses; the column ``chunk_id`` tells them apart."""
     compacted_elsewhere: bool = False
     """The format's own program may have compacted the log: a gap between offsets is not a loss."""
     read_only: bool = False
@@ -237,14 +237,16 @@ class Format(ABC):
     def build(self, segments: Iterable[pa.RecordBatch], created_ms: int = 0) -> Iterator[tuple[str, bytes]]:
         """A complete log, one segment per batch, as paths and bytes: for tests and examples."""
         summaries: list[SegmentSummary] = []
+        built: list[Segment] = []
         for batch in segments:
             base = batch.column("offset")[0].as_py() if batch.num_rows else self._next_base(summaries)
             header = self.segment_header(base, created_ms)
             encoded = self.encode(batch, ScanPosition(len(header), base - 1))
             builder = self.index_builder(base, created_ms)
             builder.add(encoded.rows)
-            derived = builder.build()
+            derived = builder.build_complete()
             data = header + bytes(encoded.data)
+            built.append(self.open_segment(data, base))
             yield self.segment_path(base), data
             for role, content in derived.items():
                 yield self.path_of(role, base), content
@@ -252,6 +254,8 @@ class Format(ABC):
             summaries.append(SegmentSummary(base, encoded.rows.end.last_offset, len(data), index_bytes))
         if isinstance(self, SupportsManifest):
             yield from self.log_files(summaries, created_ms).items()
+        if isinstance(self, SupportsStateFiles):
+            yield from self.build_state(built, {}).items()
 
     @staticmethod
     def _next_base(summaries: Sequence[SegmentSummary]) -> int:

@@ -394,12 +394,12 @@ class EveryRecordIndex(IndexBuilder):
         return {Role.INDEX: b""}
 
     @property
-    def progress(self) -> int:
-        return self._seen
+    def progress(self) -> tuple[int, ...]:
+        return (self._seen,)
 
-    def resume(self, progress: int) -> None:
+    def resume(self, progress: Sequence[int]) -> None:
         super().resume(progress)
-        self._seen = progress
+        (self._seen,) = progress
 
     def pick(self, rows: Rows) -> Picked:
         frames = rows.columns

@@ -131,11 +131,20 @@ class IndexBuilder(ABC):
         """The encoded entries."""
 
     @property
-    def progress(self) -> int:
-        """After `build`: the value that `resume` needs to continue from here."""
-        return 0
+    def progress(self) -> tuple[int, ...]:
+        """After `build`: the numbers that `resume` needs to continue from here."""
+        return ()
 
-    def resume(self, progress: int) -> None:
+    def ending(self) -> Mapping[Role, bytes]:
+        """After `build`: the entries that follow in the files of a segment that will not grow."""
+        return {}
+
+    def build_complete(self) -> dict[Role, bytes]:
+        """`build` for a segment that will not grow."""
+        built, ending = self.build(), self.ending()
+        return {role: content + ending.get(role, b"") for role, content in built.items()}
+
+    def resume(self, progress: Sequence[int]) -> None:
         """Continue after another builder, whose files exist."""
         self._new = dict.fromkeys(self._new, b"")
 

@@ -46,6 +46,9 @@ class FormatOptions(TypedDict, total=False):
     pad: bytes | str
     lost_slots: str
     isolation: str
+    leader_epoch: int
+    batch_max_bytes: int
+    topic_id: str
     log_start_offset: int
     aborted: str
 

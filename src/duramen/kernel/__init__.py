@@ -52,6 +52,7 @@ if PURE_PYTHON:
         crc32,
         crc32c,
         digest,
+        encode_batches,
         encode_chunks,
         encode_entries,
         encode_frames,
@@ -84,7 +85,14 @@ if PURE_PYTHON:
     )
 else:
     try:
-        from duramen.kernel._batches import find_batch, scan_batches, scan_headers, scan_records, take_batches
+        from duramen.kernel._batches import (
+            encode_batches,
+            find_batch,
+            scan_batches,
+            scan_headers,
+            scan_records,
+            take_batches,
+        )
         from duramen.kernel._bodies import bound_bodies
         from duramen.kernel._chunks import (
             encode_chunks,

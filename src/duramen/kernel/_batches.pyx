@@ -223,3 +223,45 @@ def scan_headers(const uint8_t[::1] buf not None, int64_t[::1] positions not Non
         with nogil:
             found = duramen_scan_headers(data, buf.shape[0], &positions[0], &counts[0], rows, &out)
     return found
+
+
+cdef extern from "records.h" nogil:
+    ctypedef struct record_field:
+        const uint8_t *data
+        int64_t size_bytes
+    ctypedef struct record_fields:
+        record_field keys
+        record_field values
+        record_field header_keys
+        record_field header_values
+    int64_t duramen_encode_batches(uint8_t *out, int64_t capacity, batch_columns *batches,
+                                   const record_columns *records, const header_columns *headers,
+                                   const record_fields *fields, int64_t base_position)
+
+
+cdef void point_at_field(const uint8_t[::1] buf, record_field *out) noexcept:
+    out.data = bytes_of(buf)
+    out.size_bytes = buf.shape[0]
+
+
+def encode_batches(uint8_t[::1] out not None, batches, records, headers, const uint8_t[::1] keys not None,
+                   const uint8_t[::1] values not None, const uint8_t[::1] header_keys not None,
+                   const uint8_t[::1] header_values not None, int64_t base_position=0):
+    cdef batch_columns rows
+    cdef record_columns taken
+    cdef header_columns pairs
+    cdef record_fields fields
+    cdef int64_t written
+    point_batch_columns(batches, &rows)
+    point_record_columns(records, &taken)
+    point_header_columns(headers, &pairs)
+    point_at_field(keys, &fields.keys)
+    point_at_field(values, &fields.values)
+    point_at_field(header_keys, &fields.header_keys)
+    point_at_field(header_values, &fields.header_values)
+    cdef uint8_t *target = <uint8_t *>bytes_of(out)
+    with nogil:
+        written = duramen_encode_batches(target, out.shape[0], &rows, &taken, &pairs, &fields, base_position)
+    if written < 0:
+        raise ValueError(f"batch {-1 - written} does not fit")
+    return written

@@ -63,7 +63,6 @@ cdef extern from "chunks.h" nogil:
                                  int64_t max_records, int64_t *starts)
 
 
-cdef uint8_t NOTHING = 0
 
 
 cdef int point_chunk_columns(columns, chunk_columns *out) except -1:
@@ -190,7 +189,7 @@ def encode_entries(uint8_t[::1] out not None, const uint8_t[::1] values not None
     if value_offsets.shape[0] != positions.shape[0] + 1:
         raise ValueError("the columns differ in length")
     point_into(values, value_offsets, &source)
-    cdef uint8_t *target = &out[0] if out.shape[0] else &NOTHING
+    cdef uint8_t *target = <uint8_t *>bytes_of(out)
     if source.count:
         with nogil:
             written = duramen_encode_entries(target, out.shape[0], &source, base_position, &positions[0])
@@ -216,7 +215,7 @@ def encode_chunks(uint8_t[::1] out not None, int version, columns, values not No
     else:
         data = values
         point_into(data, value_offsets, &source)
-    cdef uint8_t *target = &out[0] if out.shape[0] else &NOTHING
+    cdef uint8_t *target = <uint8_t *>bytes_of(out)
     with nogil:
         written = duramen_encode_chunks(target, out.shape[0], version, &chunks, &source, base_position)
     free(pointers)

@@ -364,6 +364,10 @@ class BatchColumns(Columns):
     magic: UInt32s = column(np.uint32)
 
     @property
+    def timestamp(self) -> Int64s:
+        return self.max_timestamp
+
+    @property
     def first_offsets(self) -> Int64s:
         return self.base_offset
 

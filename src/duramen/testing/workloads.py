@@ -53,6 +53,8 @@ SETUPS: dict[str, Setup] = {
         Setup("osiris-v0", "osiris", {"chunk_version": 0, "chunk_max_records": 4}, overhead_bytes=52),
         Setup("osiris-gzip", "osiris", {"compression": "gzip", "sub_batch_records": 3}, overhead_bytes=63),
         Setup("osiris-tracked", "osiris", overhead_bytes=52, directory="osiris/tracked"),
+        Setup("kafka", "kafka", {"index_stride_bytes": 200}, overhead_bytes=70),
+        Setup("kafka-zstd", "kafka", {"compression": "zstd", "batch_max_bytes": 400}, overhead_bytes=82),
         Setup("fixed-slot", "fixed-slot", {"record_size": 100}, record_size=100, overhead_bytes=4, segments=False),
         Setup("fixed-slot-508", "fixed-slot", {"record_size": 508}, 508, overhead_bytes=4, segments=False),
     )

@@ -21,7 +21,6 @@ from duramen.formats import Role, make
 from duramen.formats.kafka import Kafka
 from duramen.formats.kafka.segment import KafkaSegment
 from duramen.kernel import BatchColumns, Stop
-from duramen.log import reindex
 from fuzz.memory import bounded
 from tests.formats.kafka_logs import (
     DAMAGED,
@@ -347,25 +346,6 @@ def test_changed_bytes_raise_or_end_the_log(name: str) -> None:
                     assert known.get(row["offset"]) == row or at - start < 21
         except CorruptionError:
             pass
-
-
-# --- read-only
-
-
-def test_writing_is_refused(tmp_path: Path) -> None:
-    log = copy_of(DATA / "clean/one-0", tmp_path)
-    before = sorted(path.name for path in log.iterdir())
-    for write in (
-        lambda: duramen.open(log, "a"),
-        lambda: duramen.open(tmp_path / "new", "a", format="kafka"),
-        lambda: duramen.repair(log),
-        lambda: reindex(str(log)),
-        lambda: duramen.convert(log, tmp_path / "new", "kafka"),
-    ):
-        with pytest.raises(UsageError, match="kafka logs are read-only"):
-            write()
-    assert sorted(path.name for path in log.iterdir()) == before
-    assert not (tmp_path / "new").exists()
 
 
 def test_options_are_checked() -> None:

@@ -20,7 +20,11 @@ from tests.log.conftest import value
 from tests.log.writing import SEGMENTED, codes, content, values
 
 SEGMENTS, EACH = 4, 30
-OPTIONS = {"keratin": {"index_stride_bytes": 100}, "rustlog": {"index_interval_records": 4}}
+OPTIONS = {
+    "keratin": {"index_stride_bytes": 100},
+    "rustlog": {"index_interval_records": 4},
+    "kafka": {"index_stride_bytes": 100},
+}
 
 
 def fill(root: Path, name: str) -> list[Path]:
@@ -38,7 +42,7 @@ def indexes(root: Path, name: str) -> list[Path]:
     known = make(name)
     names = {file: known.classify(str(file.relative_to(root))) for file in found}
     of_role = sorted(file for file, of in names.items() if of is not None and "index" in of.role.value)
-    return of_role[: SEGMENTS * (2 if name == "keratin" else 1)]
+    return of_role[: SEGMENTS * (2 if name in ("keratin", "kafka") else 1)]
 
 
 def steps(log: duramen.WritableLog) -> list[str]:
@@ -80,7 +84,7 @@ def test_a_wrong_size_is_noticed_at_open(tmp_path: Path, name: str, damage: str)
 @pytest.mark.parametrize("name", SEGMENTED)
 def test_a_wrong_byte_is_noticed_when_the_index_is_used(tmp_path: Path, name: str) -> None:
     found = fill(tmp_path, name)
-    wrong = next(path for path in found if path.suffix != ".tidx" and str(EACH) in path.name)
+    wrong = next(path for path in found if path.suffix not in (".tidx", ".timeindex") and str(EACH) in path.name)
     before = wrong.read_bytes()
     wrong.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     with duramen.open(tmp_path) as reader:
@@ -159,7 +163,9 @@ def test_other_index_options_are_stored_with_the_new_index(tmp_path: Path, name:
     found[0].unlink()
     more = {"keratin": {"index_stride_bytes": 1000}, "rustlog": {"index_interval_records": 9}}[name]
     with duramen.open(tmp_path, "a", **more) as log:
-        assert len(steps(log)) == (2 if name == "keratin" else 1), "both indexes of Keratin have another size"
+        assert len(steps(log)) == (2 if name in ("keratin", "kafka") else 1), (
+            "both indexes of Keratin have another size"
+        )
     with duramen.open(tmp_path, "a") as log:
         assert steps(log) == []
         assert log.read(EACH - 1).value == value(EACH - 1)

@@ -32,6 +32,7 @@ CHOSEN = {
     "rustlog": "wrong name",
     "osiris": "bit flip: payload",
     "fixed-slot": "zeroed page",
+    "kafka": "zeroed page",
 }
 
 

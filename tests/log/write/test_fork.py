@@ -12,7 +12,6 @@ import pytest
 import duramen
 
 FORMATS = {"fixed-slot": {"record_size": 4}}
-WRITABLE = [name for name in duramen.formats() if name != "kafka"]
 
 SCRIPT = """
 import os, sys, duramen, pyarrow
@@ -40,7 +39,7 @@ def run(script: str, path: Path, options: dict[str, object]) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("format", WRITABLE)
+@pytest.mark.parametrize("format", duramen.formats())
 def test_a_forked_child_cannot_append(tmp_path: Path, format: str) -> None:
     script = """
 log.append(b"1234")
@@ -61,7 +60,7 @@ log.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", WRITABLE)
+@pytest.mark.parametrize("format", duramen.formats())
 def test_a_forked_child_that_closes_the_log_takes_nothing_from_its_parent(tmp_path: Path, format: str) -> None:
     """What it inherits ends where the log ended at the fork. To cut the file there, or to write that down as the
     watermark, would destroy what was acknowledged since."""

@@ -205,7 +205,8 @@ def test_unknown_options_make_no_log(root: Path, format_name: str, more: dict[st
         ("fixed-slot", {}, "needs its record_size"),
         ("fixed-slot", {"record_size": 0}, "record_size must be 1 to"),
         ("fixed-slot", {"record_size": 8, "segment_max_bytes": 100}, "has no option segment_max_bytes"),
-        ("kafka", {}, "kafka"),
+        ("kafka", {"compression": "brotli"}, "compression must be one of none, gzip, snappy, lz4, zstd"),
+        ("kafka", {"topic_id": "orders"}, "topic_id must be the 22 characters of a Kafka UUID"),
     ],
 )
 def test_wrong_options_make_no_log(root: Path, name: str, more: dict[str, Any], message: str) -> None:

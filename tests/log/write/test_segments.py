@@ -29,7 +29,8 @@ def test_roll_by_size(create: Open, root: Path, name: str) -> None:
         assert log.segments[0].base_offset == 0
     if name != "osiris":
         assert max(sizes(root, name)) <= 1000
-        assert min(sizes(root, name)[:-1]) > 900
+        least = 400 if name == "kafka" else 900  # a segment of Kafka is left before a batch that does not fit
+        assert min(sizes(root, name)[:-1]) > least
     assert content(root) == values(0, 101 if name == "osiris" else 100)
     assert codes(root) == []
 

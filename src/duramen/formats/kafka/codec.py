@@ -1,4 +1,4 @@
-"""The compressions of Kafka's batches, unfolded within bounds.
+"""The compressions of Kafka's batches: records folded, and unfolded within bounds.
 
 A batch does not state how long its records are. The framing of each codec does, or bounds it (`kernel.bound_bodies`).
 The bound is compared with the limit before any memory is allocated, and no more than the bound is ever written.
@@ -12,7 +12,7 @@ from typing import Any
 
 import cramjam
 
-from duramen.errors import LimitError
+from duramen.errors import LimitError, UsageError
 
 MAX_UNCOMPRESSED_BYTES = 128 << 20
 
@@ -57,6 +57,57 @@ UNFOLD: dict[int, Callable[[memoryview, Any], int]] = {
     KafkaCompression.ZSTD: cramjam.zstd.decompress_into,
 }
 """By codec: unfolds a body into memory that has the bytes of its bound, and returns how many it wrote."""
+
+
+_XERIAL_HEADER = _XERIAL + (1).to_bytes(4, "big") * 2
+_XERIAL_BLOCK_BYTES = 32 << 10
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_STORED = 1 << 31
+
+
+def compression_of(name: str) -> KafkaCompression:
+    """The compression with that name. Raises `UsageError`."""
+    try:
+        return {one.name.lower(): one for one in KafkaCompression}[name]
+    except KeyError:
+        known = ", ".join(one.name.lower() for one in KafkaCompression)
+        raise UsageError(f"compression must be one of {known} (got {name!r})") from None
+
+
+def fold(body: memoryview, compression: KafkaCompression) -> bytes:
+    """The records of a batch, compressed as Kafka's clients read them."""
+    return _FOLD[compression](body)
+
+
+def _fold_snappy(body: memoryview) -> bytes:
+    """The blocks of the Java library."""
+    parts = [_XERIAL_HEADER]
+    for at in range(0, len(body), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(body[at : at + _XERIAL_BLOCK_BYTES]))
+        parts += [len(block).to_bytes(4, "big"), block]
+    return b"".join(parts)
+
+
+def _fold_lz4(body: memoryview) -> bytes:
+    """A frame of independent blocks of 64 KiB: Kafka's reader refuses blocks that depend on each other."""
+    descriptor = bytes([0x60, 0x40])
+    parts = [b"\x04\x22\x4d\x18", descriptor, bytes([_xxh32(descriptor) >> 8 & 0xFF])]
+    for at in range(0, len(body), _LZ4_BLOCK_BYTES):
+        plain = body[at : at + _LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        is_smaller = len(block) < len(plain)
+        stored = block if is_smaller else bytes(plain)
+        parts += [(len(stored) | (0 if is_smaller else _LZ4_STORED)).to_bytes(4, "little"), stored]
+    return b"".join([*parts, bytes(4)])
+
+
+_FOLD: dict[int, Callable[[memoryview], bytes]] = {
+    KafkaCompression.NONE: bytes,
+    KafkaCompression.GZIP: lambda body: bytes(cramjam.gzip.compress(body)),
+    KafkaCompression.SNAPPY: _fold_snappy,
+    KafkaCompression.LZ4: _fold_lz4,
+    KafkaCompression.ZSTD: lambda body: bytes(cramjam.zstd.compress(body)),
+}
 
 
 def with_checksum(body: memoryview) -> bytes:

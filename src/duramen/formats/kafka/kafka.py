@@ -1,4 +1,4 @@
-"""Kafka: one partition of a topic, as a broker stores it. Read-only.
+"""Kafka: one partition of a topic, as a broker stores it.
 
 ::
 
@@ -13,29 +13,53 @@
 The kernel's `batches.h` has the bytes of a batch and of the older messages, `batch` those of a record. The checksum of
 a batch leaves its first 21 bytes uncovered (`UNCOVERED`): a changed offset shows as a gap or as a step back, a changed
 length or format at the next batch, and a changed epoch only against ``leader-epoch-checkpoint``.
+
+New batches have format 2, the epoch of the last leader, and no producer. A log whose last messages have an older format
+is read only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import SupportsStateFiles
-from duramen.formats.format import Capabilities, CommittedView, FileName, Format, SegmentSource, SupportsIsolation
+from duramen.formats.extensions import SupportsManifest, SupportsStateFiles
+from duramen.formats.format import (
+    SEGMENT_OPTIONS,
+    Capabilities,
+    CommittedView,
+    FileName,
+    Format,
+    SegmentSource,
+    SupportsIsolation,
+)
 from duramen.formats.index import Index, dump_index
-from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES
+from duramen.formats.kafka.batch import HEADER
+from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
-from duramen.formats.kafka.indexes import ENTRIES, check_entries, open_index
+from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_records
+from duramen.formats.kafka.indexes import (
+    ENTRIES,
+    INDEX_STRIDE_BYTES,
+    MAX_RELATIVE_OFFSET,
+    KafkaIndexes,
+    check_entries,
+    open_index,
+)
+from duramen.formats.kafka.producers import DerivedState, Producers
 from duramen.formats.kafka.segment import EXTRAS, KafkaSegment, KafkaView, batches_of
 from duramen.formats.kafka.state_check import check_state
 from duramen.formats.kafka.state_files import (
     EPOCHS_NAME,
     METADATA_NAME,
+    LeaderEpoch,
+    epochs_text,
+    metadata_text,
     parse_epochs,
     parse_properties,
     parse_snapshot,
@@ -48,14 +72,16 @@ from duramen.formats.kafka.transactions import (
     refuse_damage,
     transactions_of,
 )
-from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, Severity
+from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, SegmentSummary, Severity
 from duramen.formats.struct import Block, Buffer
+from duramen.kernel import BatchColumns
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 UNCOVERED = ("base_offset", "length", "leader_epoch", "magic")
 """The fields of a batch that its checksum does not cover."""
 
 _NAME = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot)")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _UNFINISHED = re.compile(r"([0-9]{20})\.(?:log|index|timeindex|txnindex|snapshot)\.(deleted|cleaned|swap)")
 _ROLES = {
     "log": Role.SEGMENT,
@@ -73,7 +99,7 @@ _BAD = {
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
-class Kafka(Format, SupportsIsolation, SupportsStateFiles):
+class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
     """The format of a Kafka partition; see the top of this module."""
 
     name = "kafka"
@@ -87,13 +113,23 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
         index=True,
         checksum="CRC-32C over a batch from its attributes on; not over its offset, length, epoch and format",
         record_checksum=True,
-        max_value_bytes=2**31 - 1 - 128,
+        max_value_bytes=2**30,
+        max_segment_bytes=2**31 - 1,
+        max_relative_offset=MAX_RELATIVE_OFFSET,
         null_values=True,
+        chunks=True,
         compacted_elsewhere=True,
-        read_only=True,
         extras=EXTRAS,
     )
+    default_segment_bytes = 1 << 30
+    default_segment_age_ms = 7 * 24 * 3600 * 1000
     option_names: ClassVar[Mapping[str, type]] = {
+        **SEGMENT_OPTIONS,
+        "compression": str,
+        "leader_epoch": int,
+        "batch_max_bytes": int,
+        "index_stride_bytes": int,
+        "topic_id": str,
         "isolation": str,
         "log_start_offset": int,
         "max_uncompressed_bytes": int,
@@ -119,6 +155,19 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
         except ValueError:
             raise UsageError(f"aborted must be PRODUCER:FIRST-LAST,… (got {self.options['aborted']!r:.80})") from None
         self._view = KafkaView(start, aborted, most)
+        self._policy = BatchPolicy(
+            self._bounded("leader_epoch", 0, 2**31 - 1), compression_of(self.options.get("compression", "none")),
+            min(self._bounded("batch_max_bytes", BATCH_MAX_BYTES, 2**30), self._segment_room),
+        )  # fmt: skip
+        self._stride_bytes = self._bounded("index_stride_bytes", INDEX_STRIDE_BYTES, 2**31 - 1)
+        topic_id = self.options.get("topic_id", "")
+        if topic_id and not _TOPIC_ID.fullmatch(topic_id):
+            raise UsageError(f"topic_id must be the 22 characters of a Kafka UUID (got {topic_id!r:.80})")
+
+    @property
+    def _segment_room(self) -> int:
+        """The records of a batch that has a segment for itself."""
+        return int(self.options.get("segment_max_bytes", self.default_segment_bytes)) - HEADER.size
 
     def _bounded(self, name: str, default: int, most: int) -> int:
         value = int(self.options.get(name, default))
@@ -184,6 +233,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
             if EPOCHS_NAME in files:
                 epochs = parse_epochs(files[EPOCHS_NAME])
                 found["leader_epochs"] = {str(one.epoch): one.start_offset for one in epochs}
+                found["manifest"] = {"leader_epoch": max((one.epoch for one in epochs), default=0)}
         except DuramenError as error:
             found["damaged"] = error.message
         found["isolation"] = self._isolation
@@ -219,6 +269,38 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
         named = [(path, name, files[path]) for path in sorted(files) if (name := self.classify(path)) is not None]
         return check_state(ours, named)
 
+    def build_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> dict[str, bytes]:
+        """What is missing or wrong. Compaction and retention remove batches that the other files still describe."""
+        ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
+        state = DerivedState()
+        for number, segment in enumerate(ours):
+            state.add_segment(segment, is_first=not number)
+        wrong = {path for path, _ in self.check_state(ours, files)} | {
+            path for path in files if self._is_bad(path, files)
+        }
+        known = [] if EPOCHS_NAME in wrong else _known_epochs(files.get(EPOCHS_NAME))
+        built = {**state.files, EPOCHS_NAME: epochs_text(state.epochs(known))}
+        return {path: content for path, content in built.items() if path in wrong or path not in files}
+
+    def _is_bad(self, path: str, files: Mapping[str, Buffer]) -> bool:
+        name = self.classify(path)
+        return name is not None and any(True for _ in self.check_file(name.role, files[path], name))
+
+    def state_after(
+        self, previous: Segment, base: int, read: Callable[[str], Buffer | None], *, is_first: bool
+    ) -> dict[str, bytes]:
+        """The snapshot of the producers; none where the one before is missing: a broker then reads the batches."""
+        assert isinstance(previous, KafkaSegment)
+        held = None if is_first else read(self.path_of(Role.PRODUCER_SNAPSHOT, previous.base_offset))
+        if held is None and not is_first:
+            return {}
+        try:
+            producers = Producers(() if held is None else parse_snapshot(held))
+            producers.add_segment(previous)
+        except CorruptionError:
+            return {}
+        return {self.path_of(Role.PRODUCER_SNAPSHOT, base): producers.snapshot()}
+
     # --- dump
 
     def dump(
@@ -239,9 +321,73 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
 
     # --- writing
 
+    @property
+    def stored_options(self) -> dict[str, Any]:
+        """Without the epoch: a broker may have started another one since."""
+        return {name: value for name, value in super().stored_options.items() if name != "leader_epoch"}
+
+    def no_columns(self) -> BatchColumns:
+        return BatchColumns.empty(0)
+
+    def continuing(self, segment: Segment) -> Kafka:
+        """In an epoch that is not lower than that of the segment's last batch. Raises `UsageError` where the last
+        messages of the segment have an older format."""
+        assert isinstance(segment, KafkaSegment)
+        last = segment.last_batch()
+        if last is None:
+            return self
+        if last.magic[0] < 2:
+            raise UsageError(
+                f"the log ends with messages of format v{int(last.magic[0])}, which are only read",
+                hint="`duramen convert` makes a log of the present format from one",
+            )  # fmt: skip
+        epoch = max(self._policy.leader_epoch, int(last.leader_epoch[0]))
+        return self if epoch == self._policy.leader_epoch else Kafka(**{**self.options, "leader_epoch": epoch})
+
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
-        self.refuse_writing()
-        raise AssertionError("a format that is read-only was asked to write")
+        self.refuse_unsupported(batch)
+        return encode_records(batch, cursor, self._policy, default_us)
+
+    def index_builder(self, base: int, created_ms: int) -> KafkaIndexes:
+        return KafkaIndexes(base, self._stride_bytes)
+
+    # --- files about the whole log
+
+    def log_files(
+        self, segments: Sequence[SegmentSummary], created_ms: int, existing: Mapping[str, Buffer] | None = None
+    ) -> dict[str, bytes]:
+        """The epochs of leaders; and the topic's id, if it is known."""
+        held = existing or {}
+        known = _known_epochs(held.get(EPOCHS_NAME))
+        epoch, next_offset = self._policy.leader_epoch, segments[-1].last_offset + 1 if segments else 0
+        kept = [one for one in known if one.start_offset <= next_offset]
+        if not kept or kept[-1].epoch < epoch:
+            # No epoch is lower than 0: then the whole log has it.
+            is_first = bool(segments) and not kept and not epoch
+            kept.append(LeaderEpoch(epoch, segments[0].base_offset if is_first else next_offset))
+        files = {EPOCHS_NAME: epochs_text(kept)}
+        topic_id = str(self.options.get("topic_id", ""))
+        if METADATA_NAME in held or topic_id:
+            files[METADATA_NAME] = bytes(held.get(METADATA_NAME) or metadata_text(topic_id))
+        return files
+
+    def log_files_fit(
+        self, files: Mapping[str, Buffer], sealed_count: int, active: SegmentSummary, created_ms: int
+    ) -> bool:
+        wanted = self.log_files([active], created_ms, files)
+        return all(name in files and bytes(files[name]) == content for name, content in wanted.items())
+
+    def check_log(
+        self, files: Mapping[str, Buffer], segments: Sequence[SegmentSummary]
+    ) -> Iterator[tuple[str, Problem]]:
+        return iter(())  # `check_state` compares the epochs with the batches
+
+
+def _known_epochs(buf: Buffer | None) -> list[LeaderEpoch]:
+    try:
+        return [] if buf is None else parse_epochs(buf)
+    except CorruptionError:
+        return []  # it is rebuilt
 
 
 _REBUILT = "nothing is lost: Kafka rebuilds it from the records"

@@ -45,9 +45,11 @@ from duramen.record import SCHEMA, Record, from_us
 TIMESTAMP_MS = pa.field("timestamp_ms", pa.int64())
 TIMESTAMP_TYPE = pa.field("timestamp_type", pa.string())
 LEADER_EPOCH = pa.field("leader_epoch", pa.int32())
-EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH)
-"""Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; and
-the epoch of the leader that wrote the record. Null where the message format has none."""
+CHUNK_ID = pa.field("chunk_id", pa.int64(), nullable=False)
+EXTRAS = (TIMESTAMP_MS, TIMESTAMP_TYPE, LEADER_EPOCH, CHUNK_ID)
+"""Kafka's own columns: the time as stored, which may lie beyond what microseconds can express; what the time is; the
+epoch of the leader that wrote the record, each null where the message format has none; and the base offset of the
+record's batch."""
 
 _LENGTH_AT, _MAGIC_AT, _RECORDS_AT = (HEADER.at(name) for name in ("length", "magic", "records"))
 _LEAST_BYTES = 26
@@ -256,6 +258,8 @@ class KafkaSegment(Segment):
         if name == "leader_epoch":
             epochs = np.repeat(batches.leader_epoch, counts).astype(np.int32)
             return number_array(epochs, mask=epochs < 0)
+        if name == "chunk_id":
+            return number_array(np.repeat(batches.base_offset, counts))
         if name == "key":
             return nullable(self.buf, records, columns.key_position, columns.key_length)
         if records.values is not None:
@@ -321,6 +325,14 @@ class KafkaSegment(Segment):
         if not len(rows.columns) or int(rows.columns.first_offsets[0]) > offset:
             return None
         return ScanPosition(position, int(rows.columns.first_offsets[0]) - 1)
+
+    def last_batch(self) -> BatchColumns | None:
+        """The last batch or message that its header shows as whole; None where there is none."""
+        found = None
+        for rows in self.steps(verify=False):
+            batches = batches_of(rows)
+            found = batches.slice(len(batches) - 1, len(batches)) if len(batches) else found
+        return found
 
     def resync(self, cursor: ScanPosition) -> int:
         found = cursor.position

@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from duramen.errors import CorruptionError
@@ -81,6 +81,12 @@ def parse_snapshot(buf: Buffer) -> list[ProducerEntry]:
     return [ProducerEntry(*map(int, row.values())) for row in rows]
 
 
+def snapshot_bytes(producers: Sequence[ProducerEntry]) -> bytes:
+    """The content of a snapshot."""
+    entries = len(producers).to_bytes(4, "big") + b"".join(PRODUCER.pack_row(*entry) for entry in producers)
+    return SNAPSHOT_HEADER.pack(version=1, crc=crc32c(entries))[:_CRC_STOP] + entries
+
+
 def _lines(buf: Buffer) -> list[str]:
     view = memoryview(buf)
     if len(view) > _MOST_TEXT_BYTES:
@@ -115,6 +121,21 @@ def parse_epochs(buf: Buffer) -> list[LeaderEpoch]:
         if after.epoch <= before.epoch or after.start_offset < before.start_offset:
             raise CorruptionError(f"epoch {after.epoch} is out of order", position=0)
     return found
+
+
+def epochs_text(epochs: Sequence[LeaderEpoch]) -> bytes:
+    """The content of ``leader-epoch-checkpoint``.
+
+    >>> epochs_text([LeaderEpoch(0, 0), LeaderEpoch(3, 10)])
+    b'0\\n2\\n0 0\\n3 10\\n'
+    """
+    lines = ["0", str(len(epochs)), *(f"{one.epoch} {one.start_offset}" for one in epochs)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def metadata_text(topic_id: str) -> bytes:
+    """The content of ``partition.metadata``."""
+    return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def parse_offsets(buf: Buffer) -> list[PartitionOffset]:

@@ -196,12 +196,12 @@ class SparseIndex(IndexBuilder):
         }
 
     @property
-    def progress(self) -> int:
-        return -1 if self._counted_from is None else self._counted_from
+    def progress(self) -> tuple[int, ...]:
+        return () if self._counted_from is None else (self._counted_from,)
 
-    def resume(self, progress: int) -> None:
+    def resume(self, progress: Sequence[int]) -> None:
         super().resume(progress)
-        self._counted_from = None if progress < 0 else progress
+        self._counted_from = next(iter(progress), None)
 
     def pick(self, rows: Rows) -> Picked:
         frames = rows.columns

@@ -375,12 +375,13 @@ class Evidence:
 
     # --- its indexes
 
-    def compare_indexes(self, wanted: Mapping[Role, bytes]) -> None:
-        """Compare the index files with those that the records give."""
+    def compare_indexes(self, wanted: Mapping[Role, bytes], ending: Mapping[Role, bytes]) -> None:
+        """Compare the index files with those that the records give; ``ending`` are the entries that follow in a
+        segment that does not grow."""
         for role, content in wanted.items():
             name = self.fmt.path_of(role, self.base)
             data = self.disk.map(self.full(name)).data if role in self.last.derived else None
-            self.indexes.append(IndexFile(role, name, content, data))
+            self.indexes.append(IndexFile(role, name, content, data, ending.get(role, b"")))
 
     @property
     def has_wrong_index(self) -> bool:
@@ -436,11 +437,19 @@ class IndexFile(NamedTuple):
     name: str
     wanted: bytes
     data: memoryview | None
+    ending: bytes = b""
 
     @property
     def is_right(self) -> bool:
         """Whether the file exists and is right as far as it goes."""
-        return self.data is not None and self.wanted.startswith(bytes(self.data[: len(self.wanted) + 1]))
+        if self.data is None:
+            return False
+        return self.is_complete or self.wanted.startswith(bytes(self.data[: len(self.wanted) + 1]))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is that of a segment that does not grow."""
+        return bool(self.ending) and self.data is not None and bytes(self.data) == self.wanted + self.ending
 
 
 class TailScan:

@@ -138,7 +138,11 @@ class Recovery:
             crc32c=mark.crc32c, first_us=closing.first_us, start_position=segment.start.position,
         )  # fmt: skip
         for role, file in files.derived.items():
-            active.adopt_index(role, open_private(self._disk, e.full(file.path)), file.size_bytes, b"")
+            size_bytes = file.size_bytes - len(index.ending().get(role, b""))
+            file_of_index = open_private(self._disk, e.full(file.path))
+            if size_bytes < file.size_bytes:  # it goes on
+                file_of_index.truncate(size_bytes)
+            active.adopt_index(role, file_of_index, size_bytes, b"")
         self._note(RecoveryCase.CLEAN, files.segment.path, position=mark.position)
         self._done(fmt, mark.next_offset, active, closing.last_us).is_as_closed = True
 
@@ -224,7 +228,7 @@ class Recovery:
             crc32c=_digest(tail, digested, cursor.position), first_us=tail.first_us,
             start_position=segment.start.position,
         )  # fmt: skip
-        e.compare_indexes(active.index.build())
+        e.compare_indexes(active.index.build(), active.index.ending())
         last_us = e.last_us(e.segments[:-1]) if tail.last_us is None else tail.last_us
         return self._done(tail.fmt, cursor.previous_offset + 1, active, last_us)
 
@@ -269,7 +273,10 @@ class Recovery:
             assert active is not None
             assert index.data is not None
             file = open_private(self._disk, self.evidence.full(index.name))
-            active.adopt_index(index.role, file, len(index.data), index.wanted[len(index.data) :])
+            if index.is_complete:  # it goes on
+                file.truncate(len(index.wanted))
+            kept_bytes = min(len(index.data), len(index.wanted))
+            active.adopt_index(index.role, file, kept_bytes, index.wanted[kept_bytes:])
 
 
 def _digest(tail: TailScan, mark: Watermark | None, position: int) -> int:

@@ -62,7 +62,7 @@ def _wanted(disk: Disk, root: str, fmt: Format, files: SegmentFiles, entry: Seal
         rows = segment.scan(rows.cursor)
         builder.add(rows)
     roles = None if entry is None or entry.indexes is None else {index.role for index in entry.indexes}
-    built = builder.build() if rows.stop.clean else {}
+    built = builder.build_complete() if rows.stop.clean else {}
     return {role: content for role, content in built.items() if roles is None or role.value in roles}
 
 

@@ -425,7 +425,7 @@ def build_indexes(fmt: Format, data: memoryview, base: int) -> dict[Role, bytes]
     builder = fmt.index_builder(base, segment.created_ms)
     for rows in segment.steps():
         builder.add(rows)
-    return builder.build()
+    return builder.build_complete()
 
 
 def log_files(disk: Disk, root: str, fmt: Format, exactly: Iterable[str]) -> Iterable[tuple[str, list[int]]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from duramen.disk import Disk, Kind, PosixDisk, rooted
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats import Format, Role
+from duramen.formats import Format, Role, SupportsStateFiles
 from duramen.log.repair.repair import Hold, not_held
 from duramen.log.segments import (
     Directory,
@@ -108,6 +108,8 @@ class _Reindexer:
             self.result.notes.append(f"{self._fmt.name} has no index: positions are arithmetic")
         for name, content in manifest_files(self._disk, self._root, self._fmt, ends).items():
             self._put(name, content)
+        for name, content in self._state().items():
+            self._put(name, content)
         if not self._dry_run:
             self._update_list()
             self._sweep()
@@ -116,6 +118,16 @@ class _Reindexer:
                 f"{orphan.path}: {orphan.name.role} without a segment, not changed: `duramen repair` sets it aside"
             )
         return self.result
+
+    def _state(self) -> dict[str, bytes]:
+        """The derived files about the whole log that are missing or wrong."""
+        fmt, listed = self._fmt, self._directory
+        if not isinstance(fmt, SupportsStateFiles):
+            return {}
+        data = {files.base: self._disk.map(listed.full(files.segment.path)).data for files in listed.segments}
+        others = [file for file in listed.others if file.name.role in fmt.state_roles]
+        held = {file.path: self._disk.map(listed.full(file.path)).data for file in others}
+        return fmt.build_state([fmt.open_segment(content, base) for base, content in data.items()], held)
 
     def _update_list(self) -> None:
         """Store the new indexes of sealed segments in the sealed list."""
@@ -153,7 +165,7 @@ class _Reindexer:
         cursor = rows.cursor
         if not rows.stop.clean:
             self.result.notes.append(f"{path}: indexed up to byte {cursor.position} only: {rows.stop.meaning}")
-        for role, content in builder.build().items():
+        for role, content in builder.build_complete().items():
             if self._put(self._fmt.path_of(role, base), content):
                 process_counters.rebuilt_index(time.perf_counter() - began)
                 began = time.perf_counter()  # count the scan of the records only once

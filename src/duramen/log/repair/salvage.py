@@ -327,8 +327,4 @@ def records_of(rows: Rows, begin: int, stop: int) -> int:
     """Return the number of user records in some of the rows."""
     if begin == 0 and stop == len(rows.columns):
         return rows.count
-    counts = getattr(rows.columns, "records", None)
-    if counts is None:
-        return stop - begin
-    user = rows.columns.chunk_type[begin:stop] == 0  # type: ignore[attr-defined]
-    return int(counts[begin:stop][user].sum(dtype=np.int64))
+    return int(rows.columns.user_records[begin:stop].sum())

@@ -192,6 +192,13 @@ class ActiveSegment:
                 derived.size_bytes += len(raw)
                 self._due_entries[role] = b""
 
+    def complete_index(self) -> None:
+        """Write all entries, those that end the files included: the segment does not grow, or not soon."""
+        self.flush_index()
+        for role, raw in self.index.ending().items():
+            self._due_entries[role] = self._due_entries.get(role, b"") + raw
+        self.flush_index()
+
     def adopt_index(self, role: Role, file: File, size_bytes: int, missing: bytes) -> None:
         """Continue an index file whose entries recovery has checked."""
         write_all(file, size_bytes, missing)
@@ -216,7 +223,7 @@ class ActiveSegment:
     def seal(self, now_ms: int) -> Sealed:
         """Sync the segment and its derived files, and return its entry for the sealed list. Raises `CorruptionError` if
         the file does not hold what was written."""
-        self.flush_index()
+        self.complete_index()
         self.release()
         self.sync()
         for derived in self._derived.values():

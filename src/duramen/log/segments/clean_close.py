@@ -34,7 +34,7 @@ class CleanClose(NamedTuple):
     mark: Watermark
     rows: int
     records: int
-    index_progress: int
+    index_progress: tuple[int, ...]
     """See `IndexBuilder.resume`."""
     first_us: int | None
     last_us: int
@@ -75,4 +75,5 @@ def read_clean_close(disk: Disk, root: str) -> CleanClose | None:
 
 def _parse(tree: dict[str, Any]) -> CleanClose:
     files = {str(path): (int(stamp[0]), int(stamp[1]), int(stamp[2])) for path, stamp in tree.pop("files").items()}
-    return CleanClose(Watermark(*tree.pop("mark")), files=files, **tree)
+    progress = tuple(int(number) for number in tree.pop("index_progress"))
+    return CleanClose(Watermark(*tree.pop("mark")), files=files, index_progress=progress, **tree)

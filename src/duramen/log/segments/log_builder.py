@@ -26,7 +26,18 @@ import pyarrow as pa
 from duramen import kernel
 from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import DuramenError, LockedError, StorageError, UsageError
-from duramen.formats import Buffer, Encoded, Format, Role, Rows, ScanPosition, SegmentSummary, SupportsManifest
+from duramen.formats import (
+    Buffer,
+    Encoded,
+    Format,
+    Role,
+    Rows,
+    ScanPosition,
+    Segment,
+    SegmentSummary,
+    SupportsManifest,
+    SupportsStateFiles,
+)
 from duramen.kernel import ScanEnd, Stop
 from duramen.log.segments.active_segment import ActiveSegment
 from duramen.sidecar import DIRECTORY, LOCK_NAME, Config, Sealed, Sidecar, Watermark, create_file
@@ -295,14 +306,33 @@ class LogBuilder:
         last = self.segments[-1]
         summaries = [built.summary for built in self.segments]
         if isinstance(self.fmt, SupportsManifest):
-            for path, content in self.fmt.log_files(summaries, self._created_ms, self.described_by).items():
-                self.put_file(path, content)
+            self._put_files(self.fmt.log_files(summaries, self._created_ms, self.described_by))
+        if isinstance(self.fmt, SupportsStateFiles):
+            self._put_files(self.fmt.build_state([self._opened(built.base) for built in self.segments], self._state()))
         self._sidecar.write_config(Config(self.fmt.name, self.fmt.stored_options, self._created_ms))
         for built in self.segments[:-1]:
             self._sidecar.add_sealed(built.sealed)
         end = (last.size_bytes, last.next_offset)
         digests = (last.sealed.crc32c, last.sealed.crc32c)
         self._sidecar.mark(Watermark(last.base, *end, *end, 0, *digests, is_open=False, has_digest=True), durable=True)
+
+    def _put_files(self, files: Mapping[str, bytes]) -> None:
+        for path, content in files.items():
+            target = posixpath.join(self.root, path)
+            if self.disk.kind(target) == Kind.FILE:
+                self.disk.remove(target)
+            self.put_file(path, content)
+
+    def _state(self) -> dict[str, memoryview]:
+        """The files in ``root`` that describe the state of the whole log."""
+        assert isinstance(self.fmt, SupportsStateFiles)
+        names = ((path, self.fmt.classify(path)) for path, _ in self.disk.list(self.root))
+        paths = [path for path, name in names if name is not None and name.role in self.fmt.state_roles]
+        return {path: self.disk.map(posixpath.join(self.root, path)).data for path in paths}
+
+    def _opened(self, base: int) -> Segment:
+        path = posixpath.join(self.root, self.fmt.segment_path(base))
+        return self.fmt.open_segment(self.disk.map(path).data, base)
 
     def publish(self) -> None:
         """Sync the finished log and rename it to its path, durably."""

@@ -165,7 +165,7 @@ class Conversion:
     def _keeps_tracking(self) -> bool:
         """Whether tracking chunks are rewritten one by one. They cannot be kept if segments get other boundaries: each
         would have to begin with a snapshot, which takes an offset."""
-        return self.source.fmt.name == self.target.name and self.target.capabilities.chunks and not self._resized
+        return self.source.fmt.name == self.target.name and self.target.capabilities.tracking and not self._resized
 
     def _fit_values(self) -> None:
         if "record_size" in self.target.option_names and "record_size" not in self.target.options:
@@ -321,7 +321,7 @@ class Conversion:
         listed = None
         if is_other and self.source.fmt.capabilities.chunks and not self.renumbers:
             listed = ChunkList(builder.disk, builder.root)
-            columns.append(CHUNK_ID)
+            columns += [] if CHUNK_ID in columns else [CHUNK_ID]
         try:
             for batch in self._decoded(columns, progress):
                 if listed is not None:

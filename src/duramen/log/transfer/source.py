@@ -53,7 +53,14 @@ STATE_DIRECTORIES = (CURSORS_NAME, GROUPS_NAME, LEDGER_NAME)
 STATE_FILES = (PRODUCERS_NAME,)
 """The state of consumers and writers in the sidecar. The rest belongs to this directory, or is rebuilt."""
 _TRANSIENT = (".new", ".lock")
-STATE_ROLES = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT)
+STATE_ROLES = (
+    Role.GROUP_SNAPSHOT,
+    Role.GROUP_DELTA,
+    Role.CHECKPOINT,
+    Role.METADATA,
+    Role.TXN_INDEX,
+    Role.PRODUCER_SNAPSHOT,
+)
 _NO_OPTIONS: dict[str, Any] = {}
 
 

@@ -240,7 +240,7 @@ class Verifier(SegmentVerifier):
         files |= self._evidence.log_files  # as they were before the segments were listed
         if not isinstance(self._fmt, SupportsManifest):
             return
-        if self._disk.kind(self.report.path) == Kind.DIRECTORY:
+        if self._fmt.capabilities.manifest and self._disk.kind(self.report.path) == Kind.DIRECTORY:
             for name in self._fmt.log_files([], 0).keys() - files.keys():
                 message, path = "the file that describes the log is missing", self._directory.full(name)
                 self.find("missing-manifest", Severity.WARNING, path, message, REINDEX)

@@ -30,6 +30,7 @@ from duramen.formats import (
     SegmentSummary,
     Severity,
     SupportsManifest,
+    SupportsStateFiles,
     Values,
 )
 from duramen.kernel import Stop
@@ -243,8 +244,8 @@ class Appender:
             return encoded, batch.num_rows
         if count == 0 and not active.is_empty:
             return encoded, 0
-        count = max(count, 1)
-        return self._encode(batch.slice(0, count), default_us), count
+        records = int(encoded.rows.columns.user_records[: max(count, 1)].sum())
+        return self._encode(batch.slice(0, records), default_us), records
 
     @property
     def is_full(self) -> bool:
@@ -457,6 +458,7 @@ class Appender:
             base = old.cursor.previous_offset + 1
             previous = self._fmt.open_segment(self._disk.map(old.path).data, old.base)
             self.active = self._begin(base, previous)
+            self._write_state(previous, base)
             old.close()
             self._set_durable()
             self.mark(durable=True)
@@ -466,6 +468,19 @@ class Appender:
             raise
         self._counters.rolls += 1
         self._on_roll()
+
+    def _write_state(self, previous: Segment, base: int) -> None:
+        """Write the derived state of the log up to the segment that starts at ``base``."""
+        if not isinstance(self._fmt, SupportsStateFiles):
+            return
+        is_first = len(self.earlier) == 1
+        for name, content in self._fmt.state_after(previous, base, self._file, is_first=is_first).items():
+            target = posixpath.join(self._path, name)
+            replace_file(self._disk, target, content, temporary=self._fmt.temporary_path(target))
+
+    def _file(self, name: str) -> memoryview | None:
+        path = posixpath.join(self._path, name)
+        return self._disk.map(path).data if self._disk.kind(path) == Kind.FILE else None
 
     def log_files(self, earlier: Sequence[SegmentSummary]) -> dict[str, bytes]:
         """The files that describe the whole log (a manifest), with these segments before the active one."""
@@ -512,7 +527,7 @@ class Appender:
         is_cut = self.active.release()
         if is_cut or not self.is_synced:
             self.sync()
-        self.active.flush_index()
+        self.active.complete_index()
         self._write_manifest(durable=False)
         if self.visible.is_open:
             self.mark(durable=self._is_open_durable, is_open=False)

@@ -1,0 +1,207 @@
+"""Records as Kafka batches: columns of an Arrow batch into bytes.
+
+A batch ends at ``max_bytes`` of records, and where the leader epoch, the type of the times or ``chunk_id`` changes.
+Offsets may have gaps within a batch, as Kafka's cleaner leaves them. Compression replaces the records of an encoded
+batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import UsageError
+from duramen.formats.arrow import allocate, binary_buffers, offsets_to, timestamps_to
+from duramen.formats.kafka.batch import APPEND_TIME, HEADER
+from duramen.formats.kafka.codec import KafkaCompression, fold
+from duramen.formats.segment import Encoded, Rows, ScanPosition
+from duramen.kernel import NULL_LENGTH, BatchColumns, HeaderColumns, Int64s, RecordColumns, ScanEnd, Stop
+from duramen.record import HEADERS
+
+BATCH_MAX_BYTES = 64 << 10
+"""Keeps a read of one record, which checks its whole batch, within microseconds."""
+BATCH_MAX_RECORDS = 8192
+_MOST_RECORD_BYTES = 31
+"""Of a record besides key, value and headers: a length, attributes, deltas, three lengths of fields."""
+_MOST_HEADER_BYTES = 10
+_MOST_DELTA = 2**31 - 1
+_COVERED_FROM = HEADER.at("attributes")
+
+
+class BatchPolicy(NamedTuple):
+    """How records become batches."""
+
+    leader_epoch: int = 0
+    compression: KafkaCompression = KafkaCompression.NONE
+    max_bytes: int = BATCH_MAX_BYTES
+
+
+class _EncodedFields(NamedTuple):
+    """What the kernel encodes: columns, and the buffers that they point into."""
+
+    records: RecordColumns
+    headers: HeaderColumns
+    buffers: tuple[Any, Any, Any, Any]
+
+    @property
+    def sizes(self) -> Int64s:
+        """The bytes of each record, at most."""
+        records, headers = self.records, self.headers
+        sizes = _lengths(records.key_length) + _lengths(records.value_length) + _MOST_RECORD_BYTES
+        if len(headers):
+            pairs = _lengths(headers.key_length) + _lengths(headers.value_length) + _MOST_HEADER_BYTES
+            counts = records.headers.astype(np.int64)
+            sizes += np.diff(np.append(0, np.cumsum(pairs))[np.append(0, np.cumsum(counts))])
+        return sizes
+
+
+def encode_records(batch: pa.RecordBatch, cursor: ScanPosition, policy: BatchPolicy, default_us: int) -> Encoded:
+    """The records of ``batch`` for appending at ``cursor``."""
+    count = batch.num_rows
+    if not count:
+        end = ScanEnd(0, cursor.position, int(Stop.END), cursor.previous_offset)
+        return Encoded(memoryview(b""), Rows(BatchColumns.empty(0), 0, end))
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    fields = _fields(batch, columns, cursor, default_us)
+    epochs = _epochs(columns.get("leader_epoch"), count, policy.leader_epoch)
+    attributes = _attributes(columns.get("timestamp_type"), count)
+    forced = _breaks(fields.records.timestamp, epochs, attributes, columns.get("chunk_id"))
+    starts = _split(fields, forced, policy.max_bytes)
+    rows = _batches(fields.records, starts, epochs, attributes)
+    out = allocate(int(fields.sizes.sum()) + len(starts) * HEADER.size, cursor.position)
+    try:
+        written = kernel.encode_batches(out, rows, fields.records, fields.headers, *fields.buffers, cursor.position)
+    except ValueError as error:
+        raise UsageError(f"kafka cannot store these records: {error}") from error
+    data = out[:written]
+    if policy.compression != KafkaCompression.NONE:
+        data = memoryview(_compressed(data, rows, policy.compression, cursor.position))
+    end = ScanEnd(len(rows), cursor.position + len(data), int(Stop.END), int(fields.records.offset[-1]))
+    return Encoded(data, Rows(rows, count, end))
+
+
+def _fields(
+    batch: pa.RecordBatch, columns: dict[str, pa.Array], cursor: ScanPosition, default_us: int
+) -> _EncodedFields:
+    records = RecordColumns.empty(batch.num_rows)
+    records.offset[:] = offsets_to(batch, cursor.previous_offset + 1)
+    records.timestamp[:] = _times(batch, columns, default_us)
+    keys = _put(columns.get("key"), records.key_position, records.key_length)
+    values = _put(columns["value"], records.value_position, records.value_length)
+    headers, pairs = _headers(columns.get("headers"), records.headers)
+    return _EncodedFields(records, headers, (keys, values, *pairs))
+
+
+def _times(batch: pa.RecordBatch, columns: dict[str, pa.Array], default_us: int) -> Int64s:
+    """Milliseconds. ``timestamp_ms``, the time as Kafka stores it, wins where it is not null."""
+    times = timestamps_to(batch, "ms", default_us)
+    stored = columns.get("timestamp_ms")
+    if stored is None or stored.null_count == len(stored):
+        return times
+    is_null = stored.is_null().to_numpy(zero_copy_only=False)
+    return np.where(is_null, times, stored.fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def _put(array: pa.Array | None, positions: Int64s, lengths: npt.NDArray[np.uint32]) -> Any:
+    """Point the columns at the values of the array, and return the buffer that holds them."""
+    if array is None or array.null_count == len(array):
+        positions[:], lengths[:] = 0, NULL_LENGTH
+        return b""
+    data, offsets = binary_buffers(array)
+    positions[:], lengths[:] = offsets[:-1], np.diff(offsets)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
+    return data
+
+
+def _headers(array: pa.Array | None, counts: npt.NDArray[np.uint32]) -> tuple[HeaderColumns, tuple[Any, Any]]:
+    if array is None or array.null_count == len(array):
+        counts[:] = 0
+        return HeaderColumns.empty(0), (b"", b"")
+    lists = array if array.type == HEADERS.type else array.cast(HEADERS.type)
+    counts[:] = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    pairs = lists.flatten()  # without those of null rows
+    columns = HeaderColumns.empty(len(pairs))
+    names, values = pairs.flatten() if len(pairs) else (pa.array([], pa.string()), pa.array([], pa.binary()))
+    if names.null_count:
+        raise UsageError("the key of a header is null", hint="kafka needs a text there, which may be empty")
+    keys = _put(names, columns.key_position, columns.key_length)
+    return columns, (keys, _put(values, columns.value_position, columns.value_length))
+
+
+def _epochs(array: pa.Array | None, count: int, default: int) -> Int64s:
+    """The leader epoch of each record; a stored one is kept."""
+    if array is None or array.null_count == len(array):
+        return np.full(count, default, np.int64)
+    return array.fill_null(default).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _attributes(array: pa.Array | None, count: int) -> npt.NDArray[np.uint32]:
+    if array is None or array.null_count == len(array):
+        return np.zeros(count, np.uint32)
+    is_appended = np.array([one == "LogAppendTime" for one in array.to_pylist()])
+    return np.where(is_appended, np.uint32(APPEND_TIME), np.uint32(0))
+
+
+def _breaks(times: Int64s, epochs: Int64s, attributes: npt.NDArray[np.uint32], chunk_ids: pa.Array | None) -> Int64s:
+    """The records before which a batch must end, and the number of records."""
+    breaks = (np.diff(epochs) != 0) | (attributes[1:] != attributes[:-1])
+    breaks |= (attributes[1:] & APPEND_TIME != 0) & (np.diff(times) != 0)  # one time for the whole batch
+    if chunk_ids is not None:
+        breaks |= np.diff(chunk_ids.fill_null(-1).to_numpy(zero_copy_only=False)) != 0
+    return np.append(np.flatnonzero(breaks) + 1, len(times))
+
+
+def _split(fields: _EncodedFields, forced: Int64s, max_bytes: int) -> Int64s:
+    """The first record of each batch."""
+    offsets = fields.records.offset
+    count = len(offsets)
+    ends = np.cumsum(fields.sizes)
+    starts, start = [], 0
+    while start < count:
+        starts.append(start)
+        before = int(ends[start - 1]) if start else 0
+        stop = min(int(np.searchsorted(ends, before + max_bytes, side="right")), start + BATCH_MAX_RECORDS)
+        stop = min(stop, int(np.searchsorted(offsets, int(offsets[start]) + _MOST_DELTA, side="right")))
+        stop = min(stop, int(forced[np.searchsorted(forced, start, side="right")]))
+        start = max(stop, start + 1)
+    return np.array(starts, np.int64)
+
+
+def _batches(
+    records: RecordColumns, starts: Int64s, epochs: Int64s, attributes: npt.NDArray[np.uint32]
+) -> BatchColumns:
+    rows = BatchColumns.empty(len(starts))
+    stops = np.append(starts[1:], len(records))
+    rows.base_offset[:], rows.last_offset[:] = records.offset[starts], records.offset[stops - 1]
+    rows.base_timestamp[:] = records.timestamp[starts]
+    rows.max_timestamp[:] = np.maximum.reduceat(records.timestamp, starts)
+    rows.producer_id[:] = rows.producer_epoch[:] = rows.base_sequence[:] = -1
+    rows.leader_epoch[:], rows.attributes[:] = epochs[starts], attributes[starts]
+    rows.records[:] = stops - starts
+    return rows
+
+
+def _compressed(data: memoryview, rows: BatchColumns, compression: KafkaCompression, position: int) -> bytearray:
+    """The encoded batches with their records compressed; fills in the columns that depend on the size."""
+    out, first = bytearray(), int(rows.position[0])
+    for row in range(len(rows)):
+        begin = int(rows.position[row]) - first
+        body = fold(data[begin + HEADER.size : begin + HEADER.size + int(rows.data_length[row])], compression)
+        rows.attributes[row] |= np.uint32(compression)
+        head = HEADER.unpack(data, begin) | {
+            "attributes": int(rows.attributes[row]), "length": HEADER.size - HEADER.at("leader_epoch") + len(body)
+        }  # fmt: skip
+        head["crc"] = kernel.crc32c(body, kernel.crc32c(HEADER.pack(**head)[_COVERED_FROM:]))
+        rows.position[row], rows.data_length[row] = position + len(out), len(body)
+        rows.data_position[row] = position + len(out) + HEADER.size
+        out += HEADER.pack(**head) + body
+    return out
+
+
+def _lengths(column: npt.NDArray[np.uint32]) -> Int64s:
+    return np.where(column == NULL_LENGTH, 0, column.astype(np.int64))

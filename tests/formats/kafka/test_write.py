@@ -1,0 +1,201 @@
+"""Writing Kafka partitions: new ones, and those that a broker wrote."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import duramen
+from duramen.errors import CorruptionError, UsageError
+from duramen.formats import Role, ScanPosition, SupportsStateFiles, make
+from duramen.formats.kafka.indexes import written_entries
+from duramen.formats.kafka.state_files import parse_epochs
+from duramen.log import reindex
+from tests.formats.kafka_logs import DATA, PARTITIONS, consumed, name_of, options
+
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+MODERN = [path for path in PARTITIONS if path.parent.name == "clean"]
+OLD = [path for path in PARTITIONS if path.parent.name == "old" and path.name != "v012-0"]
+
+
+OWN_INTERVALS = {("epochs-0", 98), ("compactempty-0", 0)}
+"""Here the broker was restarted, or merged segments: it counted bytes from another batch on."""
+
+
+def copy_of(path: Path, tmp_path: Path) -> Path:
+    """The partition as a broker stores it, without what the fixtures add."""
+    ignored = shutil.ignore_patterns("truth*", "offsets*", "damage.json", "*.txt", "recovered")
+    return Path(shutil.copytree(path, tmp_path / path.name, ignore=ignored))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_records_of_every_kind_come_back(tmp_path: Path, compression: str) -> None:
+    rows = [
+        {"key": b"k", "value": b"v" * 300, "headers": [{"key": "h", "value": b"x"}, {"key": "", "value": None}]},
+        {"key": None, "value": None, "headers": None},
+        {"key": b"", "value": b"", "headers": None},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows * 100, duramen.SCHEMA.remove(0).remove(0))
+    path = tmp_path / "orders-0"
+    with duramen.open(path, "a", format="kafka", compression=compression, batch_max_bytes=4000) as log:
+        assert log.append(b"first", timestamp=TIME) == 0
+        assert log.append_batch(batch) == (1, 300)
+    with duramen.open(path) as log:
+        table = pa.Table.from_batches(log.batches())
+        assert log.read(0).timestamp == TIME
+    assert table.select(["key", "value", "headers"]).slice(1).to_pylist() == rows * 100
+    assert table.column("offset").to_pylist() == list(range(301))
+    assert duramen.verify(path).findings == []
+    segment = make("kafka").open_segment((path / "00000000000000000000.log").read_bytes(), 0)
+    batches = segment.last_step().columns
+    assert set(batches.attributes.tolist()) == {COMPRESSIONS.index(compression)}  # type: ignore[attr-defined]
+    assert len(batches) > 3
+
+
+@pytest.mark.parametrize("path", MODERN, ids=name_of)
+def test_a_partition_of_a_broker_goes_on(path: Path, tmp_path: Path) -> None:
+    log_path = copy_of(path, tmp_path)
+    segments = {file.name: file.read_bytes() for file in log_path.glob("*.log")}
+    metadata = (log_path / "partition.metadata").read_bytes()
+    epochs = parse_epochs((log_path / "leader-epoch-checkpoint").read_bytes())
+    with duramen.open(log_path, "a", format="kafka") as log:
+        offset = log.append(b"more", key=b"k")
+    after = duramen.open(log_path, **options(path, "read_uncommitted"))
+    assert after.read(offset).value == b"more"
+    assert [row["offset"] for row in consumed(path)] == [r.offset for r in after.scan() if r.offset != offset]
+    written = next(iter(after.batches(from_offset=offset, columns=("leader_epoch",))))
+    assert written.column(0).to_pylist() == [max((one.epoch for one in epochs), default=0)]
+    assert all((log_path / name).read_bytes().startswith(data) for name, data in segments.items())
+    assert (log_path / "partition.metadata").read_bytes() == metadata
+    assert [f for f in duramen.verify(log_path).findings if f.severity != "note"] == []
+
+
+@pytest.mark.parametrize("path", OLD, ids=name_of)
+def test_old_messages_are_not_continued(path: Path, tmp_path: Path) -> None:
+    log = copy_of(path, tmp_path)
+    before = {file.name: file.read_bytes() for file in log.glob("0*")}
+    with pytest.raises(UsageError, match=r"messages of format v[01], which are only read"):
+        duramen.open(log, "a", format="kafka")
+    assert {file.name: file.read_bytes() for file in log.glob("0*")} == before
+
+
+@pytest.mark.parametrize("path", MODERN, ids=name_of)
+def test_indexes_are_those_of_the_broker(path: Path) -> None:
+    """They were made with an interval of 1024 bytes."""
+    fmt = make("kafka", index_stride_bytes=1024)
+    for file in sorted(path.glob("*.log")):
+        base = int(file.stem)
+        if (path.name, base) in OWN_INTERVALS:
+            continue
+        segment = fmt.open_segment(file.read_bytes(), base)
+        builder = fmt.index_builder(base, 0)
+        for rows in segment.steps():
+            builder.add(rows)
+        built = builder.build_complete()
+        for role, suffix in ((Role.INDEX, ".index"), (Role.TIME_INDEX, ".timeindex")):
+            held, _ = written_entries(role, file.with_suffix(suffix).read_bytes())
+            assert built[role] == held.tobytes(), (file.name, role)
+
+
+def test_the_rule_of_the_index() -> None:
+    """A batch has an entry if it starts more than the interval after the last one that has; times only grow."""
+    fmt = make("kafka", index_stride_bytes=100, batch_max_bytes=1)
+    times = [50, 40, 60, 60, 30, 70]
+    columns = {"value": pa.array([b"v" * 20] * 6), "timestamp": pa.array([t * 1000 for t in times])}
+    batch = pa.RecordBatch.from_pydict(columns).cast(
+        pa.schema([pa.field("value", pa.binary()), duramen.SCHEMA.field("timestamp")])
+    )
+    encoded = fmt.encode(batch, ScanPosition(0, 9))
+    size = len(encoded.data) // 6
+    assert 50 < size < 100  # every second batch
+    builder = fmt.index_builder(10, 0)
+    builder.add(encoded.rows)
+    built = builder.build_complete()
+    index, _ = written_entries(Role.INDEX, built[Role.INDEX])
+    assert index["relative_offset"].tolist() == [2, 4]
+    assert index["position"].tolist() == [2 * size, 4 * size]
+    in_time, _ = written_entries(Role.TIME_INDEX, built[Role.TIME_INDEX])
+    assert in_time["timestamp"].tolist() == [60, 70]
+    assert in_time["relative_offset"].tolist() == [2, 5]
+
+
+def test_damage_is_repaired_around(tmp_path: Path) -> None:
+    """A broker cuts everything after a bad batch; `repair` keeps it, with a gap."""
+    path = tmp_path / "t-0"
+    with duramen.open(path, "a", format="kafka") as log:
+        for number in range(5):
+            log.append_batch([b"%d-%d" % (number, n) for n in range(10)])
+    file = path / "00000000000000000000.log"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"2-3")] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptionError):
+        duramen.open(path, "a")
+    plan = duramen.repair(path, plan_only=False)
+    assert plan.ok
+    kept = [*range(20), *range(30, 50)]
+    with duramen.open(path, "a") as log:
+        assert [record.offset for record in log.scan()] == kept
+        assert log.append(b"after") == 50
+    assert duramen.verify(path).ok
+    assert any((path / ".duramen/quarantine").rglob("*.log*"))
+
+
+@pytest.mark.parametrize("path", MODERN, ids=name_of)
+def test_a_copy_and_a_reindexed_partition_hold_the_same(path: Path, tmp_path: Path) -> None:
+    log = copy_of(path, tmp_path)
+    duramen.copy(log, tmp_path / "copy")
+    for pattern in ("*.index", "*.timeindex", "*.txnindex", "leader-epoch-checkpoint"):
+        for file in log.glob(pattern):
+            file.unlink()
+    reindex(str(log))
+    for one in (log, tmp_path / "copy"):
+        assert [f for f in duramen.verify(one).findings if f.severity != "note"] == []
+        with duramen.open(one, **options(path, "read_uncommitted")) as opened:
+            offsets = np.concatenate([b.column("offset").to_numpy() for b in opened.batches()] or [np.empty(0)])
+        assert offsets.tolist() == [row["offset"] for row in consumed(path)]
+
+
+@pytest.mark.parametrize("path", MODERN, ids=name_of)
+def test_state_files_are_those_of_the_broker(path: Path) -> None:
+    """A broker's last snapshot is that of its shutdown. What compaction removed, only the broker's files know."""
+    fmt = make("kafka")
+    assert isinstance(fmt, SupportsStateFiles)
+    segments = [fmt.open_segment(file.read_bytes(), int(file.stem)) for file in sorted(path.glob("*.log"))]
+    built = fmt.build_state(segments, {})
+    held = {file.name: file.read_bytes() for file in path.glob("0*.*") if file.name in built}
+    if path.name.startswith("compact"):
+        held = {}
+    assert all(built[name] == content for name, content in held.items())
+    if not path.name.startswith(("compact", "startmoved", "empty")):
+        assert built["leader-epoch-checkpoint"] == (path / "leader-epoch-checkpoint").read_bytes()
+
+
+def test_a_roll_writes_the_state_of_producers(tmp_path: Path) -> None:
+    """As far as it is known: the snapshot before it is the beginning of it."""
+    log = copy_of(DATA / "clean/txn-0", tmp_path)
+    for file in log.glob("*.snapshot"):
+        if int(file.stem) > 261:
+            file.unlink()  # that of the shutdown
+    with duramen.open(log, "a", format="kafka") as writer:
+        writer.append(b"more")
+        writer.seal()
+    segments = [make("kafka").open_segment(f.read_bytes(), int(f.stem)) for f in sorted(log.glob("*.log"))]
+    built = make("kafka").build_state(segments, {})  # type: ignore[attr-defined]
+    assert (log / "00000000000000000264.snapshot").read_bytes() == built["00000000000000000264.snapshot"]
+    assert len(built["00000000000000000264.snapshot"]) > 10
+    assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
+
+
+def test_a_topic_id_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    with duramen.open(path, "a", format="kafka", topic_id="oW3sXxtYTruEQaEXHPWtiw") as log:
+        log.append(b"v")
+    assert (path / "partition.metadata").read_text() == "version: 0\ntopic_id: oW3sXxtYTruEQaEXHPWtiw"
+    assert (path / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
