@@ -49,7 +49,7 @@ share.coordinator.state.topic.min.isr=1
 
 
 class Node:
-    """Starts on entering, with an empty data directory under ``root``. ``properties`` are lines of its configuration."""
+    """Starts on entering, with an empty data directory under ``root``. ``properties`` are lines of configuration."""
 
     def __init__(self, root: Path, properties: str = "") -> None:
         self.root = root

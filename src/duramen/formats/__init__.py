@@ -23,6 +23,7 @@ from duramen.formats.extensions import (
     SupportsCheckpoint,
     SupportsChunks,
     SupportsGapFill,
+    SupportsInternalTopics,
     SupportsManifest,
     SupportsStateFiles,
     SupportsTracking,
@@ -39,7 +40,15 @@ from duramen.formats.format import (
     schema_for,
 )
 from duramen.formats.index import Index, IndexBuilder, Places, dump_index, position_near, rows_after
-from duramen.formats.kafka import PartitionOffset, parse_offsets, parse_properties
+from duramen.formats.kafka import (
+    CONSUMER_OFFSETS,
+    CommittedOffset,
+    GroupTable,
+    KafkaGroup,
+    PartitionOffset,
+    parse_offsets,
+    parse_properties,
+)
 from duramen.formats.keys import KeyOf, extractor, murmur2, siphash
 from duramen.formats.osiris import TrackingBlock, TrackingKind, delta_chunk, encode_chunk
 from duramen.formats.registry import FORMATS, WRITABLE, FormatOptions, make, names
@@ -92,6 +101,7 @@ __all__ = [
     "ACK",
     "BUMP",
     "CLEAR",
+    "CONSUMER_OFFSETS",
     "CRC",
     "DOCUMENT",
     "FORMATS",
@@ -112,6 +122,7 @@ __all__ = [
     "Capabilities",
     "Checkpoint",
     "Cleared",
+    "CommittedOffset",
     "CommittedView",
     "ConsumerPositions",
     "Detected",
@@ -122,8 +133,10 @@ __all__ = [
     "Format",
     "FormatOptions",
     "GroupName",
+    "GroupTable",
     "Index",
     "IndexBuilder",
+    "KafkaGroup",
     "KeyOf",
     "Marked",
     "PartitionOffset",
@@ -145,6 +158,7 @@ __all__ = [
     "SupportsCheckpoint",
     "SupportsChunks",
     "SupportsGapFill",
+    "SupportsInternalTopics",
     "SupportsIsolation",
     "SupportsManifest",
     "SupportsStateFiles",

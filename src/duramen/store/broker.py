@@ -46,11 +46,18 @@ def partition_path(root: str, topic: str, number: int) -> str:
 
 def partitions(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
     """The topic and the number of every partition, in no order. Directories with other names are ignored."""
-    for name in disk.directories(root):
-        topic, dash, text = name.rpartition("-")
-        number = parse_partition(text)
-        if dash and number is not None and is_topic(topic):
-            yield topic, number
+    return filter(None, map(parse_directory, disk.directories(root)))
+
+
+def parse_directory(name: str) -> tuple[str, int] | None:
+    """The topic and the number of the partition in the directory with that name; None for other names.
+
+    >>> parse_directory("orders-eu-3"), parse_directory("orders-3.0123-delete")
+    (('orders-eu', 3), None)
+    """
+    topic, dash, text = name.rpartition("-")
+    number = parse_partition(text)
+    return (topic, number) if dash and number is not None and is_topic(topic) else None
 
 
 def checkpoint(disk: Disk, root: str, name: str) -> dict[tuple[str, int], int]:

@@ -32,6 +32,7 @@ from duramen.log import DEFAULT_FORMAT, Compaction, Retention, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import broker, layout
 from duramen.store.address import TopicAddress
+from duramen.store.kafka_groups import KafkaGroups, read_groups
 from duramen.store.names import MAX_PARTITIONS, check_topic
 from duramen.store.partitions import Partitions, TopicShape, missing_partition
 from duramen.store.pool import MAX_OPEN_SEGMENTS, Pool
@@ -120,6 +121,12 @@ class Store:
     def checkpoints(self) -> dict[str, Any]:
         """The properties and checkpoints of a Kafka broker whose directory this is, by file; empty for other stores."""
         return broker.describe(self._disk, self.root) if broker.is_broker(self._disk, self.root) else {}
+
+    def groups(self) -> KafkaGroups:
+        """The groups of a Kafka broker whose directory this is; empty for other stores, whose groups belong to logs."""
+        if not broker.is_broker(self._disk, self.root):
+            return KafkaGroups([], [], {}, [])
+        return read_groups(self._disk, self.root)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self.topics()

@@ -59,7 +59,8 @@ class KafkaClient:
         self._process.communicate()
 
     def _call(self, do: str, **arguments: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import SupportsStateFiles
+from duramen.formats.extensions import SupportsInternalTopics, SupportsStateFiles
 from duramen.formats.format import Capabilities, CommittedView, FileName, Format, SupportsIsolation
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES
@@ -40,11 +40,20 @@ from duramen.formats.kafka.state_files import (
     parse_properties,
     parse_snapshot,
 )
-from duramen.formats.kafka.transactions import TXN_ENTRY, ranges_of, ranges_text, refuse_damage, transactions_of
+from duramen.formats.kafka.transactions import (
+    TXN_ENTRY,
+    AbortedTransaction,
+    ranges_of,
+    ranges_text,
+    refuse_damage,
+    transactions_of,
+)
 from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, Severity
 from duramen.formats.struct import Block, Buffer
 
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+READ_COMMITTED, READ_UNCOMMITTED, SETTLED = "read_committed", "read_uncommitted", "settled"
+ISOLATIONS = (READ_UNCOMMITTED, READ_COMMITTED, SETTLED)
+"""`SETTLED` goes on after the first open transaction, and hides it: how a broker reads its internal topics."""
 UNCOVERED = ("base_offset", "length", "leader_epoch", "magic")
 """The fields of a batch that its checksum does not cover."""
 
@@ -66,7 +75,7 @@ _BAD = {
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
-class Kafka(Format, SupportsIsolation, SupportsStateFiles):
+class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsInternalTopics):
     """The format of a Kafka partition; see the top of this module."""
 
     name = "kafka"
@@ -103,8 +112,8 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._isolation = self.options.get("isolation", READ_UNCOMMITTED)
-        if self._isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
-            raise UsageError(f"isolation must be {READ_COMMITTED!r} or {READ_UNCOMMITTED!r} (got {self._isolation!r})")
+        if self._isolation not in ISOLATIONS:
+            raise UsageError(f"isolation must be one of {', '.join(ISOLATIONS)} (got {self._isolation!r})")
         start = self._bounded("log_start_offset", 0, 2**63 - 1)
         most = self._bounded("max_uncompressed_bytes", MAX_UNCOMPRESSED_BYTES, MAX_BATCH_BYTES)
         try:
@@ -112,6 +121,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
         except ValueError:
             raise UsageError(f"aborted must be PRODUCER:FIRST-LAST,… (got {self.options['aborted']!r:.80})") from None
         self._view = KafkaView(start, aborted, most)
+        self._topic = ""
 
     def _bounded(self, name: str, default: int, most: int) -> int:
         value = int(self.options.get(name, default))
@@ -188,14 +198,17 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
 
     @property
     def hides_records(self) -> bool:
-        return bool(self._isolation == READ_COMMITTED)
+        return bool(self._isolation != READ_UNCOMMITTED)
 
     def committed_view(self, segments: Sequence[Segment]) -> CommittedView:
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
         found = transactions_of(ours)
-        fmt = Kafka(**{**self.options, "aborted": ranges_text(found.aborted)})
+        hidden = list(found.aborted)
+        if self._isolation == SETTLED:
+            hidden += [AbortedTransaction(producer, first, 2**63 - 1, first) for producer, first in found.open.items()]
+        fmt = Kafka(**{**self.options, "aborted": ranges_text(hidden)})
         stable = found.last_stable_offset
-        if stable is None:
+        if stable is None or self._isolation == SETTLED:
             return CommittedView(fmt, None)
         first = max((n for n, segment in enumerate(ours) if segment.base_offset <= stable), default=0)
         position = _position_of(ours[first], stable)
@@ -212,13 +225,17 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles):
 
     # --- dump
 
+    def in_directory(self, name: str) -> Kafka:
+        found = Kafka(**self.options)
+        found._topic = name.rpartition("-")[0]
+        return found
+
     def dump(
         self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
     ) -> Iterator[Block]:
         if role == Role.SEGMENT:
-            yield from dump_batches(
-                KafkaSegment(memoryview(buf), base or 0, KafkaView(0, (), self._view[2])), begin, index
-            )
+            segment = KafkaSegment(memoryview(buf), base or 0, KafkaView(0, (), self._view[2]))
+            yield from dump_batches(segment, begin, index, self._topic)
         elif role in ENTRIES:
             yield from dump_index(buf, 0, ENTRIES[role], begin)
         elif role == Role.TXN_INDEX:
