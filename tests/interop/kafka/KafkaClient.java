@@ -100,10 +100,13 @@ public class KafkaClient {
         return row;
     }
 
-    /** Sends each record to its topic; "end" is "commit" or "abort" for a transaction, and null otherwise. */
+    /** Sends each record to its topic; "end" is "commit" or "abort" for a transaction, and null otherwise. A transaction
+     *  may commit the "offsets" of a group. */
+    @SuppressWarnings("removal")
     static JsonNode produce(JsonNode command) throws Exception {
         String end = command.get("end").asText(null);
-        var settings = properties("acks", "all", "enable.idempotence", "true", "delivery.timeout.ms", "120000");
+        var settings = properties("acks", "all", "delivery.timeout.ms", "120000");
+        settings.put("enable.idempotence", command.get("idempotent").asText());
         settings.put("compression.type", command.get("compression").asText());
         if (end != null) settings.put("transactional.id", command.get("name").asText());
         ArrayNode offsets = JSON.createArrayNode();
@@ -116,6 +119,10 @@ public class KafkaClient {
             for (JsonNode one : command.get("records")) sent.add(producer.send(record(one)));
             producer.flush();
             for (var one : sent) offsets.add(one.get().offset());
+            var committed = offsets(command);
+            if (!committed.isEmpty())
+                producer.sendOffsetsToTransaction(
+                    committed, new ConsumerGroupMetadata(command.get("group").asText(), -1, "", Optional.empty()));
             if ("commit".equals(end)) producer.commitTransaction();
             if ("abort".equals(end)) producer.abortTransaction();
         }
@@ -138,11 +145,7 @@ public class KafkaClient {
     static JsonNode commit(JsonNode command) {
         var settings = properties("group.id", command.get("group").asText(), "enable.auto.commit", "false");
         settings.put("group.protocol", command.get("protocol").asText());
-        var offsets = new HashMap<TopicPartition, OffsetAndMetadata>();
-        for (JsonNode one : command.get("offsets")) {
-            var partition = new TopicPartition(one.get("topic").asText(), one.get("partition").asInt());
-            offsets.put(partition, new OffsetAndMetadata(one.get("offset").asLong(), one.get("metadata").asText()));
-        }
+        var offsets = offsets(command);
         try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.subscribe(offsets.keySet().stream().map(TopicPartition::topic).distinct().toList());
             long until = System.nanoTime() + PATIENCE.toNanos();
@@ -153,6 +156,15 @@ public class KafkaClient {
             consumer.commitSync(offsets);
         }
         return JSON.getNodeFactory().numberNode(offsets.size());
+    }
+
+    static Map<TopicPartition, OffsetAndMetadata> offsets(JsonNode command) {
+        var offsets = new HashMap<TopicPartition, OffsetAndMetadata>();
+        for (JsonNode one : command.get("offsets")) {
+            var partition = new TopicPartition(one.get("topic").asText(), one.get("partition").asInt());
+            offsets.put(partition, new OffsetAndMetadata(one.get("offset").asLong(), one.get("metadata").asText()));
+        }
+        return offsets;
     }
 
     static JsonNode groups() throws Exception {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, Self
 from bench.brokers import install, kafkanode
 
 SOURCE = Path(__file__).with_name("KafkaClient.java")
+CALL_TIMEOUT_S = 300
 
 
 class ConsumedRecord(NamedTuple):
@@ -63,7 +65,9 @@ class KafkaClient:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        if not select.select([self._process.stdout], [], [], CALL_TIMEOUT_S)[0]:
+            raise RuntimeError(f"{do}: Kafka's clients have not answered for {CALL_TIMEOUT_S} s")
+        line = self._process.stdout.readline()  # one for every command
         if not line:
             raise RuntimeError(f"the JVM of Kafka's clients ended with {self._process.wait()}")
         answer = json.loads(line)
@@ -83,10 +87,11 @@ class KafkaClient:
 
     def produce(
         self, rows: Sequence[tuple[str, ConsumedRecord]], *, end: str | None = None, name: str = "",
-        compression: str = "none",
+        compression: str = "none", idempotent: bool = True, group: str = "",
+        offsets: Sequence[tuple[str, int, int, str]] = (),
     ) -> list[int]:  # fmt: skip
-        """Append each record to partition 0 of its topic, in a transaction with that ``end``, if any; return offsets
-        in the order of the records."""
+        """Append each record to partition 0 of its topic, in a transaction with that ``end``, if any, which may commit
+        ``offsets`` of a ``group``; return offsets in the order of the records."""
         records = [
             {
                 "topic": topic, "partition": 0, "timestamp": row.timestamp_ms, "key": _text(row.key),
@@ -94,14 +99,15 @@ class KafkaClient:
             }
             for topic, row in rows
         ]  # fmt: skip
-        found: list[int] = self._call("produce", records=records, end=end, name=name, compression=compression)
+        found: list[int] = self._call(
+            "produce", records=records, end=end, name=name, compression=compression, idempotent=idempotent,
+            group=group, offsets=_offsets(offsets),
+        )  # fmt: skip
         return found
 
     def commit(self, group: str, offsets: Sequence[tuple[str, int, int, str]], protocol: str = "classic") -> None:
         """Commit (topic, partition, offset, metadata) as a member of the group."""
-        names = ("topic", "partition", "offset", "metadata")
-        rows = [dict(zip(names, one, strict=True)) for one in offsets]
-        self._call("commit", group=group, offsets=rows, protocol=protocol)
+        self._call("commit", group=group, offsets=_offsets(offsets), protocol=protocol)
 
     def groups(self) -> list[CommittedGroupOffset]:
         """The committed offsets of all groups, sorted."""
@@ -117,6 +123,10 @@ class KafkaClient:
 def _record(row: dict[str, Any]) -> ConsumedRecord:
     headers = tuple((key, _bytes(value)) for key, value in row["headers"])
     return ConsumedRecord(row["offset"], row["timestamp"], _bytes(row["key"]), _bytes(row["value"]), headers)
+
+
+def _offsets(offsets: Sequence[tuple[str, int, int, str]]) -> list[dict[str, Any]]:
+    return [dict(zip(("topic", "partition", "offset", "metadata"), one, strict=True)) for one in offsets]
 
 
 def _bytes(text: str | None) -> bytes | None:
