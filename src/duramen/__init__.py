@@ -95,6 +95,7 @@ from duramen.store import (
     TopicInfo,
     TopicProducer,
     TopicRecord,
+    log_options,
     log_path,
     open_topic,
     topic_address,
@@ -151,7 +152,8 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     elif (topic := topic_address(path)) is not None:
         return cast(Log, open_topic(topic, writable=mode == "a", **options))
     else:
-        path = log_path(path)
+        path, start = log_path(path), log_options(path) if mode == "r" else {}
+        options = {**start, **options}
     if mode == "r":
         return Log(path, format=format, **options)
     return WritableLog(path, format=format, **options)

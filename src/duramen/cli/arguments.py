@@ -20,6 +20,7 @@ from duramen.store import (
     TreeTransfer,
     addressed_logs,
     find_logs,
+    log_options,
     log_path,
     parse_address,
     topic_address,
@@ -55,10 +56,12 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     """The log in messages about several logs: its path, or ``ROOT#topic/partition``."""
+    start: dict[str, Any] = field(default_factory=dict)
+    """Option that readers of a partition add if it was given by its address."""
 
     @classmethod
     def of(cls, path: str, format: str | None, options: Sequence[str] | None) -> Target:
-        return cls(log_path(path), format, dict(_pair(text) for text in options or ()))
+        return cls(log_path(path), format, dict(_pair(text) for text in options or ()), start=log_options(path))
 
     @classmethod
     def all_of(cls, paths: Sequence[str], format: str | None, options: Sequence[str] | None) -> Targets:
@@ -98,7 +101,7 @@ class Target:
         return format_at(self.disk, self.path, found.format, self.options)
 
     def open(self) -> Log:
-        return Log(self.path, format=self.codec.name, **self.options)
+        return Log(self.path, format=self.codec.name, **{**self.start, **self.options})
 
 
 class Targets(NamedTuple):

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from duramen.consumers import ConsumableLog, ConsumerLag
 from duramen.disk import Disk
 from duramen.errors import DuramenError
-from duramen.formats import CONSUMER_OFFSETS, CommittedOffset, GroupTable, KafkaGroup
+from duramen.formats import CONSUMER_OFFSETS, SETTLED, CommittedOffset, GroupTable, KafkaGroup
 from duramen.store import broker
 
-_ISOLATION = "settled"
 _COLUMNS = ("key", "value")
 
 
@@ -72,7 +71,7 @@ def read_groups(disk: Disk, root: str) -> KafkaGroups:
 
 def _replay(disk: Disk, root: str, number: int, table: GroupTable) -> None:
     path = broker.partition_path(root, CONSUMER_OFFSETS, number)
-    with ConsumableLog(path, disk=disk, format=broker.FORMAT, isolation=_ISOLATION) as log:
+    with ConsumableLog(path, disk=disk, format=broker.FORMAT, isolation=SETTLED) as log:
         for batch in log.batches(columns=_COLUMNS):
             for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 try:
@@ -84,9 +83,9 @@ def _replay(disk: Disk, root: str, number: int, table: GroupTable) -> None:
 
 def _ends(disk: Disk, root: str, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
     """First and next offset of those partitions that the directory holds and that can be read."""
-    found = {}
+    found, starts = {}, broker.log_starts(disk, root)
     for topic, number in wanted.intersection(broker.partitions(disk, root)):
-        options = broker.log_start(disk, root, topic, number)
+        options = broker.start_option(starts, topic, number)
         try:
             path = broker.partition_path(root, topic, number)
             with ConsumableLog(path, disk=disk, format=broker.FORMAT, **options) as log:

@@ -27,7 +27,7 @@ from duramen.errors import (
     StorageError,
     UsageError,
 )
-from duramen.formats import FormatOptions, make
+from duramen.formats import FormatOptions, check_isolation, make
 from duramen.log import DEFAULT_FORMAT, Compaction, Retention, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import broker, layout
@@ -74,7 +74,8 @@ class TopicInfo(NamedTuple):
 class Store:
     """Topics and partitions below ``path``. Safe to use from several threads.
 
-    ``max_open_segments`` limits the open segments of all partitions. ``options`` are passed to the writer of every
+    ``max_open_segments`` limits the open segments of all partitions. ``isolation="read_committed"`` hides open and
+    aborted transactions from readers, where a format has them. ``options`` are passed to the writer of every
     partition (``durability``, ``linger_ms``, …).
 
     >>> import tempfile
@@ -90,6 +91,7 @@ class Store:
         path: str | bytes | os.PathLike[str],
         *,
         max_open_segments: int = MAX_OPEN_SEGMENTS,
+        isolation: str | None = None,
         disk: Disk | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:
@@ -97,12 +99,14 @@ class Store:
         if unknown := options.keys() - WriterOptions.__annotations__.keys():
             raise UsageError(
                 f"a store has no option {min(unknown)!r}", path=self.root,
-                hint=f"options of a format belong to create(); those of a store are max_open_segments, "
+                hint=f"options of a format belong to create(); those of a store are max_open_segments, isolation, "
                 f"{', '.join(sorted(WriterOptions.__annotations__))}",
             )  # fmt: skip
         self._disk = disk_or_real(disk)
         self._pool = Pool(max_open_segments)
-        self._partitions = Partitions(self._disk, self.root, self._pool, options)
+        self._partitions = Partitions(
+            self._disk, self.root, self._pool, options, None if isolation is None else check_isolation(isolation)
+        )
         kind = self._disk.kind(self.root)
         if kind not in (Kind.DIRECTORY, Kind.MISSING):
             raise UsageError("a store must be a directory, and this is a file", path=self.root)

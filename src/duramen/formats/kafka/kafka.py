@@ -26,7 +26,16 @@ import pyarrow as pa
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
 from duramen.formats.extensions import SupportsInternalTopics, SupportsStateFiles
-from duramen.formats.format import Capabilities, CommittedView, FileName, Format, SupportsIsolation
+from duramen.formats.format import (
+    READ_UNCOMMITTED,
+    SETTLED,
+    Capabilities,
+    CommittedView,
+    FileName,
+    Format,
+    SupportsIsolation,
+    check_isolation,
+)
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
@@ -51,9 +60,6 @@ from duramen.formats.kafka.transactions import (
 from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, Severity
 from duramen.formats.struct import Block, Buffer
 
-READ_COMMITTED, READ_UNCOMMITTED, SETTLED = "read_committed", "read_uncommitted", "settled"
-ISOLATIONS = (READ_UNCOMMITTED, READ_COMMITTED, SETTLED)
-"""`SETTLED` goes on after the first open transaction, and hides it: how a broker reads its internal topics."""
 UNCOVERED = ("base_offset", "length", "leader_epoch", "magic")
 """The fields of a batch that its checksum does not cover."""
 
@@ -111,9 +117,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsInternalTopic
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._isolation = self.options.get("isolation", READ_UNCOMMITTED)
-        if self._isolation not in ISOLATIONS:
-            raise UsageError(f"isolation must be one of {', '.join(ISOLATIONS)} (got {self._isolation!r})")
+        self._isolation = check_isolation(self.options.get("isolation", READ_UNCOMMITTED))
         start = self._bounded("log_start_offset", 0, 2**63 - 1)
         most = self._bounded("max_uncompressed_bytes", MAX_UNCOMPRESSED_BYTES, MAX_BATCH_BYTES)
         try:
@@ -198,7 +202,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsInternalTopic
 
     @property
     def hides_records(self) -> bool:
-        return bool(self._isolation != READ_UNCOMMITTED)
+        return self._isolation != READ_UNCOMMITTED
 
     def committed_view(self, segments: Sequence[Segment]) -> CommittedView:
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
