@@ -22,6 +22,7 @@ from duramen.store import (
     find_logs,
     log_options,
     log_path,
+    options_at,
     parse_address,
     topic_address,
     topic_path,
@@ -69,7 +70,7 @@ class Target:
         pairs = dict(_pair(text) for text in options or ())
         found = [(text, one) for text in paths for one in logs_of(text)]
         is_many = len(found) != 1 or found[0][0] not in found[0][1]
-        return Targets([cls(one.path, format, pairs, one.name) for _, one in found], is_many)
+        return Targets([cls(one.path, format, pairs, one.name, _start_of(one)) for _, one in found], is_many)
 
     @cached_property
     def disk(self) -> Disk:
@@ -102,6 +103,10 @@ class Target:
 
     def open(self) -> Log:
         return Log(self.path, format=self.codec.name, **{**self.start, **self.options})
+
+
+def _start_of(log: FoundLog) -> dict[str, Any]:
+    return {} if log.name == log.path else options_at(PosixDisk(), log.path)
 
 
 class Targets(NamedTuple):

@@ -50,7 +50,7 @@ OPTIONS = (
     Option("startingOffsetsByTimestampStrategy", "if no record is that late: `error` or `latest`",
            "`error`; `latest` with `startingTimestamp`", "`startingTimestamp` has another default"),
     Option("isolation", "`read_committed` hides open and aborted transactions, where the format has them",
-           "`read_uncommitted`", "`kafka.isolation.level` there"),
+           "`read_uncommitted`"),
     Option("schema", "`kafka` for the columns of Kafka's source", "`duramen`"),
     Option("columns", "columns, in this order", "`offset,timestamp,key,value`"),
     Option("includeHeaders", "whether `headers` is one of the columns", "`false`", SAME),
