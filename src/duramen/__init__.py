@@ -58,7 +58,7 @@ from duramen.errors import (
     UnsupportedFieldError,
     UsageError,
 )
-from duramen.formats import Detected, FormatOptions, StoredChunk
+from duramen.formats import CommittedOffset, Detected, FormatOptions, KafkaGroup, StoredChunk
 from duramen.formats import names as formats
 from duramen.log import (
     Appended,
@@ -85,6 +85,8 @@ from duramen.log import verify_log as _verify
 from duramen.record import SCHEMA, Record
 from duramen.sidecar import Need
 from duramen.store import (
+    GroupLag,
+    KafkaGroups,
     PartitionInfo,
     Placed,
     PlacedOnce,
@@ -256,6 +258,7 @@ __all__ = [
     "SCHEMA",
     "AppendOptions",
     "Appended",
+    "CommittedOffset",
     "Compaction",
     "CompactionReport",
     "Confirmed",
@@ -275,10 +278,13 @@ __all__ = [
     "Finding",
     "FormatOptions",
     "Group",
+    "GroupLag",
     "GroupPolicy",
     "GroupStatus",
     "InFlight",
     "IncompleteHeaderError",
+    "KafkaGroup",
+    "KafkaGroups",
     "LateTimestampError",
     "LeaseError",
     "LimitError",
