@@ -129,9 +129,10 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 	$(BIN)/python -m tests.spark.kill --kills $(KILLS)
 	$(BIN)/python -m tests.spark.kill --speculation
 
-interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and from a real Kafka
+interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq
-	$(BIN)/python -m tests.interop.kafka
+	$(BIN)/python -m tests.interop.kafka.partitions
+	$(BIN)/python -m tests.interop.kafka.ingest
 
 prometheus: build ## a real Prometheus scrapes `duramen serve`, and alerts fire (root installs it from the distribution)
 	@command -v prometheus > /dev/null || test "$$(id -u)" != 0 || { apt-get install -y -q --no-install-recommends prometheus && { service prometheus stop || true; }; }

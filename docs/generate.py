@@ -194,7 +194,10 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "record_size": ("", "length of every value; required to create a log"),
     "pad": ("none", 'byte that fills short values up to `record_size`: `b"\\0"` in Python, `0x00` as text'),
     "lost_slots": ("none", "slots that hold no record, `3,7-9`; repair sets it"),
-    "isolation": ("read_uncommitted", "`read_committed` hides aborted and open transactions"),
+    "isolation": (
+        "read_uncommitted",
+        "`read_committed` hides aborted transactions and ends at open ones; `settled` hides both",
+    ),
     "log_start_offset": ("0", "readers see no record before it"),
     "aborted": ("", "aborted transactions, `PRODUCER:FIRST-LAST,…`; the reader sets it"),
 }

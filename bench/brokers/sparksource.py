@@ -1,4 +1,5 @@
-"""Spark's own Kafka source beside `spark.read.format("duramen")`: the same rows, one session on two cores.
+"""Spark's own Kafka source beside `spark.read.format("duramen")`: the same rows, one session on two cores. Duramen
+reads logs of its own, and the partition of the topic itself in the directory of the broker, with Kafka's columns.
 
 Kafka's connector has to be fetched from Maven Central, in the version of the Spark that is installed; where there is no
 such release, the newest before it is taken, and the table says so. Every job asks for all columns of all rows and ends
@@ -38,7 +39,7 @@ class Connector(NamedTuple):
 
 
 def spark_kafka(scratch: Path, quick: bool) -> Iterator[Table]:
-    count, rounds = (20_000, 1) if quick else (200_000, 5)
+    count, rounds = (20_000, 1) if quick else (1_000_000, 3)
     try:
         if find_spec("pyspark") is None:
             raise install.NotRun("pyspark is not installed")
@@ -91,6 +92,8 @@ def _table(scratch: Path, node: kafkanode.Node, connector: Connector, count: int
                 Entry(f"duramen {name}", 'format("duramen")', "", "", _reading(lambda p=path: _log(spark, p), count))
                 for name, path in logs.items()
             ]
+            directory = _reading(lambda: _directory(spark, node.data), count)
+            entries.append(Entry("duramen kafka", "the broker's directory", "", "", directory))
             source = _reading(lambda: _topic(spark, node.address), count)
             entries.append(Entry(PEER, 'format("kafka")', "", "", source))
             results = contest.measure(TITLE, entries, count, rounds)
@@ -109,6 +112,11 @@ def _table(scratch: Path, node: kafkanode.Node, connector: Connector, count: int
 
 def _log(spark: SparkSession, path: Path) -> DataFrame:
     return spark.read.format("duramen").option("minPartitions", TASKS).load(str(path))
+
+
+def _directory(spark: SparkSession, root: Path) -> DataFrame:
+    options = {"subscribe": TOPIC, "schema": "kafka", "minPartitions": str(TASKS)}
+    return spark.read.format("duramen").options(**options).load(str(root))
 
 
 def _topic(spark: SparkSession, address: str) -> DataFrame:

@@ -58,7 +58,7 @@ from duramen.errors import (
     UnsupportedFieldError,
     UsageError,
 )
-from duramen.formats import Detected, FormatOptions, StoredChunk
+from duramen.formats import CommittedOffset, Detected, FormatOptions, KafkaGroup, StoredChunk
 from duramen.formats import names as formats
 from duramen.log import (
     Appended,
@@ -85,6 +85,8 @@ from duramen.log import verify_log as _verify
 from duramen.record import SCHEMA, Record
 from duramen.sidecar import Need
 from duramen.store import (
+    GroupLag,
+    KafkaGroups,
     PartitionInfo,
     Placed,
     PlacedOnce,
@@ -95,6 +97,7 @@ from duramen.store import (
     TopicInfo,
     TopicProducer,
     TopicRecord,
+    log_options,
     log_path,
     open_topic,
     topic_address,
@@ -151,7 +154,8 @@ def open(path: Path, mode: str = "r", *, format: str | None = None, **options: A
     elif (topic := topic_address(path)) is not None:
         return cast(Log, open_topic(topic, writable=mode == "a", **options))
     else:
-        path = log_path(path)
+        path, start = log_path(path), log_options(path) if mode == "r" else {}
+        options = {**start, **options}
     if mode == "r":
         return Log(path, format=format, **options)
     return WritableLog(path, format=format, **options)
@@ -254,6 +258,7 @@ __all__ = [
     "SCHEMA",
     "AppendOptions",
     "Appended",
+    "CommittedOffset",
     "Compaction",
     "CompactionReport",
     "Confirmed",
@@ -273,10 +278,13 @@ __all__ = [
     "Finding",
     "FormatOptions",
     "Group",
+    "GroupLag",
     "GroupPolicy",
     "GroupStatus",
     "InFlight",
     "IncompleteHeaderError",
+    "KafkaGroup",
+    "KafkaGroups",
     "LateTimestampError",
     "LeaseError",
     "LimitError",

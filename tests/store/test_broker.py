@@ -74,3 +74,39 @@ def test_nothing_is_changed(root: Path) -> None:
 def test_one_log_is_asked_for(root: Path) -> None:
     with pytest.raises(duramen.DetectionError, match="directory of a Kafka broker"):
         duramen.open(root)
+
+
+def test_committed_records_of_a_topic(root: Path) -> None:
+    known = [row["offset"] for row in truth(DATA / "clean/txn-0", "read_committed")]
+    with duramen.Store(root, isolation="read_committed") as store:
+        assert [record.offset for record in store.topic("txn").scan(partition=0)] == known
+        assert store.describe("txn").partitions[0].next_offset == 263
+    with duramen.open(f"{root}#txn", isolation="read_committed") as topic:
+        assert [record.offset for record in topic.scan(partition=2)] == known
+    with pytest.raises(duramen.UsageError, match="isolation must be one of read_uncommitted, read_committed, settled"):
+        duramen.Store(root, isolation="dirty")
+
+
+def test_isolation_has_no_meaning_without_transactions(tmp_path: Path) -> None:
+    with duramen.Store(tmp_path / "store", isolation="read_committed") as store:
+        store.create("orders").append(b"value")
+        assert [record.value for record in store.topic("orders").scan()] == [b"value"]
+    with duramen.Store(tmp_path / "store", isolation="read_committed") as store:
+        assert [record.value for record in store.topic("orders").scan()] == [b"value"]
+
+
+def test_an_address_starts_where_the_checkpoint_says(root: Path) -> None:
+    known = [row["offset"] for row in truth(DATA / "clean/startmoved-0", "read_uncommitted")]
+    with duramen.open(f"{root}#startmoved/0") as log:
+        assert [record.offset for record in log] == known
+
+
+def test_settled_goes_on_after_an_open_transaction(tmp_path: Path) -> None:
+    path = DATA / "clean/txnopen-0"
+    offsets = {}
+    for isolation in ("read_uncommitted", "read_committed", "settled"):
+        with duramen.open(path, isolation=isolation) as log:
+            offsets[isolation] = [record.offset for record in log]
+    committed, settled = offsets["read_committed"], offsets["settled"]
+    assert settled[: len(committed)] == committed
+    assert len(committed) < len(settled) < len(offsets["read_uncommitted"])

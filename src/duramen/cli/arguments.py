@@ -20,7 +20,9 @@ from duramen.store import (
     TreeTransfer,
     addressed_logs,
     find_logs,
+    log_options,
     log_path,
+    options_at,
     parse_address,
     topic_address,
     topic_path,
@@ -55,10 +57,12 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     """The log in messages about several logs: its path, or ``ROOT#topic/partition``."""
+    start: dict[str, Any] = field(default_factory=dict)
+    """Option that readers of a partition add if it was given by its address."""
 
     @classmethod
     def of(cls, path: str, format: str | None, options: Sequence[str] | None) -> Target:
-        return cls(log_path(path), format, dict(_pair(text) for text in options or ()))
+        return cls(log_path(path), format, dict(_pair(text) for text in options or ()), start=log_options(path))
 
     @classmethod
     def all_of(cls, paths: Sequence[str], format: str | None, options: Sequence[str] | None) -> Targets:
@@ -66,7 +70,7 @@ class Target:
         pairs = dict(_pair(text) for text in options or ())
         found = [(text, one) for text in paths for one in logs_of(text)]
         is_many = len(found) != 1 or found[0][0] not in found[0][1]
-        return Targets([cls(one.path, format, pairs, one.name) for _, one in found], is_many)
+        return Targets([cls(one.path, format, pairs, one.name, _start_of(one)) for _, one in found], is_many)
 
     @cached_property
     def disk(self) -> Disk:
@@ -98,7 +102,11 @@ class Target:
         return format_at(self.disk, self.path, found.format, self.options)
 
     def open(self) -> Log:
-        return Log(self.path, format=self.codec.name, **self.options)
+        return Log(self.path, format=self.codec.name, **{**self.start, **self.options})
+
+
+def _start_of(log: FoundLog) -> dict[str, Any]:
+    return {} if log.name == log.path else options_at(PosixDisk(), log.path)
 
 
 class Targets(NamedTuple):

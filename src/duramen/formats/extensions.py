@@ -7,6 +7,7 @@
 - `SupportsCheckpoint`: a file that records how far the cleaner came (RustLog).
 - `SupportsIsolation` (in `format`): transactions, which readers may hide (Kafka).
 - `SupportsStateFiles`: derived files about the whole log (Kafka).
+- `SupportsInternalTopics`: records with a meaning to the program itself, which the directory's name tells (Kafka).
 - `SlotSegment`: a segment of equal slots (fixed-slot).
 """
 
@@ -15,13 +16,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Buffer, Field
+
+if TYPE_CHECKING:
+    from duramen.formats.format import Format
 
 
 class SequenceRun(NamedTuple):
@@ -145,6 +149,14 @@ class SupportsCheckpoint(ABC):
         self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
     ) -> dict[str, bytes]:
         """The file, by path, after retention or compaction up to an offset. ``existing`` is its previous content."""
+
+
+class SupportsInternalTopics(ABC):
+    """Some logs hold the program's own state, and the name of their directory says which."""
+
+    @abstractmethod
+    def in_directory(self, name: str) -> Format:
+        """The format of the log in the directory with that name, for `Format.dump`."""
 
 
 class SupportsStateFiles(ABC):

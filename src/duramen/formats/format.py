@@ -375,6 +375,19 @@ def schema_for(fmt: Format | type[Format], columns: Sequence[str]) -> pa.Schema:
     return pa.schema([extras[name] if name in extras else schema_of([name]).field(0) for name in columns])
 
 
+READ_UNCOMMITTED, READ_COMMITTED, SETTLED = "read_uncommitted", "read_committed", "settled"
+ISOLATIONS = (READ_UNCOMMITTED, READ_COMMITTED, SETTLED)
+"""What readers see of transactions: all records; committed ones up to the first open transaction; or all committed
+ones, which is how a broker reads its internal topics."""
+
+
+def check_isolation(isolation: object) -> str:
+    """Return a valid isolation. Otherwise `UsageError`."""
+    if isolation not in ISOLATIONS:
+        raise UsageError(f"isolation must be one of {', '.join(ISOLATIONS)} (got {isolation!r})")
+    return str(isolation)
+
+
 class SegmentSource(NamedTuple):
     """A segment that is opened when its bytes are needed. Equal stamps mean equal bytes."""
 

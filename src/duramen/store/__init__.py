@@ -3,6 +3,7 @@
 - `Store` creates, lists, describes and deletes topics, and opens them.
 - `Topic` appends each record to the partition of its key, and reads one partition or all.
 - `TopicGroup` is a consumer group over all partitions.
+- The directory of a Kafka broker is a store for reading; `Store.groups` are the groups that it knows.
 
 ``store.topic(name)`` returns a `Topic`. It gets the logs of its partitions from `Partitions`, which keeps them open in
 a `Pool`. Helpers: `names` (valid names), `layout` (paths), `settings` (``topic.json``), `partitioner`.
@@ -13,9 +14,11 @@ of a log.
 
 from __future__ import annotations
 
-from duramen.store.address import TopicAddress, log_path, parse_address, topic_address
+from duramen.store.address import TopicAddress, log_options, log_path, parse_address, topic_address
+from duramen.store.broker import options_at
 from duramen.store.consumers import TopicDelivery, TopicGroup
 from duramen.store.discovery import FoundLog, addressed_logs, find_logs
+from duramen.store.kafka_groups import GroupLag, GroupsByRoot, KafkaGroups
 from duramen.store.layout import (
     PARTITIONS,
     TOPICS,

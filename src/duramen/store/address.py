@@ -6,11 +6,12 @@ or directory whose name contains ``#`` is a plain path.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from duramen.disk import Kind, PosixDisk
 from duramen.errors import UsageError
-from duramen.store.layout import check_topic_exists, list_partitions, partition_path
+from duramen.store import broker
+from duramen.store.layout import check_topic_exists, list_partitions, located
 from duramen.store.names import Address
 
 
@@ -48,6 +49,11 @@ def topic_address(text: str) -> TopicAddress | None:
     return TopicAddress(root, address.topic)
 
 
+def log_options(text: str) -> dict[str, Any]:
+    """The options with which the partition that an address names is read: its start, if a Kafka broker moved it."""
+    return {} if parse_address(text) is None else broker.options_at(PosixDisk(), log_path(text))
+
+
 def log_path(text: str) -> str:
     """The path of a log, which may be given as the address of a partition. `UsageError` for a whole topic."""
     found = parse_address(text)
@@ -63,4 +69,4 @@ def log_path(text: str) -> str:
     if number not in [part.number for part in parts]:
         known = ", ".join(str(part.number) for part in parts[:8]) or "none"
         raise UsageError(f"the topic {topic!r} has no partition {number}", path=root, hint=f"its partitions: {known}")
-    return partition_path(root, topic, number)
+    return located(PosixDisk(), root, topic, number)

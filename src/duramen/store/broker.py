@@ -46,11 +46,18 @@ def partition_path(root: str, topic: str, number: int) -> str:
 
 def partitions(disk: Disk, root: str) -> Iterator[tuple[str, int]]:
     """The topic and the number of every partition, in no order. Directories with other names are ignored."""
-    for name in disk.directories(root):
-        topic, dash, text = name.rpartition("-")
-        number = parse_partition(text)
-        if dash and number is not None and is_topic(topic):
-            yield topic, number
+    return filter(None, map(parse_directory, disk.directories(root)))
+
+
+def parse_directory(name: str) -> tuple[str, int] | None:
+    """The topic and the number of the partition in the directory with that name; None for other names.
+
+    >>> parse_directory("orders-eu-3"), parse_directory("orders-3.0123-delete")
+    (('orders-eu', 3), None)
+    """
+    topic, dash, text = name.rpartition("-")
+    number = parse_partition(text)
+    return (topic, number) if dash and number is not None and is_topic(topic) else None
 
 
 def checkpoint(disk: Disk, root: str, name: str) -> dict[tuple[str, int], int]:
@@ -65,10 +72,24 @@ def checkpoint(disk: Disk, root: str, name: str) -> dict[tuple[str, int], int]:
         raise
 
 
-def log_start(disk: Disk, root: str, topic: str, number: int) -> dict[str, Any]:
-    """The options with which a partition is read: its start, if records before it were deleted."""
-    start = checkpoint(disk, root, LOG_STARTS).get((topic, number))
+def log_starts(disk: Disk, root: str) -> dict[tuple[str, int], int]:
+    """Where partitions start whose first records were deleted."""
+    return checkpoint(disk, root, LOG_STARTS)
+
+
+def start_option(starts: dict[tuple[str, int], int], topic: str, number: int) -> dict[str, Any]:
+    """The option with which a partition is read: its start, if records before it were deleted."""
+    start = starts.get((topic, number))
     return {} if start is None else {"log_start_offset": start}
+
+
+def options_at(disk: Disk, path: str) -> dict[str, Any]:
+    """The same for the partition at ``path``; empty if it is not in the directory of a broker."""
+    root, name = posixpath.split(posixpath.normpath(path))
+    place = parse_directory(name)
+    if place is None or not is_broker(disk, root or "."):
+        return {}
+    return start_option(log_starts(disk, root or "."), *place)
 
 
 def describe(disk: Disk, root: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from duramen.consumers import ConsumableLog, ConsumableWritableLog, hold_lock
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, DetectionError, StorageError, UnknownTopicError, UsageError
+from duramen.formats import FORMATS
 from duramen.log import Compaction, Retention, detect
 from duramen.sidecar import DIRECTORY, read_config
 from duramen.store import broker, layout
@@ -46,9 +47,12 @@ class TopicShape(NamedTuple):
 class Partitions:
     """Opens the partitions of a store. Safe to use from several threads."""
 
-    def __init__(self, disk: Disk, root: str, pool: Pool, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, disk: Disk, root: str, pool: Pool, options: Mapping[str, Any], isolation: str | None = None
+    ) -> None:
         self.disk = disk
         self.root = root
+        self.isolation = isolation
         self._pool = pool
         self._options = options
         self._synced: set[str] = set()
@@ -104,8 +108,9 @@ class Partitions:
         self.exists(topic, number, shape)
 
         def open_log() -> ConsumableLog:
-            is_foreign = broker.is_broker(self.disk, self.root)
-            options = broker.log_start(self.disk, self.root, topic, number) if is_foreign else {}
+            options = broker.options_at(self.disk, path)
+            if self.isolation is not None and "isolation" in FORMATS[shape.format].option_names:
+                options["isolation"] = self.isolation
             return ConsumableLog(path, disk=self.disk, format=self._format(path, shape), **options)
 
         return self._pool.reading(path, open_log)

@@ -27,11 +27,12 @@ from duramen.errors import (
     StorageError,
     UsageError,
 )
-from duramen.formats import FormatOptions, make
+from duramen.formats import FormatOptions, check_isolation, make
 from duramen.log import DEFAULT_FORMAT, Compaction, Retention, WriterOptions
 from duramen.sidecar import DIRECTORY, LOCK_NAME, TOPIC_NAME
 from duramen.store import broker, layout
 from duramen.store.address import TopicAddress
+from duramen.store.kafka_groups import KafkaGroups, read_groups
 from duramen.store.names import MAX_PARTITIONS, check_topic
 from duramen.store.partitions import Partitions, TopicShape, missing_partition
 from duramen.store.pool import MAX_OPEN_SEGMENTS, Pool
@@ -73,7 +74,8 @@ class TopicInfo(NamedTuple):
 class Store:
     """Topics and partitions below ``path``. Safe to use from several threads.
 
-    ``max_open_segments`` limits the open segments of all partitions. ``options`` are passed to the writer of every
+    ``max_open_segments`` limits the open segments of all partitions. ``isolation="read_committed"`` hides open and
+    aborted transactions from readers, where a format has them. ``options`` are passed to the writer of every
     partition (``durability``, ``linger_ms``, …).
 
     >>> import tempfile
@@ -89,6 +91,7 @@ class Store:
         path: str | bytes | os.PathLike[str],
         *,
         max_open_segments: int = MAX_OPEN_SEGMENTS,
+        isolation: str | None = None,
         disk: Disk | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:
@@ -96,12 +99,14 @@ class Store:
         if unknown := options.keys() - WriterOptions.__annotations__.keys():
             raise UsageError(
                 f"a store has no option {min(unknown)!r}", path=self.root,
-                hint=f"options of a format belong to create(); those of a store are max_open_segments, "
+                hint=f"options of a format belong to create(); those of a store are max_open_segments, isolation, "
                 f"{', '.join(sorted(WriterOptions.__annotations__))}",
             )  # fmt: skip
         self._disk = disk_or_real(disk)
         self._pool = Pool(max_open_segments)
-        self._partitions = Partitions(self._disk, self.root, self._pool, options)
+        self._partitions = Partitions(
+            self._disk, self.root, self._pool, options, None if isolation is None else check_isolation(isolation)
+        )
         kind = self._disk.kind(self.root)
         if kind not in (Kind.DIRECTORY, Kind.MISSING):
             raise UsageError("a store must be a directory, and this is a file", path=self.root)
@@ -120,6 +125,12 @@ class Store:
     def checkpoints(self) -> dict[str, Any]:
         """The properties and checkpoints of a Kafka broker whose directory this is, by file; empty for other stores."""
         return broker.describe(self._disk, self.root) if broker.is_broker(self._disk, self.root) else {}
+
+    def groups(self) -> KafkaGroups:
+        """The groups of a Kafka broker whose directory this is; empty for other stores, whose groups belong to logs."""
+        if not broker.is_broker(self._disk, self.root):
+            return KafkaGroups([], [], {}, [])
+        return read_groups(self._disk, self.root)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self.topics()

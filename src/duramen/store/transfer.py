@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from duramen.disk import Disk, Kind
 from duramen.sidecar import DIRECTORY, SMALL_BYTES, TOPIC_NAME, read_state_file, replace_file
+from duramen.store import broker
 from duramen.store.discovery import FoundLog
+from duramen.store.layout import PARTITIONS, partition_path, topic_path
 from duramen.store.settings import read_settings, write_settings
 
 
@@ -23,8 +25,15 @@ class TreeTransfer(NamedTuple):
     target: str
 
     def counterpart(self, path: str) -> str:
-        """Where the log at ``path`` goes."""
-        return posixpath.join(self.target, posixpath.relpath(path, self.source))
+        """Where the log at ``path`` goes. Partitions of a Kafka broker go into the tree of a store."""
+        root, name = posixpath.split(path)
+        place = broker.parse_directory(name)
+        if place is None or not broker.is_broker(self.disk, root):
+            return posixpath.join(self.target, posixpath.relpath(path, self.source))
+        topic, number = place
+        if self.source == topic_path(root, topic):
+            return posixpath.join(self.target, PARTITIONS, str(number))
+        return partition_path(self.target, topic, number)
 
     def make_parent(self, path: str) -> None:
         """Create the directories above the counterpart of ``path``."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+import duramen
+from duramen.formats import WRITABLE
 from tests.cli.running import Run
 from tests.formats.kafka_logs import DATA, truth
 
@@ -53,7 +56,7 @@ def test_dump_shows_control_records_and_compressed_ones(call: Run) -> None:
 def test_verify_says_who_rebuilds_an_index(call: Run) -> None:
     assert call("verify", TXN).code == 0
     text = call("verify", DATA / "damaged/dmg-badindex-0").out.decode()
-    assert "Kafka rebuilds it" in text
+    assert "rebuilds it from the records" in text
     assert "reindex" not in text
 
 
@@ -64,3 +67,46 @@ def test_convert_keeps_offsets_keys_and_headers(call: Run, tmp_path: Path) -> No
     known = truth(TXN, "read_committed")
     assert [row["offset"] for row in rows] == [row["offset"] for row in known]
     assert call("verify", tmp_path / "new").code == 0
+
+
+def test_cat_prints_committed_records_of_a_topic(call: Run, tmp_path: Path) -> None:
+    root = tmp_path / "kafka"
+    shutil.copytree(DATA / "clean/checkpoints", root)
+    for topic in ("txn", "startmoved"):
+        shutil.copytree(DATA / f"clean/{topic}-0", root / f"{topic}-0")
+    result = call("cat", f"{root}#txn", "--json", "--option", "isolation=read_committed")
+    assert [row["offset"] for row in result.json_lines] == [row["offset"] for row in truth(TXN, "read_committed")]
+    known = [row["offset"] for row in truth(DATA / "clean/startmoved-0", "read_uncommitted")]
+    for address in ("startmoved", "startmoved/0"):
+        assert [row["offset"] for row in call("cat", f"{root}#{address}", "--json").json_lines] == known
+    assert "has no meaning for a topic" in call("cat", f"{root}#txn", "--option", "record_size=8").err
+
+
+def test_dump_shows_what_internal_records_mean(call: Run) -> None:
+    for path, words in (
+        ("__cluster_metadata-0", ("TopicRecord", "value.topic_id")),
+        ("__transaction_state-0", ("TransactionLog", "key.transactional_id", "txngzip-a")),
+        ("groups/__consumer_offsets-0", ("OffsetCommit", "key.group", "value.offset")),
+    ):
+        result = call("dump", DATA / path / "00000000000000000000.log")
+        assert result.code == 0
+        for word in words:
+            assert word.removesuffix("Record") in result.text
+
+
+TRANSFERS = [("convert", "--to", "keratin"), *([("copy",)] if "kafka" in WRITABLE else [])]
+
+
+@pytest.mark.parametrize("verb", TRANSFERS, ids=lambda verb: verb[0])
+def test_a_broker_becomes_a_store(call: Run, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    root = tmp_path / "kafka"
+    shutil.copytree(DATA / "clean/checkpoints", root)
+    for topic in ("one", "headers"):
+        shutil.copytree(DATA / f"clean/{topic}-0", root / f"{topic}-0")
+    for source, topics in ((root, ["headers", "one"]), (f"{root}#one", ["one"])):
+        target = tmp_path / str(len(topics))
+        result = call(verb[0], source, target, *verb[1:])
+        assert result.code == 0, result.err
+        with duramen.Store(target) as store:
+            assert store.topics() == topics
+            assert len(list(store.topic("one").scan())) == 1

@@ -28,9 +28,9 @@ KAFKA: dict[str, str] = {
     "fetchOffset.retryIntervalMs": "10", "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5",
     "maxTriggerDelay": "15m", "minPartitions": "2", "maxRecordsPerPartition": "10", "groupIdPrefix": "x",
     "kafka.group.id": "x", "includeHeaders": "true", "startingOffsetsByTimestampStrategy": "latest",
-    "kafka.bootstrap.servers": "host:9092", "kafka.security.protocol": "SSL",
+    "kafka.bootstrap.servers": "host:9092", "kafka.security.protocol": "SSL", "kafka.isolation.level": "x",
 }  # fmt: skip
-"""Every option that the integration guide of Spark 4 lists for reading, with a value."""
+"""Every option that the integration guide of Spark 4 lists for reading, and one of the client, with a value."""
 BESIDE = {"maxTriggerDelay": "minOffsetsPerTrigger", "startingOffsetsByTimestampStrategy": "startingTimestamp"}
 """What an option needs beside it."""
 

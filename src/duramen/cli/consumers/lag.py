@@ -11,9 +11,11 @@ import typer
 
 from duramen.cli.arguments import Job, Json, logs_of
 from duramen.cli.consumers.group import COLUMNS, row
-from duramen.cli.output import STYLES, Cell, Column, Output, safe, to_json
+from duramen.cli.output import STYLES, Cell, Column, Output, number, safe, to_json
 from duramen.consumers import ConsumableLog, ConsumerLag, consumer_lags
+from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, UsageError
+from duramen.store import GroupsByRoot
 from duramen.watch import WatchedPath
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class LagLook(NamedTuple):
 
     rows: list[tuple[WatchedPath, ConsumerLag]]
     failed: list[tuple[WatchedPath, DuramenError]]
+    notes: list[str]
+    """What was not understood."""
 
 
 def run(paths: list[str], watch_s: float | None, json: bool) -> int:
@@ -70,13 +74,15 @@ def places(paths: list[str]) -> list[WatchedPath]:
 
 
 def _look_at(found: list[WatchedPath]) -> LagLook:
-    look = LagLook([], [])
+    look, brokers = LagLook([], [], []), GroupsByRoot(PosixDisk())
     for place in found:
         try:
             with ConsumableLog(place.path) as log:
-                look.rows.extend((place, one) for one in consumer_lags(log))
+                look.rows.extend((place, one) for one in [*consumer_lags(log), *brokers.of(place.path)])
         except DuramenError as error:
             look.failed.append((place, error))
+    look.failed.extend((WatchedPath(path, path), error) for path, error in brokers.failed())
+    look.notes.extend(f"{number(count, 'record')} not decoded: {why}" for why, count in brokers.skipped().items())
     return look
 
 
@@ -90,7 +96,7 @@ def _look_again(paths: list[str]) -> LagLook:
         except DuramenError as error:
             missing.append((WatchedPath(path, path), error))
     look = _look_at(found)
-    return LagLook(look.rows, [*look.failed, *missing])
+    return LagLook(look.rows, [*look.failed, *missing], look.notes)
 
 
 def _title() -> str:
@@ -98,12 +104,13 @@ def _title() -> str:
 
 
 def _print(look: LagLook, json: bool, title: str | None = None) -> int:
-    rows, failed = look
+    rows, failed, notes = look
     code = max((error.exit_code for _, error in failed), default=0)
     code = code or int(any(one.offset is None for _, one in rows))
     if json:
         trees: list[dict[str, Any]] = [{"log": place.name, **one._asdict()} for place, one in rows]
         trees += [{"log": place.name, "problem": str(error)} for place, error in failed]
+        trees += [{"note": note} for note in notes]
         print(to_json(trees))
         return code
     out = Output()
@@ -116,6 +123,8 @@ def _print(look: LagLook, json: bool, title: str | None = None) -> int:
         out.line("no groups and no cursors")
     for _, error in failed:
         out.line(Cell(str(error), "damage"))
+    for note in notes:
+        out.line(Cell(note, "warning"))
     return code
 
 
@@ -137,7 +146,7 @@ def _screen(look: LagLook) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows, failed = look
+    rows, failed, _ = look
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=Text(_title()), title_justify="left")
     columns, cells = _table(rows)
     for column in columns:

@@ -58,7 +58,14 @@ def command(
     if address is not None:
         first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
         bounds = partial(_bounds, first=first, last=last)
-        return partial(topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64)
+        options = Target.of("", None, option).options
+        isolation = options.pop("isolation", None)
+        if format is not None or options:
+            given = "--format" if format is not None else f"--option {min(options)}"
+            raise UsageError(f"{given} has no meaning for a topic", hint="only --option isolation=… has")
+        return partial(
+            topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64, isolation=isolation
+        )
     target = Target.of(path, format, option)
     return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64)
 

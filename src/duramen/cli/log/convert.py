@@ -97,7 +97,7 @@ def run(
     assert target.format is not None
     conversion = Conversion(
         source.path, target.path, target.format, allow_loss=allow_loss, on_damage=on_damage,
-        format=source.format, source_options=source.options, nested=nested, **target.options,
+        format=source.format, source_options={**source.start, **source.options}, nested=nested, **target.options,
     )  # fmt: skip
     total = conversion.source.size_bytes
     try:

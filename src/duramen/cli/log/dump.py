@@ -20,7 +20,7 @@ from duramen.cli.arguments import FormatName, FormatOptions, Job, Json, Target
 from duramen.cli.output import Cell, Output, exact_size, moment, number, safe, size, to_json
 from duramen.disk import PosixDisk
 from duramen.errors import CorruptionError, DetectionError, DuramenError, UsageError
-from duramen.formats import Block, Detected, Field, FileName, Format, Index, Role, make
+from duramen.formats import Block, Detected, Field, FileName, Format, Index, Role, SupportsInternalTopics, make
 from duramen.log import detect, dump_for, list_log
 
 BYTES_SHOWN = 64
@@ -99,6 +99,8 @@ class DumpedFile(NamedTuple):
             return cls(target.path, data, "file of a sidecar", why, "ms", partial(of_sidecar, data))
         found = _detected(target)
         codec = make(found.format, **target.options)
+        if isinstance(codec, SupportsInternalTopics):
+            codec = codec.in_directory(posixpath.basename(posixpath.dirname(os.path.abspath(target.path))))
         name = _name(codec, target.path, found.role)
         index = _index_of(codec, target.path, name)
 

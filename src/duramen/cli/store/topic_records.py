@@ -110,11 +110,12 @@ def cat(
     count: int | None,
     follow: bool,
     base64: bool,
+    isolation: str | None = None,
 ) -> int:
     """Print the records of all partitions, one partition after another; with ``follow``, then new records."""
     sys.stdout.flush()
     out = sys.stdout.buffer
-    with Store(address.root) as store:
+    with Store(address.root, isolation=isolation) as store:
         topic = store.topic(address.topic)
         with _writing(form, out, topic, base64) as write:
             _cat(topic, write, form, bounds, count, follow)

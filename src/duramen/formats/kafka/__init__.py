@@ -5,11 +5,12 @@
   `headers` the headers of records.
 - `indexes` and `state_files` read the derived files, `transactions` finds aborted and open transactions, and
   `state_check` compares derived files with batches.
-- `dump`: what `duramen dump` shows.
+- `internal`: the records of Kafka's internal topics; `dump`: what `duramen dump` shows.
 """
 
 from __future__ import annotations
 
+from duramen.formats.kafka.internal import CONSUMER_OFFSETS, CommittedOffset, GroupTable, KafkaGroup
 from duramen.formats.kafka.kafka import Kafka
 from duramen.formats.kafka.segment import starts_with_batch
 from duramen.formats.kafka.state_files import PartitionOffset, parse_offsets, parse_properties

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from duramen import kernel
@@ -20,6 +21,7 @@ from duramen.formats.kafka.batch import (
     unfold,
 )
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, KafkaCompression
+from duramen.formats.kafka.internal import INTERNAL_TOPICS, decode_record
 from duramen.formats.kafka.message_set import MESSAGE
 from duramen.formats.kafka.segment import KafkaSegment, batches_of
 from duramen.formats.kafka.state_files import PRODUCER, SNAPSHOT_HEADER, parse_snapshot
@@ -30,9 +32,9 @@ from duramen.kernel import CODEC, CONTROL, NULL_LENGTH, BatchColumns, HeaderColu
 _CONTROL_TYPES = {0: "abort", 1: "commit", 2: "leader change", 3: "snapshot header", 4: "snapshot footer"}
 
 
-def dump_batches(segment: KafkaSegment, begin: int = 0, index: Index | None = None) -> Iterator[Block]:
+def dump_batches(segment: KafkaSegment, begin: int = 0, index: Index | None = None, topic: str = "") -> Iterator[Block]:
     """Every batch of a segment from the byte ``begin`` on. Damage is a block with a problem; the dump continues with
-    the next valid batch."""
+    the next valid batch. The records of an internal ``topic`` are shown with their meaning."""
     near = position_near(segment, begin, index)
     cursor, number = (segment.start, 0) if near is None else (near, None)
     while True:
@@ -40,7 +42,7 @@ def dump_batches(segment: KafkaSegment, begin: int = 0, index: Index | None = No
         batches = batches_of(rows)
         for row in range(first_shown(rows, begin), len(batches)):
             name = title("batch", number, row, int(batches.position[row]))
-            yield from _dump_batch(segment.buf, batches.slice(row, row + 1), name)
+            yield from _dump_batch(segment.buf, batches.slice(row, row + 1), name, topic)
         number = None if number is None else number + len(batches)
         cursor = rows.cursor
         if rows.stop == Stop.LIMIT:
@@ -82,7 +84,7 @@ def _attributes(attributes: int, magic: int) -> str:
     return ", ".join(names)
 
 
-def _dump_batch(buf: memoryview, batch: BatchColumns, name: str) -> Iterator[Block]:
+def _dump_batch(buf: memoryview, batch: BatchColumns, name: str, topic: str) -> Iterator[Block]:
     position, magic = int(batch.position[0]), int(batch.magic[0])
     attributes = int(batch.attributes[0])
     head = HEADER if magic == 2 else MESSAGE[magic]
@@ -98,11 +100,17 @@ def _dump_batch(buf: memoryview, batch: BatchColumns, name: str) -> Iterator[Blo
         return
     yield Block(name, position, fields)
     for row in range(len(records.columns)):
-        yield _dump_record(buf, batch, records, row, f"{name}.record{row}")
+        block, key, value = _dump_record(buf, batch, records, row, f"{name}.record{row}")
+        if topic in INTERNAL_TOPICS and not is_control(batch)[0]:
+            block = _with_meaning(block, topic, key, value)
+        yield block
 
 
-def _dump_record(buf: memoryview, batch: BatchColumns, records: UnfoldedRecords, row: int, name: str) -> Block:
-    """One record. Its fields have positions in the file, unless it was compressed: then all are at the batch's data."""
+def _dump_record(
+    buf: memoryview, batch: BatchColumns, records: UnfoldedRecords, row: int, name: str
+) -> tuple[Block, bytes | None, bytes | None]:
+    """One record, and its key and value. Its fields have positions in the file, unless it was compressed: then all are
+    at the batch's data."""
     columns, in_plain = records.columns, bool(records.in_plain[row])
     source = memoryview(records.plain) if in_plain else buf
     fixed = int(batch.data_position[0])
@@ -127,7 +135,28 @@ def _dump_record(buf: memoryview, batch: BatchColumns, records: UnfoldedRecords,
         fields += _control_fields(source, key, value, place(*key)[0])
     for number, pairs in enumerate(_headers(source, records, row)):
         fields += [bytes_field(f"header{number}.key", *pairs[:2]), bytes_field(f"header{number}.value", *pairs[2:])]
-    return Block(name, fields[0].position, fields)
+    contents = [field.value if isinstance(field.value, bytes) else None for field in fields[2:4]]
+    return Block(name, fields[0].position, fields), contents[0], contents[1]
+
+
+def _with_meaning(block: Block, topic: str, key: bytes | None, value: bytes | None) -> Block:
+    """The block with what its record means to Kafka."""
+    at = block.position
+    try:
+        record = decode_record(topic, key, value)
+    except DuramenError as error:
+        return block._replace(fields=[*block.fields, Field("record", at, 0, "not decoded", error.message)])
+    version = "" if record.version is None else f"version {record.version}"
+    fields = [*block.fields, Field("record", at, 0, record.kind, "; ".join(filter(None, (version, record.note))))]
+    for part, content in (("key", record.key), ("value", record.value or {})):
+        fields += [Field(f"{part}.{name}", at, 0, _shown(found)) for name, found in content.items()]
+    return block._replace(fields=fields)
+
+
+def _shown(value: object) -> int | bytes | str:
+    if isinstance(value, int | bytes | str) and not isinstance(value, bool):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=bytes.hex)
 
 
 def _headers(source: memoryview, records: UnfoldedRecords, row: int) -> Iterator[tuple[int, int, int, int]]:

@@ -28,15 +28,18 @@ import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import SupportsManifest, SupportsStateFiles
+from duramen.formats.extensions import SupportsInternalTopics, SupportsManifest, SupportsStateFiles
 from duramen.formats.format import (
+    READ_UNCOMMITTED,
     SEGMENT_OPTIONS,
+    SETTLED,
     Capabilities,
     CommittedView,
     FileName,
     Format,
     SegmentSource,
     SupportsIsolation,
+    check_isolation,
 )
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.batch import HEADER
@@ -66,6 +69,7 @@ from duramen.formats.kafka.state_files import (
 )
 from duramen.formats.kafka.transactions import (
     TXN_ENTRY,
+    AbortedTransaction,
     SealedTransactions,
     ranges_of,
     ranges_text,
@@ -76,7 +80,6 @@ from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segmen
 from duramen.formats.struct import Block, Buffer
 from duramen.kernel import BatchColumns
 
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 UNCOVERED = ("base_offset", "length", "leader_epoch", "magic")
 """The fields of a batch that its checksum does not cover."""
 
@@ -99,7 +102,7 @@ _BAD = {
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
-class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
+class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, SupportsInternalTopics):
     """The format of a Kafka partition; see the top of this module."""
 
     name = "kafka"
@@ -145,9 +148,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._isolation = self.options.get("isolation", READ_UNCOMMITTED)
-        if self._isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
-            raise UsageError(f"isolation must be {READ_COMMITTED!r} or {READ_UNCOMMITTED!r} (got {self._isolation!r})")
+        self._isolation = check_isolation(self.options.get("isolation", READ_UNCOMMITTED))
         start = self._bounded("log_start_offset", 0, 2**63 - 1)
         most = self._bounded("max_uncompressed_bytes", MAX_UNCOMPRESSED_BYTES, MAX_BATCH_BYTES)
         try:
@@ -155,6 +156,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
         except ValueError:
             raise UsageError(f"aborted must be PRODUCER:FIRST-LAST,… (got {self.options['aborted']!r:.80})") from None
         self._view = KafkaView(start, aborted, most)
+        self._topic = ""
         self._policy = BatchPolicy(
             self._bounded("leader_epoch", 0, 2**31 - 1), compression_of(self.options.get("compression", "none")),
             min(self._bounded("batch_max_bytes", BATCH_MAX_BYTES, 2**30), self._segment_room),
@@ -245,13 +247,16 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
 
     @property
     def hides_records(self) -> bool:
-        return bool(self._isolation == READ_COMMITTED)
+        return self._isolation != READ_UNCOMMITTED
 
     def committed_view(self, segments: Sequence[SegmentSource], known: CommittedView | None = None) -> CommittedView:
         found, sealed = transactions_of(segments, SealedTransactions() if known is None else known.sealed)
-        fmt = Kafka(**{**self.options, "aborted": ranges_text(found.aborted)})
+        hidden = list(found.aborted)
+        if self._isolation == SETTLED:
+            hidden += [AbortedTransaction(producer, first, 2**63 - 1, first) for producer, first in found.open.items()]
+        fmt = Kafka(**{**self.options, "aborted": ranges_text(hidden)})
         stable = found.last_stable_offset
-        if stable is None:
+        if stable is None or self._isolation == SETTLED:
             return CommittedView(fmt, None, sealed)
         first = max((n for n, segment in enumerate(segments) if segment.base <= stable), default=0)
         checked: dict[tuple[Hashable, int], int] = {}
@@ -303,13 +308,17 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest):
 
     # --- dump
 
+    def in_directory(self, name: str) -> Kafka:
+        found = Kafka(**self.options)
+        found._topic = name.rpartition("-")[0]
+        return found
+
     def dump(
         self, role: Role, buf: Buffer, base: int | None = None, begin: int = 0, index: Index | None = None
     ) -> Iterator[Block]:
         if role == Role.SEGMENT:
-            yield from dump_batches(
-                KafkaSegment(memoryview(buf), base or 0, KafkaView(0, (), self._view[2])), begin, index
-            )
+            segment = KafkaSegment(memoryview(buf), base or 0, KafkaView(0, (), self._view[2]))
+            yield from dump_batches(segment, begin, index, self._topic)
         elif role in ENTRIES:
             yield from dump_index(buf, 0, ENTRIES[role], begin)
         elif role == Role.TXN_INDEX:

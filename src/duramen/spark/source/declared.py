@@ -49,6 +49,8 @@ OPTIONS = (
            kafka=_ALONE),
     Option("startingOffsetsByTimestampStrategy", "if no record is that late: `error` or `latest`",
            "`error`; `latest` with `startingTimestamp`", "`startingTimestamp` has another default"),
+    Option("isolation", "`read_committed` hides open and aborted transactions, where the format has them",
+           "`read_uncommitted`"),
     Option("schema", "`kafka` for the columns of Kafka's source", "`duramen`"),
     Option("columns", "columns, in this order", "`offset,timestamp,key,value`"),
     Option("includeHeaders", "whether `headers` is one of the columns", "`false`", SAME),
@@ -76,6 +78,7 @@ _FILES = "a log is files, and no server is asked"
 REFUSED: Mapping[str, str] = {
     "groupIdPrefix": _NO_GROUP,
     "kafka.group.id": _NO_GROUP,
+    "kafka.isolation.level": "`isolation` says it",
     "kafka.bootstrap.servers": "`path` names the store",
     "kafkaConsumer.pollTimeoutMs": _FILES,
     "fetchOffset.numRetries": _FILES,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duramen.errors import UsageError
-from duramen.formats import FORMATS
+from duramen.formats import FORMATS, ISOLATIONS
 from duramen.record import to_us
 from duramen.spark.source.declared import CLIENT, OPTIONS, REFUSED
 
@@ -97,6 +97,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     _refuse_unknown(texts, {**known, **of_format, SINCE_US: SINCE_US, UNTIL_US: UNTIL_US})
     _refuse_wrong(texts, streaming=streaming)
     get, pattern = _Texts(texts), texts.get("subscribepattern")
+    get.choice("isolation", ISOLATIONS)
     paths = get.paths()
     parsed = ReadOptions(
         path=paths[0] if paths else texts["path"],

@@ -9,13 +9,14 @@ from duramen.consumers import ConsumableLog
 from duramen.disk import ArrowDisk, Disk
 from duramen.errors import UsageError
 from duramen.formats import Stop
-from duramen.log import Log, SegmentInfo, SidecarEvidence, first_at
+from duramen.log import Log, SegmentInfo, SidecarEvidence, first_at, format_at
 from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.look import Look
 from duramen.spark.source.loss import look_again, missing_segments
 from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times
 from duramen.spark.source.splits import Planned, Range, Split, first_us, open_segment, plan_splits
+from duramen.store import options_at
 
 
 def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
@@ -36,7 +37,12 @@ def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
 
 
 def open_log(options: ReadOptions, disk: Disk, place: LogSource) -> ConsumableLog:
-    return ConsumableLog(place.path, format=options.log_format, disk=disk, **options.format_options)
+    given = {**(options_at(disk, place.path) if options.is_store else {}), **options.format_options}
+    if "isolation" in given:
+        fmt = format_at(disk, place.path, options.log_format, {})
+        if "isolation" not in fmt.option_names:
+            del given["isolation"]  # a log without transactions: all records are committed
+    return ConsumableLog(place.path, format=options.log_format, disk=disk, **given)
 
 
 def tell_missing(options: ReadOptions, log: Log, disk: Disk, evidence: SidecarEvidence, bounds: Range) -> None:

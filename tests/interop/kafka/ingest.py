@@ -1,4 +1,4 @@
-"""From a real Kafka into logs, with ``duramen pipeline ingest``: ``python -m tests.interop.kafka [--kills N]``.
+"""From a real Kafka into logs, with ``duramen pipeline ingest``: ``python -m tests.interop.kafka.ingest [--kills N]``.
 
 Starts a broker of its own on loopback, publishes messages with and without keys and headers to a topic of three
 partitions, and reads them through Spark's Kafka source: as one batch and as a stream, into one log and into the
@@ -215,7 +215,9 @@ def _size(root: Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.kafka", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.interop.kafka.ingest", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--kills", type=int, default=5, metavar="N", help="how often the stream is killed (5)")
     kills = parser.parse_args().kills
     failed = False
