@@ -8,7 +8,7 @@ from typing import Any
 import duramen
 
 RECORD_SIZE = 16
-FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot", "kafka")
 
 
 def options(format_name: str) -> dict[str, Any]:

@@ -122,6 +122,11 @@ class Partitions:
 
     def writing(self, topic: str, number: int, shape: TopicShape) -> AbstractContextManager[ConsumableWritableLog]:
         """The log of a partition for append."""
+        if broker.is_broker(self.disk, self.root):
+            raise UsageError(
+                "the directory of a Kafka broker is read-only as a store", path=self.root,
+                hint="open one partition for append while the broker is stopped",
+            )  # fmt: skip
         path = layout.located(self.disk, self.root, topic, number)
         self.exists(topic, number, shape)
 

@@ -96,7 +96,7 @@ def test_damage(call: Run, logs: Logs, tmp_path: Path) -> None:
 def test_wrong_usage(call: Run, logs: Logs, tmp_path: Path) -> None:
     log, new = logs.copy("durable-log"), tmp_path / "new"
     assert call("convert", log, new).fails(2, "--to")
-    assert call("convert", log, new, "--to", "kafka").fails(2, "kafka")
+    assert call("convert", log, new, "--to", "pulsar").fails(2, "pulsar")
     assert call("convert", log, new, "--to", "osiris", "--allow-loss", "colour").fails(2, "colour", "timestamp")
     assert call("convert", log, new, "--to", "osiris", "--on-damage", "hide").fails(2, "hide")
     assert call("convert", log, new, "--to", "osiris", "--option", "colour=red").fails(2, "colour")

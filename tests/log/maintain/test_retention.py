@@ -21,7 +21,7 @@ from duramen.sidecar import SealedList
 from duramen.sidecar.holds import put_hold, read_holds, release_hold
 from duramen.testing import SimulatedDisk
 
-SEGMENTED = {"keratin": {}, "durable-log": {}, "rustlog": {}, "osiris": {}}
+SEGMENTED = {"keratin": {}, "durable-log": {}, "rustlog": {}, "osiris": {}, "kafka": {}}
 DAY_US = 86_400_000_000
 HOUR_NS = 3600 * 10**9
 

@@ -376,7 +376,7 @@ def test_unknown_words() -> None:
         with pytest.raises(UsageError):
             Conversion("/a", "/b", "osiris", disk=disk, **wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        Conversion("/a", "/b", "kafka", disk=disk)
+        Conversion("/a", "/b", "pulsar", disk=disk)
     for inside in ("/a", "/a/b", "/a/../a"):
         with pytest.raises(UsageError):
             Conversion("/a", inside, "osiris", disk=disk)
