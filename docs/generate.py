@@ -22,6 +22,7 @@ import typer
 from duramen import errors
 from duramen.cli import main as cli
 from duramen.formats import FORMATS
+from duramen.formats.kafka.encoder import BATCH_MAX_BYTES
 from duramen.formats.keratin.manifest import Manifest
 from duramen.formats.osiris.chunk import MAX_UNCOMPRESSED_BYTES
 from duramen.formats.osiris.osiris import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, SUB_BATCH_RECORDS
@@ -182,7 +183,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "manifest_version": ("1", "version of the manifest with `dialect=program`: 1, or 2 for newer programs"),
     "header_bytes": ("20", "20 as in the document, or 12 as the program writes, without a time"),
     "chunk_version": ("1", "1 as in the document, or 0, which RabbitMQ reads and writes"),
-    "compression": ("none", "`none`, `gzip`, `snappy`, `lz4` or `zstd`, in sub-batches"),
+    "compression": ("none", "`none`, `gzip`, `snappy`, `lz4` or `zstd`; of sub-batches, or of batches"),
     "epoch": ("1", "epoch of the chunks of a new log; an existing log keeps its own"),
     "chunk_max_bytes": (f"{CHUNK_MAX_BYTES:,}", "largest size of a chunk"),
     "chunk_max_records": (f"{CHUNK_MAX_RECORDS:,}", "largest number of records in a chunk"),
@@ -194,6 +195,9 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "record_size": ("", "length of every value; required to create a log"),
     "pad": ("none", 'byte that fills short values up to `record_size`: `b"\\0"` in Python, `0x00` as text'),
     "lost_slots": ("none", "slots that hold no record, `3,7-9`; repair sets it"),
+    "batch_max_bytes": (f"{BATCH_MAX_BYTES:,}", "most record bytes of a batch"),
+    "leader_epoch": ("that of the log, or 0", "epoch of new batches; a higher one starts an epoch"),
+    "topic_id": ("", "id of the topic, for `partition.metadata` where that is missing"),
     "isolation": (
         "read_uncommitted",
         "`read_committed` hides aborted transactions and ends at open ones; `settled` hides both",
