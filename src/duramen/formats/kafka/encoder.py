@@ -70,9 +70,11 @@ def encode_records(batch: pa.RecordBatch, cursor: ScanPosition, policy: BatchPol
     epochs = _epochs(columns.get("leader_epoch"), count, policy.leader_epoch)
     attributes = _attributes(columns.get("timestamp_type"), count)
     forced = _breaks(fields.records.timestamp, epochs, attributes, columns.get("chunk_id"))
-    starts = _split(fields, forced, policy.max_bytes)
+    sizes = fields.sizes
+    total = int(sizes.sum())
+    starts = _split(fields.records.offset, sizes, forced, total, policy.max_bytes)
     rows = _batches(fields.records, starts, epochs, attributes)
-    out = allocate(int(fields.sizes.sum()) + len(starts) * HEADER.size, cursor.position)
+    out = allocate(total + len(starts) * HEADER.size, cursor.position)
     try:
         written = kernel.encode_batches(out, rows, fields.records, fields.headers, *fields.buffers, cursor.position)
     except ValueError as error:
@@ -149,6 +151,8 @@ def _attributes(array: pa.Array | None, count: int) -> npt.NDArray[np.uint32]:
 
 def _breaks(times: Int64s, epochs: Int64s, attributes: npt.NDArray[np.uint32], chunk_ids: pa.Array | None) -> Int64s:
     """The records before which a batch must end, and the number of records."""
+    if len(times) == 1:
+        return np.ones(1, np.int64)
     breaks = (np.diff(epochs) != 0) | (attributes[1:] != attributes[:-1])
     breaks |= (attributes[1:] & APPEND_TIME != 0) & (np.diff(times) != 0)  # one time for the whole batch
     if chunk_ids is not None:
@@ -156,11 +160,13 @@ def _breaks(times: Int64s, epochs: Int64s, attributes: npt.NDArray[np.uint32], c
     return np.append(np.flatnonzero(breaks) + 1, len(times))
 
 
-def _split(fields: _EncodedFields, forced: Int64s, max_bytes: int) -> Int64s:
+def _split(offsets: Int64s, sizes: Int64s, forced: Int64s, total: int, max_bytes: int) -> Int64s:
     """The first record of each batch."""
-    offsets = fields.records.offset
     count = len(offsets)
-    ends = np.cumsum(fields.sizes)
+    is_one = len(forced) == 1 and total <= max_bytes and count <= BATCH_MAX_RECORDS
+    if count == 1 or (is_one and int(offsets[-1]) - int(offsets[0]) <= _MOST_DELTA):
+        return np.zeros(1, np.int64)
+    ends = np.cumsum(sizes)
     starts, start = [], 0
     while start < count:
         starts.append(start)
