@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import duramen
-from duramen.cli.demo.samples import DemoSample, write_samples
+from duramen.cli.demo.samples import SAMPLED, DemoSample, write_samples
 from duramen.formats import make
 from duramen.log.transfer.convert import LossError
 from duramen.log.transfer.convert import convert as in_process
@@ -20,7 +20,6 @@ from duramen.log.transfer.source import Source
 from duramen.record import TIMESTAMP
 from duramen.spark import jobs
 from duramen.spark.jobs.convert import SparkConversion
-from tests.log.conftest import FORMATS
 
 DATA = Path(__file__).parents[2] / "data"
 EVERYTHING = ("timestamp", "timestamp-precision", "timestamp-order", "key", "headers", "flags", "offset", "tracking",
@@ -48,7 +47,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 PAIRS = [
-    (source, target) for source in FORMATS for target in FORMATS
+    (source, target) for source in SAMPLED for target in SAMPLED
     if source != target and "fixed-slot" not in (source, target)
 ]  # fmt: skip
 

@@ -18,14 +18,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import duramen
-from duramen.cli.demo.samples import write_samples
+from duramen.cli.demo.samples import SAMPLED, write_samples
 from duramen.cli.main import main
 from duramen.cli.pipeline import pipeline
 from duramen.record import TIMESTAMP
 from duramen.spark import jobs
 from duramen.spark.jobs import export_target
 from duramen.spark.jobs.value_decoder import arrow_of_avro
-from tests.log.conftest import FORMATS
 
 HOUR_US = 3_600_000_000
 START_US = 1_700_000_000_000_000
@@ -99,7 +98,7 @@ def delta(target: Path) -> pa.Table:
 READ = {"parquet": parquet, "delta": delta, "iceberg": iceberg}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_every_format_row_for_row(spark: SparkSession, samples: dict[str, Any], tmp_path: Path, name: str) -> None:
     sample, target = samples[name], tmp_path / "out"
     done = jobs.export(spark, sample.path, str(target), max_bytes_per_partition=4000, **sample.options)

@@ -1,4 +1,4 @@
-"""A small sample log of every format, for the demo, the documentation and the tests.
+"""A small sample log of five formats, for the demo, the documentation and the tests.
 
 The records are orders of a timber yard, the same in every format, with every field that the format can store. The bytes
 are always the same.
@@ -34,6 +34,8 @@ from duramen.formats import (
 )
 from duramen.record import SCHEMA
 
+SAMPLED = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
+"""The formats of the samples and of the demo; Kafka's partitions have a guide of their own."""
 SEGMENT_RECORDS = (120, 100, 80)
 """Records per segment; a format without segments has one file."""
 RECORD_SIZE = 96
@@ -56,7 +58,7 @@ class DemoSample:
 
 
 def write_samples(directory: str) -> list[DemoSample]:
-    """Write a log of every format into its own directory below ``directory``."""
+    """Write a log of each of `SAMPLED` into its own directory below ``directory``."""
     return [
         _write(directory, "durable-log", _files("durable-log")),
         _write(directory, "keratin", _keratin()),
