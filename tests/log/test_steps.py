@@ -21,6 +21,7 @@ from duramen.formats import SCAN_BYTES, SCAN_RECORDS, Role, Rows, Segment, make
 from duramen.formats import index as index_module
 from duramen.formats.fixed_slot import FixedSlotSegment
 from duramen.formats.frame import FrameSegment
+from duramen.formats.kafka.segment import KafkaSegment
 from duramen.formats.osiris.segment import OsirisSegment
 from duramen.log.maintain import survivors
 from duramen.log.maintain.compact import Compaction
@@ -40,6 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rustlog": {"index_interval_records": 7},
     "osiris": {"chunk_max_records": 9, "chunk_max_bytes": 1000},
     "fixed-slot": {"record_size": RECORD_SIZE},
+    "kafka": {"index_stride_bytes": 200},
 }
 SEGMENTS = (90, 70, 100)
 STEPS = [(1, 1), (40, 900)]
@@ -68,7 +70,7 @@ def steps(records: int, size_bytes: int) -> Iterator[None]:
         survivors: {"SPILL_ROWS": 5},
     }
     with contextlib.ExitStack() as patches:
-        for kind in (FrameSegment, OsirisSegment, FixedSlotSegment):
+        for kind in (FrameSegment, OsirisSegment, FixedSlotSegment, KafkaSegment):
             patches.enter_context(mock.patch.object(kind, "scan", _stepped(kind.scan, records, size_bytes)))
         for module, values in small.items():
             for name, value in values.items():

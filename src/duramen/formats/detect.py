@@ -22,11 +22,13 @@ from duramen.kernel import Stop, is_zero
 
 
 class Detected(NamedTuple):
-    """The detected format, the evidence as text, and the role of a single file."""
+    """The detected format, the evidence as text, and the role of a single file. Where all files are empty, only their
+    names speak, and those of another format may be the same: then it is not ``certain``."""
 
     format: str
     why: str
     role: Role = Role.SEGMENT
+    certain: bool = True
 
 
 class Files(Protocol):
@@ -190,9 +192,11 @@ def _without_magic(name: str, buf: Buffer, *, has_index: bool) -> Detected:
     slot_name = name == fixed_slot.NAME
     if not bytes(memoryview(buf)[:1]).strip(b"\0") and is_zero(buf, 0, size):
         if slot_name and not has_index:
-            return Detected("fixed-slot", f"{name} holds nothing yet and is named like fixed-slot's only file")
+            why = f"{name} holds nothing yet and is named like fixed-slot's only file"
+            return Detected("fixed-slot", why, certain=False)
         if _NUMBERED.fullmatch(name):
-            return Detected("rustlog", f"{name} holds nothing yet and is named like a rustlog segment")
+            why = f"{name} holds nothing yet and is named like a rustlog segment"
+            return Detected("rustlog", why, certain=False)
         raise DetectionError("the file is empty or holds only zeros, which fits any format", path=name, hint=ASK)
     dialect = rustlog.dialect_of(buf)
     end = rustlog.walk(buf, dialect)

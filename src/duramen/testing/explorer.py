@@ -100,9 +100,8 @@ class Explorer:
             run = Run(case.setup, case.workload, case.seed, self.files.get(case.setup))
             moments = run.run()
             examined: dict[bytes, CrashOutcome] = {}
-            for number, moment in enumerate(moments):
-                if not self._is_chosen(case, number, run):
-                    continue
+            for number in self._chosen(case, len(moments), run):
+                moment = moments[number]
                 for index, pattern in self._patterns(case, number):
                     at = Case(case.setup, case.workload, case.seed, number, index)
                     self._crash(at, case, run, moment, pattern, examined)
@@ -114,11 +113,13 @@ class Explorer:
             text = f"{type(error).__name__}: {error}"
             raise BrokenPromiseError(self._told(at, moments if at.moment is not None else [], text)) from error
 
-    def _is_chosen(self, case: Case, number: int, run: Run) -> bool:
+    def _chosen(self, case: Case, count: int, run: Run) -> list[int]:
+        """The moments to check: one of `every`, and at least one."""
         if case.moment is not None:
-            return case.moment == number
-        at = Case(case.setup, case.workload, case.seed, number)
-        return not (self.skip_opening and number < run.opening) and _one_of(self.every, "moment", at)
+            return [case.moment] if case.moment < count else []
+        able = range(run.opening if self.skip_opening else 0, count)
+        chosen = [n for n in able if _one_of(self.every, "moment", Case(case.setup, case.workload, case.seed, n))]
+        return chosen or [*able[-1:]]
 
     def _told(self, at: Case, moments: Sequence[Moment], error: object) -> str:
         inner = getattr(error, "inner", None)

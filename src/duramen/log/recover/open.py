@@ -163,5 +163,5 @@ def _check_agreement(disk: Disk, path: str, format: str) -> None:
         found = detect(disk, path)
     except DetectionError:
         return
-    if found.format != format:
+    if found.certain and found.format != format:
         raise UsageError(f"the log is {found.format}, not {format}: {found.why}", path=path)
