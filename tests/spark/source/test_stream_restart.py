@@ -39,6 +39,10 @@ def fixed_slots(root: Path) -> list[Path]:
     return [write_log(root / "log", "fixed-slot", 100)]
 
 
+def partition(root: Path) -> list[Path]:
+    return [write_log(root / "log", "kafka", 100)]
+
+
 def store(root: Path) -> list[Path]:
     paths = [root / "topics" / topic / "partitions" / number for topic in "ab" for number in "01"]
     for path in paths:
@@ -126,6 +130,8 @@ CASES = [
     Case("schema", {"schema": "duramen"}, {"schema": "kafka"}),
     Case("includeHeaders", {"includeHeaders": "true"}, {"includeHeaders": "false"}),
     Case("includeHeaders", {}, {"includeHeaders": "true"}),
+    Case("isolation", {"isolation": "read_committed"}, {"isolation": "read_uncommitted"}, make=partition),
+    Case("isolation", {"isolation": "read_uncommitted"}, {"isolation": "settled"}, make=partition),
 ]  # fmt: skip
 
 

@@ -37,7 +37,9 @@ from duramen.log.verify import refuse_damage
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import FileSwap, Sealed, SealedSum, Sidecar, TxMarker, Watermark
 
-_OF_CONSUMERS = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT, Role.LOCK)
+_NOT_FOR_APPENDING = (
+    Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.CHECKPOINT, Role.LOCK, Role.PRODUCER_SNAPSHOT, Role.METADATA,
+)  # fmt: skip
 """Files that opening does not touch."""
 
 
@@ -207,7 +209,7 @@ class Evidence:
         if self.base != mark.base or not self.is_agreed_before:
             return None
         closing = read_clean_close(self.disk, self.root)
-        others = [file for file in self.directory.others if file.name.role not in _OF_CONSUMERS]
+        others = [file for file in self.directory.others if file.name.role not in _NOT_FOR_APPENDING]
         paths = [self.last.segment.path, *(file.path for file in (*self.last.derived.values(), *others))]
         if closing is None or closing.mark != mark or not closing.is_present(self.disk, self.root, paths):
             return None

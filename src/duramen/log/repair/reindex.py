@@ -106,9 +106,7 @@ class _Reindexer:
         ends = [(files.base or 0, self._segment(files)) for files in self._directory.segments]
         if not self._fmt.capabilities.index:
             self.result.notes.append(f"{self._fmt.name} has no index: positions are arithmetic")
-        for name, content in manifest_files(self._disk, self._root, self._fmt, ends).items():
-            self._put(name, content)
-        for name, content in self._state().items():
+        for name, content in {**manifest_files(self._disk, self._root, self._fmt, ends), **self._state()}.items():
             self._put(name, content)
         if not self._dry_run:
             self._update_list()
