@@ -34,13 +34,13 @@ class PosixLock(Lock):
     """flock on a file that is never removed: if it were, two processes could lock two files of that name."""
 
     is_exclusive = True
+    _descriptor: int | None = None  # of the class: an interrupt may end `__init__` before its first line
 
     def __init__(self, path: str, paths: Paths, note: bytes) -> None:
         self._path = path
         self._paths = paths
         self._at = os.fsencode(paths.at(path))
         self._mutex = threading.Lock()
-        self._descriptor: int | None = None
         descriptor = _take(path, functools.partial(paths.reach, path))
         try:
             # The note first and the cut afterwards: a reader in between sees a note, not an empty file.
@@ -135,13 +135,15 @@ def check_root(paths: Paths) -> None:
 class PosixDirectoryLock(Lock):
     """flock on a directory: it ends with the process, not when a file in the directory is deleted."""
 
+    _descriptor: int | None = None
+
     def __init__(self, path: str, paths: Paths, descriptor: int) -> None:
         self._path = path
         self._paths = paths
         self._mutex = threading.Lock()
         self.file = os.fstat(descriptor)
         self.is_exclusive = _lock_exclusively(path, descriptor)
-        self._descriptor: int | None = descriptor
+        self._descriptor = descriptor
         _locks.add(self)
 
     def is_in_place(self) -> bool:
@@ -177,8 +179,7 @@ class PosixDirectoryLock(Lock):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            self.abandon()
+        self.abandon()
 
 
 def _lock_exclusively(path: str, descriptor: int) -> bool:
@@ -198,10 +199,11 @@ class PosixGate(Gate):
     """flock on a descriptor that stays open, for one thread at a time. A forked child opens a new descriptor: the
     inherited one is its parent's lock."""
 
+    _descriptor: int | None = None
+
     def __init__(self, path: str, reach: Reach) -> None:
         self._path = path
         self._reach = reach
-        self._descriptor: int | None = None
         self._held = False
         _locks.add(self)
 
