@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 THOROUGH = os.environ.get("THOROUGH", "") not in ("", "0")
+thorough_only = pytest.mark.skipif(not THOROUGH, reason="starts many processes: runs with THOROUGH=1")
 
 
 def every(count: int) -> int:

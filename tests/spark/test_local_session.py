@@ -14,7 +14,7 @@ import pytest
 
 import duramen
 from duramen.spark import configure
-from tests.sampling import THOROUGH
+from tests.sampling import THOROUGH, thorough_only
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -40,7 +40,7 @@ def wait_for(group: int, *, there: bool) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if THOROUGH else [signal.SIGINT])
 def test_a_signal_while_the_jvm_starts(tmp_path: Path, number: signal.Signals) -> None:
     with duramen.open(tmp_path / "log", "a", format="keratin") as log:
         log.append(b"one")
@@ -77,6 +77,7 @@ except KeyboardInterrupt:
 """
 
 
+@thorough_only
 def test_a_signal_that_ends_the_jvm_too() -> None:
     """As `timeout` and service managers send it: to the JVM and to this process at once."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=300, check=False)

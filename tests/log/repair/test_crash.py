@@ -18,6 +18,7 @@ from duramen.testing.run import clocked, disk_of
 from duramen.testing.simulated_disk import SimulatedDisk
 from tests.damage.damages import Damage, all_damages
 from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, Base, base_log, options_for, read, tree
+from tests.sampling import every
 
 PATTERNS = (
     CrashPattern("lost", "lost"),
@@ -186,7 +187,7 @@ def test_a_power_loss_at_any_operation_of_an_undo_that_permutes_names(name: str,
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", PATTERNS[:: every(3)])
 def test_a_power_loss_at_any_operation_of_an_undo_that_drops_something(name: str, pattern: CrashPattern) -> None:
     _, _, disk = damaged(name)
     do_repair(disk, name)

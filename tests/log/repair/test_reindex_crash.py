@@ -19,6 +19,7 @@ from duramen.testing.run import clocked, disk_of
 from duramen.testing.simulated_disk import SimulatedDisk
 from tests.damage.logs import ROOT, base_log, read, tree
 from tests.log.repair.test_crash import PATTERNS
+from tests.sampling import every
 
 INDEXED = ("durable-log", "keratin", "rustlog", "osiris")
 
@@ -41,7 +42,7 @@ def of_the_log(disk: SimulatedDisk) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", INDEXED)
 @pytest.mark.parametrize("how", ["lost", "cut"])
-@pytest.mark.parametrize("pattern", PATTERNS[2:4])
+@pytest.mark.parametrize("pattern", PATTERNS[2 : 4 : every(2)])
 def test_a_power_loss_at_any_operation(name: str, how: str, pattern: CrashPattern) -> None:
     disk = without_indexes(name, how)
     records = read(disk, name)

@@ -22,6 +22,7 @@ from duramen.log.segments import seals, witness
 from duramen.log.segments.listing import list_log
 from duramen.log.verify import ranges, threads, verify
 from tests.log.conftest import START_US, batch, codec, options, value
+from tests.sampling import examples
 
 Write = Callable[..., Path]
 
@@ -110,7 +111,7 @@ def test_any_damage(tmp_path: Path, format_name: str, monkeypatch: pytest.Monkey
     source = written(tmp_path / "source", format_name)
     files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file() and path.stat().st_size]
     files = [path for path in files if path.name != "log.json"]
-    for seed in range(60):
+    for seed in range(examples(60)):
         chance = random.Random(seed)
         root = tmp_path / str(seed)
         shutil.copytree(source, root)

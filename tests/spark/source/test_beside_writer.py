@@ -97,7 +97,7 @@ CASES = [
     for name in names
     for reader in READERS
     if reader != "convert" or action.startswith("append")
-][:: every(3)]
+][:: every(7)]
 
 
 @pytest.mark.parametrize(("action", "name", "reader"), CASES)

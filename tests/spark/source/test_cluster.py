@@ -13,6 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.sampling import thorough_only
 from tests.spark.source_logs import expected, write_log
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -74,6 +75,7 @@ def check(answer: dict[str, object], log: Path) -> None:
     assert "Traceback" not in str(answer["error"])
 
 
+@thorough_only
 @pytest.mark.slow
 def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
     """Spark's own cluster for tests: master and workers in the driver's JVM, each executor in a process of its own."""
