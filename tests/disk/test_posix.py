@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from duramen.disk import Lock, PosixDisk, futex, posix
+from duramen.disk import Lock, PosixDisk, futex, posix, posix_locks
 from duramen.disk.paths import Descriptor, Paths
 from duramen.disk.vfs import Kind, write_all
 from duramen.errors import LockedError, StorageError
@@ -457,3 +457,22 @@ def test_a_names_stamp_changes_with_every_name(tmp_path: Path, monkeypatch: pyte
     assert disk.names_stamp(str(directory / "missing")) == ()
     monkeypatch.setattr(posix, "_keeps_change_times", lambda descriptor: False)
     assert disk.names_stamp(str(directory)) is None
+
+
+def test_an_interrupt_while_a_directory_is_locked_closes_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller and the dropped lock both closed the descriptor, and by then another file may have had its number."""
+
+    class Interrupted:
+        def add(self, lock: object) -> None:
+            raise KeyboardInterrupt
+
+    disk = PosixDisk()
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(posix_locks, "_locks", Interrupted())
+        disk.lock_directory(str(tmp_path))
+    assert set(os.listdir("/proc/self/fd")) <= before
+    gc.collect()  # a second close would be an unraisable exception, which is an error here
+    disk.lock_directory(str(tmp_path)).release()

@@ -442,11 +442,7 @@ class PosixDisk(Disk):
         try:
             with self._paths.reach(path) as place:
                 descriptor = place.open(os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                return PosixDirectoryLock(path, self._paths, descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
+            return PosixDirectoryLock(path, self._paths, descriptor)
         except OSError as error:
             raise refused(error, path) from error
 

@@ -133,18 +133,25 @@ def check_root(paths: Paths) -> None:
 
 
 class PosixDirectoryLock(Lock):
-    """flock on a directory: it ends with the process, not when a file in the directory is deleted."""
+    """flock on a directory: it ends with the process, not when a file in the directory is deleted.
+
+    The lock owns the descriptor from the first line of the constructor on and closes it where the constructor fails.
+    """
 
     _descriptor: int | None = None
 
     def __init__(self, path: str, paths: Paths, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._path = path
         self._paths = paths
         self._mutex = threading.Lock()
-        self.file = os.fstat(descriptor)
-        self.is_exclusive = _lock_exclusively(path, descriptor)
-        self._descriptor = descriptor
-        _locks.add(self)
+        try:
+            self.file = os.fstat(descriptor)
+            self.is_exclusive = _lock_exclusively(path, descriptor)
+            _locks.add(self)
+        except BaseException:
+            self.abandon()
+            raise
 
     def is_in_place(self) -> bool:
         try:
