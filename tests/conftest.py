@@ -23,6 +23,9 @@ DATA = Path(__file__).parent / "data"
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as the parent of a background job leaves it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A short-lived JVM spends most of its time on compiling code that it will not run again.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile("default", deadline=None, max_examples=40)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
 settings.load_profile("thorough" if THOROUGH else "default")

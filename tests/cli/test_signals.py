@@ -15,8 +15,9 @@ from duramen import starting
 from duramen.cli.main import main
 from duramen.cli.signals import Interrupted, Signals, held
 from tests.cli.signals import CODES, DURAMEN, VERBS, Hunt, Verb, moments, timed, until_ready
+from tests.sampling import examples
 
-ROUNDS = {"repair": 6, "undo": 4}
+ROUNDS = {"repair": examples(9), "undo": examples(6)}
 CONSOLE = [str(Path(sys.executable).parent / "duramen")]
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.damage.flips import Flip, cases, run, state
 from tests.damage.logs import FORMATS
+from tests.sampling import examples
 
-CASES = 120
+CASES = examples(150)
 """For each format."""
 
 

@@ -10,6 +10,7 @@ from tests.damage.damages import Damage, all_damages
 from tests.damage.logs import FORMATS, base_log
 from tests.damage.matrix import Row, run
 from tests.damage.pairs import broken, combined, hunt
+from tests.sampling import examples
 
 FOUND = [
     ("keratin", True, "first record payload byte 189 bit 0", ".duramen/log.json flipped"),
@@ -33,7 +34,7 @@ FOUND = [
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_at_random(name: str) -> None:
-    for row in islice(hunt(name, 7), 25):
+    for row in islice(hunt(name, 7), examples(30)):
         assert not broken(row), (str(row), broken(row))
 
 

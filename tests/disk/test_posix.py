@@ -470,9 +470,10 @@ def test_an_interrupt_while_a_directory_is_locked_closes_it_once(
 
     disk = PosixDisk()
     before = set(os.listdir("/proc/self/fd"))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(posix_locks, "_locks", Interrupted())
-        disk.lock_directory(str(tmp_path))
+        with pytest.raises(KeyboardInterrupt):
+            disk.lock_directory(str(tmp_path))
     assert set(os.listdir("/proc/self/fd")) <= before
     gc.collect()  # a second close would be an unraisable exception, which is an error here
     disk.lock_directory(str(tmp_path)).release()

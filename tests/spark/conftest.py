@@ -37,6 +37,7 @@ OWN_JVM = ("test_beside_writer.py", "test_cluster.py", "test_local_session.py")
 """Modules whose tests use no session, or start their own. All others run in one process, with one session."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

@@ -14,6 +14,7 @@ from duramen.consumers.groups.group import Group
 from duramen.consumers.groups.state_machine import StateMachine
 from duramen.consumers.groups.store import GroupStore
 from duramen.testing import BrokenPromiseError
+from tests.sampling import every
 from tests.torture.__main__ import main
 from tests.torture.consumers import Case, ConsumerExplorer
 
@@ -21,9 +22,9 @@ from tests.torture.consumers import Case, ConsumerExplorer
 @pytest.mark.parametrize("setup", ["keratin", "durable-log", "rustlog", "osiris", "osiris-v0", "fixed-slot"])
 def test_consumers_survive_every_crash(setup: str) -> None:
     """Of some moments; ``make torture`` goes through the others."""
-    explorer = ConsumerExplorer(every=200, kills_every=30, inner_every=150)
+    explorer = ConsumerExplorer(every=every(400), kills_every=30, inner_every=150)
     explorer.explore(Case(setup, 2))
-    assert len(explorer.states) > 8
+    assert len(explorer.states) > 4
 
 
 def test_a_case_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:

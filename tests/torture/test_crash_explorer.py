@@ -1,6 +1,6 @@
 """Crashes after the operations of every workload, in every way, for all formats.
 
-A thorough run goes through at least 20,000 distinct disks; otherwise one operation of 47 is crashed. `make torture`
+A thorough run goes through at least 20,000 distinct disks; otherwise one operation of 71 is crashed. `make torture`
 goes on with other seeds.
 """
 
@@ -16,8 +16,8 @@ from tests.torture.__main__ import load, main
 DATA = Path(__file__).parent.parent / "data"
 FEW = ("singles", "aligned", "rolls", "crashes", "mixed")
 """The workloads of formats that differ from another one in an option only."""
-STEP = every(47)
-CLOSER = {"keratin:intervals:1": every(5), "durable-log:intervals:1": every(11)}
+STEP = every(71)
+CLOSER = {"keratin:intervals:1": every(23), "durable-log:intervals:1": every(11)}
 """The steps of cases in which few operations tell a broken promise."""
 FLOORS = {
     "keratin": (390, tuple(WORKLOADS)),

@@ -30,6 +30,7 @@ from duramen.sidecar.published import read_writer_metrics
 from duramen.sidecar.tx_ledger import BatchKey
 from duramen.testing import CrashPattern, SimulatedDisk
 from duramen.testing.faulty_disk import CHANGING, Fault, FaultyDisk, parse_faults
+from tests.sampling import every
 
 KEYED = Compaction(key="delimiter:=")
 
@@ -189,9 +190,9 @@ def test_every_change_of_a_compaction_fails_once(format: str, late: bool) -> Non
     log = WritableLog("/log", disk=counted)
     opened = len(counted.history)
     log.compact(KEYED)
-    for call in range(opened + 1, len(counted.history) + 1):
-        if counted.history[call - 1].split()[0] not in CHANGING:
-            continue
+    calls = range(opened + 1, len(counted.history) + 1)
+    changing = [call for call in calls if counted.history[call - 1].split()[0] in CHANGING]
+    for call in changing[:: every(3)]:
         disk = made.clone()
         log = WritableLog("/log", disk=FaultyDisk(disk, [Fault(None, call=call, error=errno.EIO, late=late)]))
         with contextlib.suppress(StorageError):

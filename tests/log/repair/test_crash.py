@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_a_power_loss_at_any_operation_of_a_repair(name: str) -> None:
     whole = disk.clone()
     do_repair(whole, name)
     expected = read(whole, name)
-    for number, clone in moments(disk.clone(), name):
+    for number, clone in islice(moments(disk.clone(), name), 0, None, every(3)):
         crashed = clone.crash(PATTERNS[number % len(PATTERNS)])
         journal = read_repair_journal(crashed, ROOT)
         if journal is not None and journal.state == RepairState.ACTING:

@@ -14,6 +14,7 @@ from duramen.formats import Format, Role, make
 from duramen.log.repair.reindex import reindex
 from duramen.log.verify import threads, verify
 from tests.log.verify.test_short_index import INDEXED, codes, written
+from tests.sampling import every
 
 Entries = list[bytes]
 LACKING: dict[str, Callable[[Entries], Entries]] = {
@@ -111,12 +112,12 @@ def test_readers_are_not_led_astray(root: Path, fmt: Format, how: str) -> None:
     with duramen.open(root, format=fmt.name) as log:
         assert list(log.scan()) == whole
         assert log.next_offset == 600
-        for record in whole:
+        for record in whole[:: every(5)]:
             assert log.read(record.offset) == record
-        for start in range(0, 600, 7):
+        for start in range(0, 600, every(41)):
             assert [record.offset for record in log.scan(start)] == list(range(start, 600))
         if fmt.capabilities.timestamps:
-            for record in whole[::7]:
+            for record in whole[:: every(41)]:
                 assert record.timestamp is not None
                 first = next(other for other in whole if other.timestamp >= record.timestamp)  # type: ignore[operator]
                 assert log.offset_at(record.timestamp) == first.offset

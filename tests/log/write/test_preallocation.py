@@ -17,6 +17,7 @@ import duramen
 from duramen.errors import UsageError
 from duramen.log.segments.active_segment import FILL_AFTER_COMMITS, FILL_BYTES
 from duramen.testing import Fault, FaultyDisk, SimulatedDisk
+from tests.sampling import examples
 
 FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
 FILLED = ("durable-log", "keratin", "osiris")
@@ -148,7 +149,7 @@ def test_readers_and_verify_beside_a_writer(tmp_path: Path, name: str) -> None:
         follower = threading.Thread(target=lambda: followed.extend(_follow(root, 400)), daemon=True)
         follower.start()
         before = 0
-        for _ in range(30):
+        for _ in range(examples(30)):
             report = duramen.verify(root)
             assert report.ok, report.findings
             assert {finding.code for finding in report.findings} <= {"missing-index", "leftover"}

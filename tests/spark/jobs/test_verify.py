@@ -21,6 +21,7 @@ from duramen.log.verify import ranges
 from duramen.log.verify.ranges import RangeVerifier
 from duramen.spark import jobs
 from tests.log.conftest import FORMATS, options, write  # noqa: F401
+from tests.sampling import examples
 
 DATA = Path(__file__).parents[2] / "data"
 Write = Callable[..., Path]
@@ -89,7 +90,7 @@ def test_pieces_of_a_damaged_log_make_the_same_report(write: Write, name: str) -
     root = write(name, 700, 300)
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
     dice = random.Random(name)
-    for _ in range(60):
+    for _ in range(examples(60)):
         path = dice.choice(files)
         before = path.read_bytes()
         broken = bytearray(before)
