@@ -12,24 +12,22 @@ import posixpath
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
-from pyarrow import fs
 
 from duramen.disk.futex import WORD_BYTES
 from duramen.disk.os_errors import refused
 from duramen.disk.vfs import Disk, File, Gate, Kind, Lock, Page
 from duramen.errors import StorageError, UsageError
 
+if TYPE_CHECKING:  # with its clients of S3, GCS and HDFS it takes long to import, and logs on a local disk need none
+    from pyarrow import fs
+
 FETCH_BYTES = 16 << 20
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://(?:[^/@]*@)?", re.IGNORECASE)
-
-_KINDS = {
-    fs.FileType.File: Kind.FILE,
-    fs.FileType.Directory: Kind.DIRECTORY,
-    fs.FileType.NotFound: Kind.MISSING,
-}
+_KINDS = {"File": Kind.FILE, "Directory": Kind.DIRECTORY, "NotFound": Kind.MISSING}
+"""By the name of pyarrow's ``FileType``."""
 
 
 def open_address(address: str) -> tuple[ArrowDisk, str]:
@@ -49,6 +47,8 @@ def open_address(address: str) -> tuple[ArrowDisk, str]:
 
 def _resolve(scheme: str, address: str) -> tuple[fs.FileSystem, str]:
     """pyarrow's own filesystem of that scheme, or else fsspec's."""
+    from pyarrow import fs
+
     try:
         return fs.FileSystem.from_uri(address)
     except (ValueError, pa.ArrowInvalid):
@@ -152,9 +152,11 @@ class ArrowDisk(Disk):
             info = self._filesystem.get_file_info(self._inner(path))
         except (OSError, pa.ArrowException) as error:
             raise _refused(error, path) from error
-        return _KINDS.get(info.type, Kind.OTHER)
+        return _kind_of(info)
 
     def _entries(self, path: str) -> list[fs.FileInfo]:
+        from pyarrow import fs
+
         try:
             entries = self._filesystem.get_file_info(fs.FileSelector(self._inner(path)))
         except (OSError, pa.ArrowException) as error:
@@ -165,17 +167,17 @@ class ArrowDisk(Disk):
         found: list[tuple[str, int]] = []
         for entry in self._entries(path):
             name = posixpath.basename(entry.path.rstrip("/"))
-            if entry.type == fs.FileType.Directory:
+            if _kind_of(entry) == Kind.DIRECTORY:
                 if name in within:
                     below = self.list(posixpath.join(path, name))
                     found += [(f"{name}/{inner}", size) for inner, size in below]
-            elif entry.type == fs.FileType.File:
+            elif _kind_of(entry) == Kind.FILE:
                 found.append((name, entry.size))
         return found
 
     def directories(self, path: str) -> Sequence[str]:
         entries = self._entries(path)
-        return [posixpath.basename(e.path.rstrip("/")) for e in entries if e.type == fs.FileType.Directory]
+        return [posixpath.basename(e.path.rstrip("/")) for e in entries if _kind_of(e) == Kind.DIRECTORY]
 
     def specials(self, path: str) -> Sequence[tuple[str, str]]:
         return []
@@ -257,6 +259,10 @@ class ArrowDisk(Disk):
 
     def gate(self, path: str) -> Gate:
         _read_only(path)
+
+
+def _kind_of(info: fs.FileInfo) -> Kind:
+    return _KINDS.get(info.type.name, Kind.OTHER)
 
 
 def _read_only(path: str) -> NoReturn:
