@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.cli.output import safe_value
 from duramen.errors import UsageError
 from duramen.formats import Format, binary_buffers

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote, urlsplit
 
 from duramen.disk.posix import PosixDisk
 from duramen.disk.vfs import Disk
@@ -30,6 +29,8 @@ def disk_for(path: str) -> tuple[Disk, str]:
     '/data/my events'
     """
     if path.startswith("file:/"):
+        from urllib.parse import unquote, urlsplit  # slow to import, and few paths are addresses
+
         return PosixDisk(), unquote(urlsplit(path).path)
     if not is_address(path):
         return PosixDisk(), path

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen import kernel
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, number_array, offsets_to

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.arguments import MOST, check_int
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values

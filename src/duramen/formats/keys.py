@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen import kernel
 from duramen.errors import UsageError
 from duramen.formats.arrow import binary_buffers

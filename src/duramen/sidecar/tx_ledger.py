@@ -15,7 +15,6 @@ A ledger that cannot be read decides nothing: the reader raises.
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -98,6 +97,8 @@ def ledger_path(root: str, writer: str) -> str:
     >>> ledger_path("events", "../../etc/passwd")
     'events/.duramen/ledger/03d915744132df301bb7f67f4e92a4e9.json'
     """
+    import hashlib  # slow to import, and only transactions need it
+
     digest = hashlib.blake2b(writer.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return posixpath.join(ledger_directory(root), f"{digest}.json")
 

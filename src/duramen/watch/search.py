@@ -11,8 +11,8 @@ import time
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.errors import CorruptionError, UsageError
 from duramen.log import Log, records_of
 from duramen.record import Record

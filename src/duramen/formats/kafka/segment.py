@@ -58,7 +58,7 @@ _UNFOLDED_BYTES = REUSED_UP_TO_BYTES
 """What the compressed batches of one scan step may unfold to, as far as their framing says; one batch may exceed it."""
 _LIKELY_RATIO = 4
 """Framing may allow much more than a batch holds: by so much, at most, compressed bytes count as ``max_bytes``."""
-_TYPES = binary_of([b"CreateTime", b"LogAppendTime"]).cast(pa.string())
+_TYPES = binary_of([b"CreateTime", b"LogAppendTime"]).view(pa.string())  # a cast would import pyarrow.compute
 
 
 class AbortedRange(NamedTuple):

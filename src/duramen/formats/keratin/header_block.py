@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.errors import UsageError
 from duramen.formats.arrow import EMPTY, binary_array, binary_buffers, gather, null_mask, with_nulls
 from duramen.formats.struct import Struct

@@ -52,8 +52,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen import kernel
 from duramen.errors import CorruptionError, UnknownVersionError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES, number_array

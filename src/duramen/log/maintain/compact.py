@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import posixpath
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -171,6 +170,8 @@ class Compactor:
         until = found[-1].next_base
         for finding in damage_below(self._log.disk, self._log.path, self._fmt, directory, until, reads_sealed=False):
             raise damage_error(finding)
+        import tempfile  # slow to import, and only compaction needs it
+
         try:
             with tempfile.TemporaryDirectory(prefix="duramen-compaction-", dir=self._how.spill) as spill:
                 until = self._compact(directory, found, spill, writer)

@@ -18,8 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-import pyarrow.compute as pc
-
+from duramen import compute as pc
 from duramen.arguments import check_choice, check_int, check_number
 from duramen.disk import Disk
 from duramen.errors import DuramenError, UsageError

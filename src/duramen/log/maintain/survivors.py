@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -142,6 +141,8 @@ class _Spill:
     """Rows for a later round, in an unnamed temporary file."""
 
     def __init__(self, directory: str) -> None:
+        import tempfile  # slow to import, and only compaction needs it
+
         self._file: BinaryIO = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self.rows = 0
 

@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.arguments import check_int
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, OffsetError, StorageError, UsageError

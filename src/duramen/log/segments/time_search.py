@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.formats import ScanPosition, Segment
 
 

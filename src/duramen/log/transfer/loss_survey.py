@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from duramen import compute as pc
 from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats import Format, Role, Rows, Segment, SupportsTracking
 from duramen.log.transfer.source import Source, SourcePart
