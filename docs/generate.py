@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 from duramen import errors
-from duramen.cli import main as cli
+from duramen.cli.verbs import VERBS, load
 from duramen.formats import FORMATS
 from duramen.formats.kafka.encoder import BATCH_MAX_BYTES
 from duramen.formats.keratin.manifest import Manifest
@@ -44,18 +44,20 @@ class Verb(typing.NamedTuple):
     function: Callable[..., Any]
 
 
-def verbs(app: typer.Typer, prefix: str = "duramen") -> Iterator[Verb]:
-    """Every verb in the order of ``duramen --help``, those of groups after the others."""
-    for command in app.registered_commands:
-        assert command.callback is not None
-        yield Verb(f"{prefix} {command.name}", command.callback)
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        yield from verbs(group.typer_instance, f"{prefix} {group.name}")
+def verbs() -> Iterator[Verb]:
+    """Every verb in the order of ``duramen --help``."""
+    for name in VERBS:
+        verb = load(name)
+        if not isinstance(verb, typer.Typer):
+            yield Verb(f"duramen {name}", verb)
+            continue
+        for command in verb.registered_commands:
+            assert command.callback is not None
+            yield Verb(f"duramen {name} {command.name}", command.callback)
 
 
 def cli_page() -> str:
-    listed = list(verbs(cli.app))
+    listed = list(verbs())
     shared = shared_options(listed)
     lines = [
         NOTE,

@@ -1,7 +1,7 @@
 """The command line: ``duramen VERB …``.
 
-`main` registers the verbs and runs them; it alone prints errors and decides the exit code. A verb is a module with a
-typer ``command`` that parses options and returns a job. Verbs are grouped by what they work on: `log`, `consumers`,
+`main` runs the verbs; it alone prints errors and decides the exit code. `verbs` lists them and imports the one that
+runs. A verb is a module with a typer ``command`` that parses options and returns a job. Verbs are grouped by what they work on: `log`, `consumers`,
 `store`, `watch`, `pipeline` (Spark) and `demo`. Shared parts: `arguments` (common options), `address`
 (``ROOT#topic/partition``), `output` (tables, JSON, colours, progress), `records` (printing records) and `signals`
 (ctrl-C and SIGTERM).

@@ -21,15 +21,9 @@ from typing import Annotated
 import typer
 
 from duramen import __version__
-from duramen.cli.consumers import cursor, group, lag
-from duramen.cli.demo import demo
-from duramen.cli.log import append, cat, compact, convert, copy, dump, info, repair, retain, verify
 from duramen.cli.output import safe
-from duramen.cli.pipeline import pipeline
 from duramen.cli.signals import Signals
-from duramen.cli.store import topic
-from duramen.cli.usage import Command
-from duramen.cli.watch import serve, top
+from duramen.cli.verbs import VerbGroup
 from duramen.errors import DuramenError
 
 USAGE = 2
@@ -43,6 +37,7 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="duramen",
+    cls=VerbGroup,
     help="Write, read, inspect, verify and repair durable logs in five on-disk formats.",
     epilog="Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 bug in duramen; "
     "130 ctrl-C, 143 SIGTERM.",
@@ -50,30 +45,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _name, _command in (
-    ("create", append.create_command),
-    ("append", append.append_command),
-    ("info", info.command),
-    ("cat", cat.command),
-    ("dump", dump.command),
-    ("verify", verify.command),
-    ("repair", repair.command),
-    ("reindex", repair.reindex_command),
-    ("seal", append.seal_command),
-    ("convert", convert.command),
-    ("copy", copy.command),
-    ("topic", topic.command),
-    ("group", group.command),
-    ("cursor", cursor.command),
-    ("lag", lag.command),
-    ("retain", retain.command),
-    ("compact", compact.command),
-    ("top", top.command),
-    ("serve", serve.command),
-    ("demo", demo.command),
-):
-    app.command(_name, cls=Command)(_command)
-app.add_typer(pipeline.app, name="pipeline")
 
 
 def _version(wanted: bool) -> None:

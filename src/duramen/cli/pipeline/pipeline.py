@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pipeline",
+    add_completion=False,
     help="Jobs on Spark: verify, convert, compact, export, ingest, replay, profile, run.",
     no_args_is_help=False,
     rich_markup_mode=None,
