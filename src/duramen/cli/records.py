@@ -25,8 +25,11 @@ import pyarrow as pa
 from duramen import compute as pc
 from duramen.cli.output import safe_value
 from duramen.errors import UsageError
-from duramen.formats import Format, binary_buffers
+from duramen.formats import Format, binary_buffers, binary_of, null_mask, numbers_of
 from duramen.record import SCHEMA
+
+_EMPTY, _NEWLINE = binary_of([b"", b"\n"])
+"""Arrow scalars: for a bytes object, Arrow would import pandas."""
 
 Write = Callable[[pa.RecordBatch], Any]
 
@@ -73,7 +76,7 @@ def _joined(column: pa.Array) -> memoryview:
 
 
 def _write_text(out: BinaryIO, batch: pa.RecordBatch, *, terminal: bool) -> None:
-    lines = _joined(pc.binary_join_element_wise(batch.column("value").fill_null(b""), b"", b"\n"))
+    lines = _joined(pc.binary_join_element_wise(batch.column("value").fill_null(_EMPTY), _EMPTY, _NEWLINE))
     try:
         text = str(lines, "utf-8")
     except UnicodeDecodeError:
@@ -110,7 +113,7 @@ def _times(column: pa.Array, unit: str) -> list[str]:
     if column.null_count == len(column):
         return ["null"] * len(column)
     us = column.view(pa.int64())
-    moments = us.fill_null(0).to_numpy().astype("datetime64[us]").astype(f"datetime64[{unit}]")
+    moments = np.where(null_mask(us), 0, numbers_of(us)).astype("datetime64[us]").astype(f"datetime64[{unit}]")
     text = np.datetime_as_string(moments, timezone="UTC")
     known = us.is_valid().to_pylist()
     return [f'"{time}"' if valid else "null" for time, valid in zip(text.tolist(), known, strict=True)]

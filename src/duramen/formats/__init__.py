@@ -12,7 +12,7 @@ opens a file, knows the sidecar or decides when to sync: the caller brings names
 
 from __future__ import annotations
 
-from duramen.formats.arrow import Values, binary_buffers, binary_of, number_array, numbers_of
+from duramen.formats.arrow import Values, binary_buffers, binary_of, bool_array, null_mask, number_array, numbers_of
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
@@ -176,6 +176,7 @@ __all__ = [
     "WasReset",
     "binary_buffers",
     "binary_of",
+    "bool_array",
     "check_delta",
     "check_isolation",
     "check_snapshot",
@@ -195,6 +196,7 @@ __all__ = [
     "make",
     "murmur2",
     "names",
+    "null_mask",
     "number_array",
     "numbers_of",
     "parse_offsets",

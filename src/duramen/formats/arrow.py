@@ -140,8 +140,13 @@ def number_array(numbers: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None =
     return pa.Array.from_buffers(kind, len(numbers), [None if mask is None else _bits(~mask), data])
 
 
+def bool_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """An Arrow array of these truth values, without an import of pandas."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+
+
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The numbers of an Arrow array without nulls, without a copy and without an import of pandas."""
+    """The numbers of an Arrow array, without a copy and without an import of pandas. A null is any number."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, dtype)

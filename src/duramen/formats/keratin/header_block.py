@@ -36,7 +36,18 @@ import pyarrow as pa
 
 from duramen import compute as pc
 from duramen.errors import UsageError
-from duramen.formats.arrow import EMPTY, binary_array, binary_buffers, gather, null_mask, with_nulls
+from duramen.formats.arrow import (
+    EMPTY,
+    binary_array,
+    binary_buffers,
+    binary_of,
+    bool_array,
+    gather,
+    null_mask,
+    number_array,
+    numbers_of,
+    with_nulls,
+)
 from duramen.formats.struct import Struct
 from duramen.record import HEADER, HEADERS, KEY, Headers
 
@@ -200,20 +211,20 @@ def encode_blocks(key: pa.Array | None, headers: pa.Array | None, values: pa.Arr
         blocks = _key_blocks(pa.nulls(len(values), KEY.type) if key is None else key.cast(KEY.type), values)
     if headers is None:
         return blocks
-    has_headers = pc.greater(pc.fill_null(pc.list_value_length(headers), 0), 0)
-    rows = np.flatnonzero(has_headers.to_numpy(zero_copy_only=False))
+    has_headers = (numbers_of(headers.value_lengths()) > 0) & ~null_mask(headers)
+    rows = np.flatnonzero(has_headers)
     if not len(rows):
         return blocks
     if blocks is None:
         blocks = binary_array(np.zeros(len(headers) + 1, np.int32), b"")
-    picked = pa.array(rows)
+    picked = number_array(rows)
     keys = [None] * len(rows) if key is None else key.take(picked).to_pylist()
     sizes = pc.binary_length(values).take(picked).to_pylist()
     encoded = [
         encode_block(one, [(header["key"], header["value"]) for header in listed], size is None, bool(size))
         for one, listed, size in zip(keys, headers.take(picked).to_pylist(), sizes, strict=True)
     ]
-    return pc.replace_with_mask(blocks, has_headers, pa.array(encoded, pa.binary()))
+    return pc.replace_with_mask(blocks, bool_array(has_headers), binary_of(encoded))
 
 
 def _key_blocks(keys: pa.BinaryArray, values: pa.Array) -> pa.BinaryArray:
@@ -240,12 +251,12 @@ def decode_blocks(
     keys = with_nulls(keys, ~key_only)
     if not len(others):
         return keys, pa.nulls(len(blocks), HEADERS.type), is_null
-    found = zip(blocks.take(pa.array(others)).to_pylist(), has_payload[others].tolist(), strict=True)
+    found = zip(blocks.take(number_array(others)).to_pylist(), has_payload[others].tolist(), strict=True)
     decoded = [decode_block(block, has) for block, has in found]
     is_other = np.zeros(len(blocks), bool)
     is_other[others] = True
     is_null[others] = [fields.is_null for fields in decoded]
-    keys = pc.replace_with_mask(keys, pa.array(is_other), pa.array([fields.key for fields in decoded], KEY.type))
+    keys = pc.replace_with_mask(keys, bool_array(is_other), binary_of([fields.key for fields in decoded]))
     return keys, _header_lists(len(blocks), others, [fields.headers for fields in decoded]), is_null
 
 
@@ -273,7 +284,7 @@ def _header_lists(count: int, rows: npt.NDArray[np.int64], lists: list[Headers |
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(sizes, dtype=np.int32)])
     flat = [header for headers in lists if headers for header in headers]
     structs = pa.StructArray.from_arrays(
-        [pa.array([name for name, _ in flat], pa.string()), pa.array([value for _, value in flat], pa.binary())],
+        [binary_of([name.encode() for name, _ in flat]).view(pa.string()), binary_of([value for _, value in flat])],
         fields=list(HEADER),
     )
-    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=HEADERS.type, mask=pa.array(sizes == 0))
+    return pa.ListArray.from_arrays(number_array(offsets), structs, type=HEADERS.type, mask=bool_array(sizes == 0))

@@ -16,13 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from duramen import compute as pc
 from duramen.arguments import check_int
 from duramen.disk import Disk
 from duramen.errors import CorruptionError, OffsetError, StorageError, UsageError
-from duramen.formats import Format, Rows, ScanPosition, StoredChunk, SupportsChunks, numbers_of
+from duramen.formats import (
+    Format,
+    Rows,
+    ScanPosition,
+    StoredChunk,
+    SupportsChunks,
+    binary_buffers,
+    bool_array,
+    numbers_of,
+)
 from duramen.log.read.mapped_segment import MappedSegment
-from duramen.log.segments import EndKind, SegmentEnd, Snapshot, us_of
+from duramen.log.segments import EndKind, SegmentEnd, Snapshot, is_within
 from duramen.record import MAX_OFFSET, checked_us
 from duramen.sidecar import read_compaction_state
 
@@ -227,13 +235,11 @@ class Scan:
         low = int(np.searchsorted(offsets, self._next))
         high = int(np.searchsorted(offsets, self._to_offset - 1, side="right"))
         batch = batch.slice(low, high - low)
-        if self._from_us is not None:
-            batch = batch.filter(pc.fill_null(pc.greater_equal(us_of(batch), self._from_us), False))
-        if self._to_us is not None:
-            batch = batch.filter(pc.fill_null(pc.less(us_of(batch), self._to_us), False))
+        if self._from_us is not None or self._to_us is not None:
+            batch = batch.filter(bool_array(is_within(batch, self._from_us, self._to_us)))
         batch = batch.slice(0, min(batch.num_rows, self._records_left))
         if self._bytes_left < 2**63 - 1 and batch.num_rows:
-            sizes = np.cumsum(pc.fill_null(pc.binary_length(batch.column("value")), 0), dtype=np.int64)
+            sizes = np.cumsum(np.diff(binary_buffers(batch.column("value"))[1]), dtype=np.int64)
             fitting = int(np.searchsorted(sizes, self._bytes_left, side="right"))
             batch = batch.slice(0, max(fitting, 1))
             self._bytes_left -= int(sizes[batch.num_rows - 1])

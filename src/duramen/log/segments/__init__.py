@@ -62,5 +62,5 @@ from duramen.log.segments.snapshot import (
     while_files_go,
 )
 from duramen.log.segments.special_files import HINT, refuse_special_files, special_files
-from duramen.log.segments.time_search import first_at, us_of
+from duramen.log.segments.time_search import first_at, is_within, us_of
 from duramen.log.segments.witness import Contradiction, against_mark, digested_bytes, find_contradiction, offset_after
