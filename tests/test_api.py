@@ -118,3 +118,25 @@ def test_mypy_notices_a_misspelt_option(tmp_path: Path) -> None:
     lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]
     after = right.count("\n")
     assert set(lines) == {after + number for number in (3, 4, 5, 6, 7)}, done.stdout
+
+
+HEAVY = {"asyncio", "email", "http.client", "pandas", "pyarrow.compute", "pyarrow.fs", "pydantic", "pyspark", "rich", "ssl",
+         "tempfile", "typer", "urllib.request"}  # fmt: skip
+"""Modules that take long to import and that most programs never use."""
+
+
+def test_what_takes_long_to_import_waits_until_it_is_used(tmp_path: Path) -> None:
+    code = f"""
+        import sys, duramen
+        def show(): print(sorted({HEAVY!r} & set(sys.modules)))
+        show()
+        with duramen.open(sys.argv[1], "a") as log:
+            log.append(b"value", key=b"key")
+            list(log.scan(0))
+        show()
+        assert len(list(duramen.open(sys.argv[1]).scan(from_time=0))) == 1
+        show()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "log")]
+    shown = subprocess.check_output(command, text=True).splitlines()
+    assert shown == ["[]", "['pyarrow.compute']", "['pyarrow.compute']"]
