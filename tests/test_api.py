@@ -120,8 +120,10 @@ def test_mypy_notices_a_misspelt_option(tmp_path: Path) -> None:
     assert set(lines) == {after + number for number in (3, 4, 5, 6, 7)}, done.stdout
 
 
-HEAVY = {"asyncio", "email", "http.client", "pandas", "pyarrow.compute", "pyarrow.fs", "pydantic", "pyspark", "rich", "ssl",
-         "tempfile", "typer", "urllib.request"}  # fmt: skip
+HEAVY = {
+    "asyncio", "email", "http.client", "pandas", "pyarrow.compute", "pyarrow.fs", "pydantic", "pyspark", "rich", "ssl",
+    "tempfile", "typer", "urllib.request",
+}  # fmt: skip
 """Modules that take long to import and that most programs never use."""
 
 

@@ -192,7 +192,7 @@ class Output:
 
     @cached_property
     def width(self) -> int:
-        return self._console.width
+        return self._console.width if self.is_terminal else PLAIN_WIDTH
 
     @cached_property
     def _paints(self) -> bool:
