@@ -35,7 +35,7 @@ STREAMS = 3
 
 
 PROGRAMS = {
-    "duramen": ["duramen.cli.main"],
+    "duramen": ["duramen.cli.main", "pyarrow.compute"],
     "spark_worker": [
         "pandas",
         "pyspark.sql.worker.create_data_source",
@@ -81,6 +81,10 @@ def serve(program: str, address: str) -> None:
     """Fork for every connection until standard input ends."""
     for name in PROGRAMS[program]:
         importlib.import_module(name)
+    if program == "duramen":
+        verbs = importlib.import_module("duramen.cli.verbs")
+        for name in verbs.VERBS:
+            verbs.load(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as selector:
