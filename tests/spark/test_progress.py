@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkStageInfo
 from pyspark.sql import SparkSession
 
 from duramen.cli.pipeline.progress import ProgressClock
@@ -54,6 +55,29 @@ def test_tasks_of_a_step_are_counted_from_its_beginning(spark: SparkSession) -> 
     assert done == sorted(done), "a bar never goes back"
 
 
+class Tracker:
+    """Says that a stage runs, after the job has begun another step."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher, self.asked = watcher, 0
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return [3] if self.asked == 0 else []
+
+    def getStageInfo(self, stage: int) -> SparkStageInfo:  # noqa: N802
+        self.asked += 1
+        self.watcher.step("again", 50)
+        return SparkStageInfo(stage, 0, "", 8, 0, 8, 0)
+
+
+def test_a_stage_of_the_step_before_is_not_counted(spark: SparkSession) -> None:
+    """Spark's answer came back after the job's thread had begun the next step, and counted for that one."""
+    watcher = Watcher(spark)
+    watcher._tracker = Tracker(watcher)
+    seen = watcher.look()
+    assert (seen.step, seen.stage, seen.done, seen.tasks) == ("again", None, 0, 0)
+
+
 def standing(done: int, tasks: int = 8, total_bytes: int = 8 << 30, *, is_over: bool = False) -> Standing:
     return Standing("", (1, 1), done, tasks, total_bytes, None, is_over)
 
@@ -95,7 +119,7 @@ class LaggingTracker:
     def __init__(self) -> None:
         self.active: list[int] = []
 
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802  # noqa: N802
         return self.active
 
     def getStageInfo(self, stage: int) -> SimpleNamespace:  # noqa: N802

@@ -7,12 +7,14 @@ which is the one that reads the log: an estimate. Later stages of a step, after 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
 
 
@@ -53,9 +55,10 @@ class Standing(NamedTuple):
 
 
 class Watcher:
-    """Follows the stages that Spark runs."""
+    """Follows the stages that Spark runs. One thread may look while the job's thread begins a step."""
 
     def __init__(self, spark: SparkSession, total_bytes: int = 0) -> None:
+        self._mutex = threading.Lock()
         self._tracker = spark.sparkContext.statusTracker()
         self._steps = 0
         self._tally: Tally | None = None
@@ -64,23 +67,31 @@ class Watcher:
         self.step("", total_bytes)
 
     def step(self, name: str, total_bytes: int = 0) -> None:
-        self._steps += 1
-        self._name, self._total_bytes = name, total_bytes
-        self._first: int | None = None
-        if self._stage is not None:
-            self._latest = self._stage + 1  # Spark may list a stage for a moment after its job has ended
-        self._stage = None
-        self._done = self._tasks = 0
-        self._is_waiting = False
+        with self._mutex:
+            self._steps += 1
+            self._name, self._total_bytes = name, total_bytes
+            self._first: int | None = None
+            if self._stage is not None:
+                self._latest = self._stage + 1  # Spark may list a stage for a moment after its job has ended
+            self._stage = None
+            self._done = self._tasks = 0
+            self._is_waiting = False
 
     def follow(self, tally: Tally) -> None:
         self._tally = tally
 
     def look(self) -> Standing:
-        active = sorted(stage for stage in self._tracker.getActiveStageIds() if stage >= self._latest)
-        info = self._tracker.getStageInfo(active[-1]) if active else None
-        if info is not None and info.numTasks:
-            self._stage = self._latest = active[-1]
+        while True:
+            steps = self._steps
+            active = max((stage for stage in self._tracker.getActiveStageIds() if stage >= self._latest), default=None)
+            info = None if active is None else self._tracker.getStageInfo(active)
+            with self._mutex:
+                if steps == self._steps:  # otherwise Spark spoke of a stage of the step before
+                    return self._standing(active, info)
+
+    def _standing(self, active: int | None, info: SparkStageInfo | None) -> Standing:
+        if active is not None and info is not None and info.numTasks:
+            self._stage = self._latest = active
             self._first = self._stage if self._first is None else self._first
             self._done, self._tasks = info.numCompletedTasks, info.numTasks
             self._is_waiting = not (info.numActiveTasks or info.numCompletedTasks or info.numFailedTasks)
