@@ -16,16 +16,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Buffer, Field
-
-if TYPE_CHECKING:
-    from duramen.formats.format import Format
 
 
 class SequenceRun(NamedTuple):
@@ -155,7 +152,7 @@ class SupportsInternalTopics(ABC):
     """Some logs hold the program's own state, and the name of their directory says which."""
 
     @abstractmethod
-    def in_directory(self, name: str) -> Format:
+    def in_directory(self, name: str) -> Self:
         """The format of the log in the directory with that name, for `Format.dump`."""
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -308,8 +308,8 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
 
     # --- dump
 
-    def in_directory(self, name: str) -> Kafka:
-        found = Kafka(**self.options)
+    def in_directory(self, name: str) -> Self:
+        found = type(self)(**self.options)
         found._topic = name.rpartition("-")[0]
         return found
 

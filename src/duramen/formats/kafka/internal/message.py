@@ -27,7 +27,7 @@ _WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
 _MAX_VARINT_BYTES = 5
 
 
-class UnknownVersionError(Exception):
+class UnknownMessageVersionError(Exception):
     """A message has a version that its schema does not know."""
 
 
@@ -53,9 +53,9 @@ class MessageSchema(NamedTuple):
 
 def decode_message(schema: MessageSchema, version: int, body: Buffer) -> dict[str, Any]:
     """The fields of a message by name; tags that the schema does not know as ``tag N``. Raises `CorruptionError`, and
-    `UnknownVersionError`."""
+    `UnknownMessageVersionError`."""
     if not schema.first_version <= version <= schema.last_version:
-        raise UnknownVersionError(f"{schema.name} has version {version}; up to {schema.last_version} is known")
+        raise UnknownMessageVersionError(f"{schema.name} has version {version}; up to {schema.last_version} is known")
     reader = MessageReader(body, version >= schema.first_flexible)
     found = _structure(reader, schema.fields, version)
     if reader.remaining:

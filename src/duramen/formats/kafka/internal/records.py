@@ -20,7 +20,7 @@ from duramen.formats.kafka.internal.message import (
     MessageField,
     MessageReader,
     MessageSchema,
-    UnknownVersionError,
+    UnknownMessageVersionError,
     decode_message,
 )
 
@@ -191,7 +191,7 @@ def decode_record(topic: str, key: bytes | None, value: bytes | None) -> Interna
         return InternalRecord(kind.name, version, of_key)
     try:
         return InternalRecord(kind.name, version, of_key, decode_message(kind.value, version, value[2:]))
-    except UnknownVersionError as error:
+    except UnknownMessageVersionError as error:
         return InternalRecord(kind.name, version, of_key, note=str(error))
 
 
@@ -208,6 +208,6 @@ def _metadata_record(value: bytes | None) -> InternalRecord:
         return InternalRecord(f"type {number}", version, note="records of this type are not decoded")
     try:
         found = decode_message(schema, version, value[reader.position :])
-    except UnknownVersionError as error:
+    except UnknownMessageVersionError as error:
         return InternalRecord(schema.name, version, note=str(error))
     return InternalRecord(schema.name, version, value=found)
