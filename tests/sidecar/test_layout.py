@@ -89,6 +89,6 @@ def test_no_other_module_spells_a_name_of_the_sidecar() -> None:
     spelled = [
         f"{path.relative_to(source)}: {found}"
         for path in sorted(source.rglob("*.py"))
-        for found in re.findall(r'DIRECTORY, "[^"]+"', path.read_text(encoding="utf-8"))
+        for found in re.findall(r'(?<!Kind\.)DIRECTORY, "[^"]+"', path.read_text(encoding="utf-8"))
     ]
     assert spelled == []
