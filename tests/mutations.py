@@ -69,7 +69,7 @@ MACHINE = "tests/consumers/test_state_machine.py tests/consumers/test_group.py"
 GROUPS = "tests/torture/test_consumers.py tests/consumers"
 SINK = "tests/spark/sink"
 
-INTERVALS = crashes("durable-log:intervals", "keratin:intervals")
+INTERVALS = f"tests/log/write/test_timer.py {crashes('durable-log:intervals', 'keratin:intervals')}"
 
 MUTATIONS = [
     # --- on time
