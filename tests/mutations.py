@@ -58,7 +58,8 @@ FAULTS = " ".join(f"tests/torture/test_faults.py::{name}" for name in (
 ))  # fmt: skip
 TRANSACTIONS = "tests/log/write/test_transaction.py tests/torture/test_transactions.py"
 LIFE = "tests/log/maintain/test_retention.py tests/log/maintain/test_compact.py tests/torture/test_life.py"
-RECOVERED = f"tests/log/recover/test_cuts.py tests/log/recover/test_recovery.py {crashes('durable-log:crashes', 'keratin:crashes')}"
+REOPENED = "tests/log/recover/test_cuts.py tests/log/recover/test_recovery.py"
+RECOVERED = f"{REOPENED} {crashes('durable-log:crashes', 'keratin:crashes')}"
 BATCHES = f"tests/log/write/test_segments.py tests/log/write/test_writable_log.py {crashes('durable-log:batches')}"
 CUT = f"tests/log/recover {crashes('osiris:mixed', 'rustlog:crashes', 'fixed-slot:crashes')} tests/log/write"
 STARTED = f"tests/log/recover {crashes('osiris:rolls', 'keratin:rolls')} tests/torture/test_regressions.py"
