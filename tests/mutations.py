@@ -98,8 +98,8 @@ MUTATIONS = [
     Mutation("recovery: a wrong index is not copied aside", "log/recover", "Recovery.rebuild_indexes",
              "self._sidecar.quarantine(", "str(",
              "tests/log/recover/test_derived_copies.py tests/log/recover tests/log/verify"),
-    Mutation("recovery: a recreated segment keeps its bytes", "log/recover", "Recovery.recreate_segment",
-             "file.truncate(0)", "pass", STARTED),
+    Mutation("recovery: a recreated segment is not copied aside", "log/recover", "Recovery.recreate_segment",
+             "self._sidecar.quarantine(", "str(", f"{REOPENED} {STARTED}"),
     Mutation("recovery: the digest forgets the bytes before the watermark", "log/recover", "_digest",
              "mark.durable_crc32c", "0", RECOVERED),
     # --- commit

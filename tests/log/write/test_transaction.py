@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from duramen.sidecar.tx_ledger import JOBS_LEDGER, BatchKey
 from duramen.sidecar.tx_marker import read_tx_marker
 from duramen.testing import Fault, FaultyDisk
 from duramen.testing.simulated_disk import SimulatedDisk
+from tests.torture.mortal import KilledError, MortalDisk
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "keratin": {"segment_max_bytes": 2500},
@@ -237,6 +239,31 @@ def test_every_call_fails_once(format: str) -> None:
         assert found("/log", under) == values(0, 80), number
         number += 1 if number < 10 else 3
     assert calls > 30
+
+
+@FORMATS
+def test_a_process_is_killed_at_any_call(format: str) -> None:
+    """All rows or none; the next writer finishes what was committed, and a repetition stores nothing twice."""
+    options = {"format": format, **OPTIONS[format]}
+    outcomes = []
+    for lives in count(1):
+        under = SimulatedDisk()
+        commit_batch("/log", BatchKey("q", 0, "a"), [part(values(0, 4), **options)], disk=under)
+        disk = MortalDisk(under)
+        disk.die_after(lives)
+        rows = [part(values(4, 24), **options)]
+        try:
+            commit_batch("/log", BatchKey("q", 1, "b"), rows, disk=disk)
+            break
+        except KilledError:
+            WritableLog("/log", disk=under).close()
+        seen = found("/log", under)
+        outcomes.append(len(seen))
+        assert seen in (values(0, 4), values(0, 24)), lives
+        commit_batch("/log", BatchKey("q", 1, "c"), rows, disk=under)
+        assert found("/log", under) == values(0, 24), lives
+    assert outcomes == sorted(outcomes), "committed once, it stays committed"
+    assert {4, 24} == {*outcomes}
 
 
 def test_an_open_log_is_poisoned_by_a_failed_transaction(tmp_path: Path) -> None:

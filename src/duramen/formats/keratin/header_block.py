@@ -232,7 +232,8 @@ def _key_blocks(keys: pa.BinaryArray, values: pa.Array) -> pa.BinaryArray:
     count = len(keys)
     prefixes = np.zeros(count, [("marker", "S4"), ("key_length", ">u4")])
     prefixes["marker"] = np.where(null_mask(values), TOMBSTONE, MARKER)
-    prefixes["key_length"] = np.where(null_mask(keys), NULL, np.diff(binary_buffers(keys)[1]))
+    prefixes["key_length"] = np.diff(binary_buffers(keys)[1])
+    prefixes["key_length"][null_mask(keys)] = NULL
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(PREFIX.size)
     joined = pc.binary_join_element_wise(binary_array(offsets, prefixes), pc.fill_null(keys, EMPTY), EMPTY)
     return pc.if_else(pc.and_(keys.is_null(), values.is_valid()), EMPTY, joined)
