@@ -115,7 +115,7 @@ MUTATIONS = [
              "self.sidecar.add_sealed(sealed)", "pass",
              "tests/log/write/test_segments.py tests/sidecar tests/log/segments"),
     Mutation("commit: a failed write stays in the file", "log/write", "Appender._undo", "self.active.cut_back()",
-             "pass", "tests/torture/test_faults.py"),
+             "pass", "tests/log/write/test_refusals.py tests/torture/test_faults.py"),
     Mutation("commit: a follower hears of no error", "log/write", "_fail", "request.error = error",
              "request.result = True", "tests/log/write/test_group_commit.py"),
     Mutation("commit: requests that want to be alone are not", "log/write", "GroupCommit._take",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ import duramen
 from duramen.disk import PosixDisk
 from duramen.formats import make
 from duramen.record import HEADERS
-from duramen.testing import FaultyDisk
+from duramen.testing import Fault, FaultyDisk
 from tests.log.conftest import options, value
 from tests.log.writing import ORDERED, START_MS, Open, codes, content, snapshot, values
 
@@ -282,6 +284,28 @@ def test_an_index_that_cannot_be_written(root: Path) -> None:
         assert again.append(b"last") == 4
         assert [len(record.value or b"") for record in again.scan()] == [5, 5_000_000, 5_000_000, 4, 4]
     assert codes(root) == []
+
+
+def test_a_failed_write_leaves_nothing_after_the_records(root: Path, format_name: str) -> None:
+    """Other programs read the file without the watermark: a part of a refused batch must not follow the records."""
+    disk = FaultyDisk(PosixDisk())
+    with duramen.open(root, "a", format=format_name, **options(format_name), disk=disk) as log:
+        log.append(value(0))
+        segment = Path(log.segments[-1].path)
+        held = segment.read_bytes()
+        disk.faults = (
+            Fault("write", path=str(segment), call=1, short=True),
+            Fault("write", path=str(segment), call=2, error=errno.ENOSPC),
+        )
+        disk._matched = [0, 0]
+        with pytest.raises(duramen.StorageError, match="no space left"):
+            log.append_batch(values(1, 40), durability="write")
+        assert len(disk.fired) == 2
+        assert segment.read_bytes() == held
+        assert log.append(value(1)) == 1
+    assert content(root) == values(0, 2)
+    shutil.rmtree(root / ".duramen")
+    assert content(root, **options(format_name)) == values(0, 2)
 
 
 # --- one writer
