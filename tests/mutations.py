@@ -162,8 +162,8 @@ MUTATIONS = [
              "self._journal.state = RepairState.DONE", "pass", REPAIR),
     Mutation("repair: an earlier journal is lost", "log/repair", "Application.rollback",
              "write_repair_journal(self._disk, self._root, self._before)", "pass", REPAIR),
-    Mutation("repair: taken names are not refused", "log/repair", "Application._refuse_taken_names", "", "return",
-             REPAIR),
+    Mutation("repair: a rename replaces a file that has the name", "log/repair", "Application._name",
+             "self._disk.rename_new(", "self._disk.replace(", REPAIR),
     # --- verify
     Mutation("verify: missing offsets are not reported", "log/verify", "SegmentVerifier._check_gaps", "", "return",
              VERIFY),

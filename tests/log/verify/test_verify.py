@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,20 @@ def test_a_clean_log_has_no_findings(write: Write, format_name: str) -> None:
     assert report.records == 257
     assert report.bytes == sum(segment.size_bytes for segment in report.segments)
     assert report.format == format_name
+
+
+@pytest.mark.parametrize("format_name", ["durable-log", "rustlog", "osiris", "kafka"])
+def test_a_segment_under_the_name_of_earlier_offsets_is_found(write: Write, format_name: str) -> None:
+    """Without a sidecar, nothing but the name says that the first records are missing. Keratin's file header names the
+    offset, too."""
+    root = write(format_name, 5, 5)
+    fmt = codec(format_name)
+    for role in (Role.SEGMENT, Role.INDEX, Role.TIME_INDEX):
+        with contextlib.suppress(KeyError, FileNotFoundError):
+            (root / fmt.path_of(role, 5)).replace(root / fmt.path_of(role, 0))
+    report = check(root, format_name)
+    found = next(finding for finding in report.findings if finding.code == "wrong-name")
+    assert (found.path, found.first_offset, found.last_offset) == (str(root / fmt.path_of(Role.SEGMENT, 0)), 0, 4)
 
 
 def test_every_cut_of_the_last_segment_is_a_torn_tail_and_no_damage(write: Write, format_name: str) -> None:
