@@ -142,6 +142,33 @@ def test_dead_letters_are_on_the_disk_of_their_source(tmp_path: Path, monkeypatc
         assert [record.value for record in dead.scan()] == [value(0), value(1)]
 
 
+def test_dead_letters_are_durable_when_a_nack_returns() -> None:
+    disk = SimulatedDisk()
+    group = log_on(disk, 2).group("g", clock=now_ms, max_attempts=1, dead_letter="/dead")
+    assert group.nack(group.fetch(2)) == 2
+    with ConsumableLog("/dead", disk=disk.crash(LOST)) as dead:
+        assert [record.value for record in dead.scan()] == [value(0), value(1)]
+
+
+def test_a_torn_event_is_copied_before_others_follow(tmp_path: Path) -> None:
+    """A killed process wrote a part of an event. The next one writes the files again instead of appending to it."""
+    with ConsumableWritableLog(str(tmp_path), format="keratin") as log:
+        log.append_batch([value(offset) for offset in range(10)])
+        group = log.group("g", clock=now_ms)
+        held = group.fetch(10, lease=5)
+        (delta,) = tmp_path.rglob("*.delta")
+        before = delta.read_bytes()
+        group.ack(held[0])
+        torn = delta.read_bytes()[len(before) : -3]
+    delta.write_bytes(before + torn)
+    with ConsumableWritableLog(str(tmp_path)) as log:
+        log.group("g", clock=now_ms).ack(held[5])
+    assert torn in [path.read_bytes() for path in (tmp_path / ".duramen/quarantine").iterdir()]
+    with ConsumableWritableLog(str(tmp_path)) as log:
+        left = log.group("g", clock=lambda: 10**9).fetch(100)
+    assert sorted(delivery.offset for delivery in left) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
 def test_an_ack_that_a_failed_reset_took_along_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """They arrived together. The reset writes first what others did in the same turn, and that failed: the ack is in no
     file, so nobody may be told that it is."""

@@ -48,6 +48,24 @@ def test_a_position_is_a_tracking_delta(tmp_path: Path) -> None:
         assert needed_from(log) == [("cursor", "reader", 2)]
 
 
+def test_a_file_that_is_older_than_the_log_s_own_position_does_not_count(tmp_path: Path) -> None:
+    """A writer stored a later position in the log and was killed before it removed a reader's file."""
+    root = make_log(tmp_path / "log", "osiris", 3)
+    with duramen.open(root) as reader:
+        reader.cursor("reader").store(1)
+    (file,) = (root / ".duramen/cursors").glob("*.cursor")
+    older = file.read_bytes()
+    with duramen.open(root, "a") as log:
+        log.cursor("reader").store(2)
+        assert not file.exists()
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(older)
+        assert log.cursor("reader").load() == 2
+    with duramen.open(root) as reader:
+        assert reader.cursor("reader").load() == 2
+        assert [(cursor.name, cursor.offset) for cursor in reader.cursors()] == [("reader", 2)]
+
+
 def test_a_new_segment_begins_with_all_positions(tmp_path: Path) -> None:
     root = make_log(tmp_path / "log", "osiris", 3)
     with duramen.open(root, "a") as log:

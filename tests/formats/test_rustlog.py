@@ -24,6 +24,7 @@ from duramen.formats.rustlog import (
     SHORT,
     SHORT_HEADER,
     SPEC,
+    CHECKPOINT_BYTES,
     Checkpoint,
     RustLog,
     dialect_of,
@@ -391,6 +392,13 @@ def test_the_programs_checkpoint() -> None:
     checkpoint = Checkpoint.parse(raw)
     assert (checkpoint.last_cleaned_offset, checkpoint.created_at_s, checkpoint.binary) == (3, 1_700_000_000, True)
     assert checkpoint.encode() == raw
+
+
+def test_a_checkpoint_beyond_the_bound_is_not_parsed() -> None:
+    raw = vectors.read(JSON)
+    assert Checkpoint.parse(raw + b" " * (CHECKPOINT_BYTES - len(raw)))
+    with pytest.raises(CorruptionError, match=f"at most {CHECKPOINT_BYTES} bytes, not {CHECKPOINT_BYTES + 1}"):
+        Checkpoint.parse(raw + b" " * (CHECKPOINT_BYTES - len(raw) + 1))
 
 
 @given(st.binary(min_size=16, max_size=16).filter(lambda raw: raw[:1] != b"{"))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from duramen.disk import Kind
+from duramen.errors import StorageError
 from duramen.formats import Severity
 from duramen.log import Log, new_attempt, verify_log
 from duramen.sidecar import BatchKey
@@ -146,3 +147,24 @@ def test_syncs_of_a_micro_batch(shape: Shape, most: int) -> None:
     disk.on_operation = lambda _number, operation: operations.append(operation)
     send(disk, shape, 2, attempt=0)
     assert len([operation for operation in operations if operation.startswith("sync")]) <= most
+
+
+def test_staged_bytes_that_changed_are_not_committed() -> None:
+    """A file on a shared disk that has the right size and other bytes."""
+    disk = SimulatedDisk()
+    send(disk, ONE_LOG, 0, 0)
+    options = parse_write_options({"path": ROOT, **ONE_LOG.options})
+    target = plan_target(options, ["value"], overwrite=False, disk=disk)
+    staging = Staging(ROOT, QUERY, 1, disk)
+    router = Router(target, staging, 0, "00000-0")
+    router.write(ONE_LOG.task(1, 0))
+    message = StoredBatch(QUERY, 0, router.close())
+    (staged,) = message.files
+    name = posixpath.join(staging.directory, staged.name)
+    file = disk.open(name)
+    file.write(disk.size(name) - 20, b"?")
+    file.close()
+    with pytest.raises(StorageError, match="not those that the task wrote"):
+        publish(options, target, staging, BatchKey(f"query {QUERY}", 1, new_attempt()), [message])
+    with Log(ROOT, disk=disk) as log:
+        assert tuple(record.value for record in log) == ONE_LOG.rows(0)[""]
