@@ -19,12 +19,12 @@ from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
 from duramen.formats import FileName, Role, ScanPosition, Severity
 from duramen.formats.frame import encode_frames
 from duramen.formats.rustlog import (
+    CHECKPOINT_BYTES,
     HEADER,
     MAX_RECORD_BYTES,
     SHORT,
     SHORT_HEADER,
     SPEC,
-    CHECKPOINT_BYTES,
     Checkpoint,
     RustLog,
     dialect_of,
