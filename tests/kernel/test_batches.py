@@ -122,7 +122,7 @@ def take(
     (end, count), (values, *_) = answer
     batches = zeroed(BatchColumns, capacity)
     whole = _batches.scan_batches(buf, 0, len(memoryview(buf)), batches, **limits)
-    assert end == whole or (0 < end.count < whole.count and end.stop == Stop.LIMIT and count >= 0)
+    assert end == whole or (0 < end.count <= whole.count and end.stop == Stop.LIMIT and count >= 0)
     assert count in (-1, batches.visible[: end.count].sum(dtype=np.int64))
     return end, count, made[0].head(max(count, 0)), bytes(values)
 

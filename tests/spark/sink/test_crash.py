@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from duramen.disk import Kind
-from duramen.errors import StorageError
+from duramen.errors import StorageError, UsageError
 from duramen.formats import Severity
 from duramen.log import Log, new_attempt, verify_log
 from duramen.sidecar import BatchKey
 from duramen.spark.sink.options import parse_write_options
 from duramen.spark.sink.router import Router, plan_target
-from duramen.spark.sink.sink import StoredBatch, publish
+from duramen.spark.sink.sink import StoredBatch, StreamWriter, publish
 from duramen.spark.sink.staging import Staging
 from duramen.testing import CrashPattern, SimulatedDisk, patterns
 from tests.sampling import every
@@ -149,22 +149,39 @@ def test_syncs_of_a_micro_batch(shape: Shape, most: int) -> None:
     assert len([operation for operation in operations if operation.startswith("sync")]) <= most
 
 
+def staged(disk: SimulatedDisk) -> tuple[StreamWriter, StoredBatch, str]:
+    """A log with batch 0, a writer for batch 1, what its first task returned, and the path of the task's file."""
+    send(disk, ONE_LOG, 0, 0)
+    options = parse_write_options({"path": ROOT, **ONE_LOG.options})
+    writer = StreamWriter(options, plan_target(options, ["value"], overwrite=False, disk=disk))
+    writer.disk = disk
+    staging = Staging(ROOT, QUERY, 1, disk)
+    router = Router(writer._target, staging, 0, "00000-0")
+    router.write(ONE_LOG.task(1, 0))
+    message = StoredBatch(QUERY, 0, router.close())
+    return writer, message, posixpath.join(staging.directory, message.files[0].name)
+
+
 def test_staged_bytes_that_changed_are_not_committed() -> None:
     """A file on a shared disk that has the right size and other bytes."""
     disk = SimulatedDisk()
-    send(disk, ONE_LOG, 0, 0)
-    options = parse_write_options({"path": ROOT, **ONE_LOG.options})
-    target = plan_target(options, ["value"], overwrite=False, disk=disk)
-    staging = Staging(ROOT, QUERY, 1, disk)
-    router = Router(target, staging, 0, "00000-0")
-    router.write(ONE_LOG.task(1, 0))
-    message = StoredBatch(QUERY, 0, router.close())
-    (staged,) = message.files
-    name = posixpath.join(staging.directory, staged.name)
-    file = disk.open(name)
-    file.write(disk.size(name) - 20, b"?")
+    writer, message, path = staged(disk)
+    file = disk.open(path)
+    file.write(disk.size(path) - 20, b"?")
     file.close()
     with pytest.raises(StorageError, match="not those that the task wrote"):
-        publish(options, target, staging, BatchKey(f"query {QUERY}", 1, new_attempt()), [message])
+        writer.commit([message], 1)
     with Log(ROOT, disk=disk) as log:
         assert tuple(record.value for record in log) == ONE_LOG.rows(0)[""]
+
+
+def test_a_batch_that_lacks_the_message_of_a_task_is_not_committed() -> None:
+    disk = SimulatedDisk()
+    writer, message, _ = staged(disk)
+    with pytest.raises(UsageError, match="1 of 2 tasks returned no message"):
+        writer.commit([message, None], 1)
+    with Log(ROOT, disk=disk) as log:
+        assert tuple(record.value for record in log) == ONE_LOG.rows(0)[""]
+    writer.commit([message], 1)
+    with Log(ROOT, disk=disk) as log:
+        assert [record.value for record in log][2:] == [ONE_LOG.rows(1)[""][0]]
