@@ -401,8 +401,10 @@ class Appender:
     @earlier.setter
     def earlier(self, summaries: list[SegmentSummary]) -> None:
         self._unread, self._summaries = None, summaries
-        if not summaries or summaries[-1].base_offset != self._sealed_before:
+        is_same = bool(summaries) and summaries[-1].base_offset == self._sealed_before
+        if self._sealed_before is not None and not is_same:  # it was removed
             self._sealed_before = None
+            self.mark()
 
     def _known_ends(self, segments: list[SegmentFiles], active: int) -> Mapping[tuple[int, int], int]:
         """The last offset of segments by base and size, which only a manifest stores. The sealed list may be long: it
