@@ -125,7 +125,7 @@ def _meddle(disk: SimulatedDisk) -> object:
 
 def test_offsets_that_no_file_holds_are_told_where_compaction_may_have_left_them_out() -> None:
     disk = damaged_disk("rustlog", False, "shifted down, first overwritten")
-    disk.remove(posixpath.join(ROOT, f"{0:020}.idx"))
+    disk.remove(posixpath.join(ROOT, f"{0:020}.index"))
     plan = repair_log(ROOT, format="rustlog", disk=disk, **options_for(disk, "rustlog"))
     assert not plan.losses
     assert plan.unexplained == [(0, COUNTS[0] - 1)]
