@@ -7,7 +7,7 @@ segment, an acknowledged record that is missing. Reads only, needs no lock.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -146,11 +146,11 @@ class SidecarEvidence:
         mark = self._watermark
         return base in self._sealed or (mark is not None and mark.base == base and mark.durable_offset > base)
 
-    def lacks_last_line(self, bases: Iterable[int]) -> bool:
+    def lacks_last_line(self, bases: Collection[int]) -> bool:
         """Whether the sealed list had a line for the segment before the active one, and has none now. Retention and
-        compaction in another process are none of that."""
+        compaction in another process are none of that, nor is a line whose segment is missing or has another name."""
         mark = self._watermark
-        if mark is None or not mark.is_previous_sealed:
+        if mark is None or not mark.is_previous_sealed or self._sealed.keys() - set(bases):
             return False
         before = max((base for base in bases if base < mark.base), default=None)
         if before is None or before in self._sealed:

@@ -304,7 +304,7 @@ class Verifier(SegmentVerifier):
         """Report lines that are missing or damaged: a change of those segments cannot be noticed."""
         sealed = SealedList(self._disk, self.report.path)
         sealed.entries()
-        lost = sealed.damaged or self._evidence.lacks_last_line(files.base or 0 for files in self._directory.segments)
+        lost = sealed.damaged or self._evidence.lacks_last_line([files.base or 0 for files in self._directory.segments])
         if lost:
             self.find(
                 "bad-sidecar", Severity.WARNING, posixpath.join(self.report.path, SEALED_PATH),
