@@ -185,6 +185,11 @@ def test_topics(tmp_path: Path) -> None:
 # --- what the errors say
 
 
+def test_only_a_reader_pays_for_saying_so() -> None:
+    """With ``__getattr__`` on its class, Python looks up every attribute of an append in a slow way."""
+    assert not hasattr(duramen.WritableLog, "__getattr__")
+
+
 def test_a_reader_says_that_it_cannot_append(log: duramen.WritableLog) -> None:
     with duramen.open("/log", disk=log.disk) as reader:
         for name in ("append", "append_batch", "append_once", "sync", "seal", "retain", "compact", "producer"):

@@ -125,14 +125,16 @@ def _meddle(disk: SimulatedDisk) -> object:
 
 def test_offsets_that_no_file_holds_are_told_where_compaction_may_have_left_them_out() -> None:
     disk = damaged_disk("rustlog", False, "shifted down, first overwritten")
+    disk.remove(posixpath.join(ROOT, f"{0:020}.index"))
     plan = repair_log(ROOT, format="rustlog", disk=disk, **options_for(disk, "rustlog"))
     assert not plan.losses
     assert plan.unexplained == [(0, COUNTS[0] - 1)]
 
 
-def test_offsets_that_a_dense_index_names_and_no_file_holds_are_lost() -> None:
-    disk = damaged_disk("durable-log", False, "shifted down, first overwritten")
-    plan = repair_log(ROOT, format="durable-log", disk=disk)
+@pytest.mark.parametrize("name", ["durable-log", "rustlog"])
+def test_offsets_that_an_index_names_and_no_file_holds_are_lost(name: str) -> None:
+    disk = damaged_disk(name, False, "shifted down, first overwritten")
+    plan = repair_log(ROOT, format=name, disk=disk, **options_for(disk, name))
     assert [(loss.first, loss.last) for loss in plan.losses] == [(0, COUNTS[0] - 1)]
     assert not plan.unexplained
 

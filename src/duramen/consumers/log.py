@@ -6,7 +6,8 @@ exception: opening a log for append rewinds groups that refer to records lost in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from duramen.consumers.cursors import Cursor, CursorState, cursors
 from duramen.consumers.files import group_files
@@ -24,15 +25,11 @@ class ConsumableLog(Log):
 
     _groups: dict[str, tuple[Group, GroupOptions]] | None = None
 
-    if not TYPE_CHECKING:  # a type checker knows that a reader has no such method
+    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            if not isinstance(self, WritableLog) and hasattr(ConsumableWritableLog, name):
-                raise ReadOnlyError(
-                    f"{name} needs a log that is open for append, and this one is open for reading", path=self.path,
-                    hint='open it with mode "a"',
-                )  # fmt: skip
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        @wraps(Log.__init__)
+        def __new__(cls, *_args: Any, **_options: Any) -> ConsumableLog:
+            return super().__new__(ReadOnlyLog if cls is ConsumableLog else cls)
 
     def cursor(self, name: str) -> Cursor:
         """The cursor with this name: ``load()``, ``store(offset)``, ``delete()``."""
@@ -99,10 +96,25 @@ class ConsumableLog(Log):
 class ConsumableWritableLog(ConsumableLog, WritableLog):
     """A log opened for append, with its cursors, groups and producers."""
 
+    __init__ = WritableLog.__init__  # its signature, instead of that of the reader
+
     def producer(self, name: str) -> Producer:
         """The producer with this name; the log stores a repeated ``append(value, sequence=n)`` once."""
         self._check_open()
         return Producer(self, name)
+
+
+class ReadOnlyLog(ConsumableLog):
+    """What ``ConsumableLog(path)`` makes: it refuses the methods of a writer by name. The writer's class must not have
+    a ``__getattr__``: Python would then take a slow way to every attribute of every append."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(ConsumableWritableLog, name):
+            raise ReadOnlyError(
+                f"{name} needs a log that is open for append, and this one is open for reading", path=self.path,
+                hint='open it with mode "a"',
+            )  # fmt: skip
+        raise AttributeError(f"{ConsumableLog.__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
 def rewind_groups(log: WritableLog) -> None:

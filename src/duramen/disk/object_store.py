@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # with its clients of S3, GCS and HDFS it takes long to impor
 
 FETCH_BYTES = 16 << 20
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://(?:[^/@]*@)?", re.IGNORECASE)
-_KINDS = {"File": Kind.FILE, "Directory": Kind.DIRECTORY, "NotFound": Kind.MISSING}
+_KINDS = {"NotFound": Kind.MISSING, "File": Kind.FILE, "Directory": Kind.DIRECTORY}
 """By the name of pyarrow's ``FileType``."""
 
 

@@ -169,6 +169,7 @@ class SealedList:
         count."""
         self.is_torn = False
         """Whether its last line could not be read then."""
+        self._missed = 0
         self._known = _KnownLines()
 
     def entries(self) -> dict[int, Sealed]:
@@ -255,12 +256,19 @@ class SealedList:
                 f"the log has {MAX_SEALED} sealed segments, the maximum", path=self._root,
                 hint="remove the oldest with `duramen retain`, or convert it with a larger segment_max_bytes",
             )  # fmt: skip
-        total = self._sum.plus_entry(entry)
+        known = self._sum._replace(count=self._sum.count + self._missed)
+        total = known.plus_entry(entry)
         line = _encode(entry, total)
-        self._sum = total
+        self._sum, self._missed = total, 0
         write_all(self._file, self._size_bytes, line)
         self._file.sync()
         self._size_bytes += len(line)
+
+    def miss_line(self) -> bool:
+        """Note that the last line was removed: the next one counts it, so that it stays missing. False, and nothing is
+        noted, if there is no list: that may be deleted."""
+        self._missed = int(self._disk.kind(self._path) == Kind.FILE)
+        return bool(self._missed)
 
     def _open(self) -> File:
         fresh = self._disk.kind(self._path) != Kind.FILE

@@ -24,6 +24,7 @@ class Sidecar:
         self.mark = self._watermark.mark
         self.sealed = self._sealed.entries
         self.last_sealed = self._sealed.last
+        self.miss_sealed = self._sealed.miss_line
         self.add_sealed = self._sealed.add
         self.replace_sealed = self._sealed.replace
         self.forget_sealed = self._sealed.close

@@ -23,7 +23,7 @@ class Watermark(NamedTuple):
     is the same for synced records. The two digests are the CRC-32C of the segment up to those positions.
     ``unsynced_bytes`` bounds what a crash may leave after the durable position. ``is_open`` is true until a writer
     closes the log. ``has_digest`` is false in watermarks of earlier versions, which took digests only of records
-    without a checksum.
+    without a checksum. ``is_previous_sealed``: the sealed list has a line for the segment before this one.
     """
 
     base: int
@@ -36,9 +36,10 @@ class Watermark(NamedTuple):
     durable_crc32c: int = 0
     is_open: bool = True
     has_digest: bool = False
+    is_previous_sealed: bool = False
 
     def encode(self, number: int) -> bytes:
-        flags = self.is_open * _IS_OPEN | self.has_digest * _HAS_DIGEST
+        flags = self.is_open * _IS_OPEN | self.has_digest * _HAS_DIGEST | self.is_previous_sealed * _IS_PREVIOUS_SEALED
         body = _WATERMARK.pack(_MAGIC, number, *self[:8], flags)
         return body + kernel.crc32c(body).to_bytes(4, "little")
 
@@ -49,10 +50,10 @@ class Watermark(NamedTuple):
         if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
             return None
         _, number, *numbers, flags = _WATERMARK.unpack(body)
-        return number, cls._make([*numbers, bool(flags & _IS_OPEN), bool(flags & _HAS_DIGEST)])
+        return number, cls._make([*numbers, *(bool(flags & one) for one in _FLAGS)])
 
 
-_IS_OPEN, _HAS_DIGEST = 1, 2
+_FLAGS = _IS_OPEN, _HAS_DIGEST, _IS_PREVIOUS_SEALED = 1, 2, 4
 _MAGIC = b"DURAMARK"
 _WATERMARK = struct.Struct("<8s7qIII")
 _SLOT_BYTES = _WATERMARK.size + 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import duramen
 from duramen.errors import CorruptionError
 
 COUNT = 60
+Content = Callable[[bytes], bytes]
 
 
 def written(path: Path, length: int) -> list[Path]:
@@ -69,3 +71,71 @@ def test_one_wrong_entry_is_damage_of_the_index(tmp_path: Path) -> None:
     data[24] ^= 1  # the position of the second entry
     last.write_bytes(data)
     assert {found.code for found in duramen.verify(tmp_path / "log").findings} == {"wrong-index-entry"}
+
+
+def stream(path: Path, value: bytes, clock: int, batch: int = 1) -> list[Path]:
+    """Create an Osiris log without a sidecar, and return its segments."""
+    times = iter(range(clock, clock + 10_000_000_000, 1_000_000))
+    with duramen.open(path, "a", format="osiris", segment_max_bytes=4_000, clock=lambda: next(times)) as log:
+        for _ in range(COUNT * 3 // batch):
+            log.append_batch([value] * batch)
+    shutil.rmtree(path / ".duramen")
+    return sorted(path.glob("*.segment"))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_chunks_that_all_differ_from_the_index_are_other_chunks(tmp_path: Path, batch: int) -> None:
+    """Only their times differ: every entry repeats that of its chunk."""
+    mine, theirs = (
+        stream(tmp_path / name, name.encode(), clock * 10**15, batch) for clock, name in enumerate(("me", "it"), 1)
+    )
+    shutil.copyfile(theirs[-1], mine[-1])
+    assert "records-replaced" in {found.code for found in duramen.verify(tmp_path / "me").findings}
+    ((first, last),) = duramen.repair(tmp_path / "me").replaced
+    assert (first, last) == (int(mine[-1].stem), COUNT * 3 - batch)
+
+
+def noise(whole: bytes) -> bytes:
+    return bytes(byte ^ 0xA5 for byte in whole)
+
+
+@pytest.mark.parametrize(
+    "content", [lambda whole: b"", lambda whole: whole[:4], lambda whole: bytes(len(whole)), noise]
+)
+def test_an_index_proves_the_records_of_a_segment_that_lost_even_its_header(tmp_path: Path, content: Content) -> None:
+    segment = stream(tmp_path / "log", b"value", 10**15)[-1]
+    segment.write_bytes(content(segment.read_bytes()))
+    before = files_of(tmp_path / "log")
+    assert not duramen.verify(tmp_path / "log").ok
+    with pytest.raises(CorruptionError):
+        duramen.open(tmp_path / "log", "a")
+    assert files_of(tmp_path / "log") == before
+    plan = duramen.repair(tmp_path / "log", plan_only=False)
+    assert [(loss.first, loss.last) for loss in plan.losses] == [(int(segment.stem), COUNT * 3 - 1)]
+    with duramen.open(tmp_path / "log", "a") as log:
+        assert log.next_offset == COUNT * 3
+
+
+def test_a_damaged_header_alone_loses_no_record(tmp_path: Path) -> None:
+    segment = stream(tmp_path / "log", b"value", 10**15)[-1]
+    data = segment.read_bytes()
+    segment.write_bytes(noise(data[:8]) + data[8:])
+    assert {found.code for found in duramen.verify(tmp_path / "log").findings} == {"bad-file-header"}
+    assert not duramen.repair(tmp_path / "log").losses
+
+
+@pytest.mark.parametrize("format_name", ["rustlog", "keratin"])
+def test_a_file_of_other_offsets_does_not_free_those_of_its_name(tmp_path: Path, format_name: str) -> None:
+    """RustLog's index, or Keratin's manifest, still names what the last file held."""
+    for name, length, size_bytes in (("log", 10, 4_000), ("other", 2, 9_000)):
+        with duramen.open(tmp_path / name, "a", format=format_name, segment_max_bytes=size_bytes) as log:
+            log.append_batch([b"%05d" % number + bytes(length) for number in range(900)])
+        shutil.rmtree(tmp_path / name / ".duramen")
+    mine, theirs = (sorted((tmp_path / name).rglob("*.log")) for name in ("log", "other"))
+    base = int("".join(filter(str.isdigit, mine[-1].name)))
+    other = next(file for file in theirs[1:] if file.read_bytes())
+    shutil.copyfile(other, mine[-1])
+    plan = duramen.repair(tmp_path / "log")
+    given_up = [*plan.replaced, *((loss.first, loss.last) for loss in plan.losses)]
+    assert any(first <= base <= last for first, last in given_up)
+    assert plan.next_offset > base

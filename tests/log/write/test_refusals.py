@@ -270,15 +270,19 @@ def test_a_directory_that_refuses_writing(create: Open, root: Path, format_name:
     assert content(root) == values(0, 1)
 
 
-def test_an_index_that_cannot_be_written(root: Path) -> None:
-    """The record is in the segment by then: its append is acknowledged, and the index waits for room."""
-    disk = FaultyDisk(PosixDisk(), "write#2+ *.idx: ENOSPC")
+@pytest.mark.parametrize(("fault", "text"), [("ENOSPC", "no space left"), ("EIO", "input/output error")])
+def test_an_index_that_cannot_be_written(root: Path, fault: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The record is in the segment by then: its append is acknowledged, and the index waits. The log says so once."""
+    disk = FaultyDisk(PosixDisk(), f"write#2+ *.idx: {fault}")
     log = duramen.open(root, "a", format="durable-log", disk=disk)
     log.append(b"small")
     for _ in range(2):
         log.append_batch([b"large" * 1_000_000], durability="write")
     assert log.append(b"next") == 3
-    with pytest.raises(duramen.StorageError, match=r"\.idx.*no space left"):
+    (said,) = [record for record in caplog.records if "index" in record.getMessage()]
+    assert said.levelname == "WARNING"
+    assert text in said.getMessage()
+    with pytest.raises(duramen.StorageError, match=rf"\.idx.*{text}"):
         log.close()
     with duramen.open(root, "a") as again:
         assert again.append(b"last") == 4

@@ -19,6 +19,7 @@ from duramen.formats import Format, Segment, Severity, SupportsGapFill
 from duramen.log.repair.apply import in_order
 from duramen.log.repair.claims import Ranges, held_by, merged, without
 from duramen.log.repair.derived import DerivedFiles
+from duramen.log.repair.displaced import Displaced
 from duramen.log.repair.order import put_in_order
 from duramen.log.repair.plan import Plan, RecordLoss, RemovedRecords, RepairAction, RepairPiece, RepairStep, Strategy
 from duramen.log.repair.salvage import Bad, Salvaged, walk
@@ -90,6 +91,8 @@ class RepairPlanner:
         self._parts: list[SegmentPlan] = []
         self._new: Ranges = []
         """The offsets that a new segment holds."""
+        self._displaced: dict[str, Ranges] = {}
+        """The offsets of the records that a file held before others took their place, by path."""
 
     def run(self) -> Plan:
         elsewhere = [finding for finding in self._report.findings if finding.code == "not-a-file"]
@@ -104,6 +107,8 @@ class RepairPlanner:
             if self._parts and self._parts[-1].is_left_alone:  # the end of the log is unknown
                 return self.plan
             self._name()
+            before = Displaced(self._disk, self._fmt, self._directory, self._evidence)
+            self._displaced = {part.path: before.of(part) for part in self._parts}
             self._bound()
             self._change_segments()
         if not self._parts and not self.plan.steps:
@@ -508,12 +513,13 @@ class RepairPlanner:
         return max([promised, *(last + 1 for first, last in ranges if first <= following <= last)])
 
     def _named(self) -> Ranges:
-        """Return the offsets of records that an index names and its segment does not hold."""
-        return [
+        """Return the offsets of records that an index or the manifest names and their segment does not hold."""
+        found = [
             (one.first_offset, one.last_offset)
             for one in self._report.findings
             if one.code in _INDEX_CODES and one.first_offset is not None and one.last_offset is not None
         ]
+        return [*found, *(one for ranges in self._displaced.values() for one in ranges)]
 
     def _count_losses(self) -> None:
         """Record the offsets of whole records that no segment will hold as lost, if they are not yet."""
@@ -538,8 +544,10 @@ class RepairPlanner:
         paths = [self._directory.full(file.path) for file in part.files.derived.values()]
         for one in self._report.findings:
             if one.code == "records-replaced" and one.path in paths and part.base == part.files.base:
-                first, last = one.first_offset or 0, one.last_offset or 0
-                self.plan.replaced += without([(first, last)], without([(first, last)], part.kept))
+                named = [(one.first_offset or 0, one.last_offset or 0)]
+                self.plan.replaced += without(named, without(named, part.kept))
+        named = self._displaced.get(part.path, [])
+        self.plan.replaced += without(without(named, without(named, part.kept)), self.plan.replaced)
 
     def _note_gaps(self, explained: Ranges) -> None:
         """List offsets that no file holds and that may never have held a record."""

@@ -7,15 +7,18 @@ recovery rebuilds it from the records if a crash leaves it short.
 from __future__ import annotations
 
 import contextlib
+import logging
 import posixpath
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duramen import kernel
 from duramen.disk import Disk, File, Kind, open_private, write_all
-from duramen.errors import CorruptionError, StorageError
+from duramen.errors import CorruptionError, StorageError, printable
 from duramen.formats import Encoded, Format, IndexBuilder, Role, ScanPosition, SegmentSummary
 from duramen.sidecar import Sealed, SealedIndex
+
+logger = logging.getLogger(__package__)
 
 RESERVE_FROM_BYTES = 1 << 20
 RESERVE_BYTES = 8 << 20
@@ -77,6 +80,7 @@ class ActiveSegment:
     _commits: int = 0
     _reserved_bytes: int = 0
     _index_pending_bytes: int = 0
+    _is_index_late: bool = False
     _derived: dict[Role, _DerivedFile] = field(default_factory=dict)
     _due_entries: dict[Role, bytes] = field(default_factory=dict)
 
@@ -126,8 +130,7 @@ class ActiveSegment:
         self.ends_in_doubt = self._in_doubt(encoded)
         self._index_pending_bytes += size_bytes
         if self._index_pending_bytes >= INDEX_FLUSH_BYTES or self.fmt.capabilities.index_at_once:
-            with contextlib.suppress(StorageError):  # usually a full disk: the records are written, the entries wait
-                self.flush_index()
+            self._try_flush_index()
 
     def _reserve(self, end: int) -> None:
         """Allocate the blocks of a large file in large steps, which makes each write cheaper."""
@@ -178,6 +181,21 @@ class ActiveSegment:
         self.file.sync()
 
     # --- derived files
+
+    def _try_flush_index(self) -> None:
+        """Flush the index. A failure is logged, once until it succeeds: the records are written, the entries wait."""
+        try:
+            self.flush_index()
+        except StorageError as error:
+            if not self._is_index_late:
+                extra = {"path": self.root, "file": error.path, "error": type(error).__name__, "errno": error.errno}
+                logger.warning(
+                    "the index of %s cannot be written, and waits: %s; a close or seal that cannot write it fails",
+                    printable(self.path), printable(error), extra=extra,
+                )  # fmt: skip
+            self._is_index_late = True
+        else:
+            self._is_index_late = False
 
     def flush_index(self) -> None:
         """Write the index entries that are due. If that fails, they stay due; after a crash, recovery rebuilds the

@@ -44,13 +44,16 @@ class IndexChecker:
         ahead_from: int = NEVER,
         *,
         is_witness: bool = False,
+        begins_at: int | None = None,
     ) -> None:
-        """``start`` is the position of the first record. From the byte ``ahead_from`` on, the index of a crashed writer
-        may name records that were never durable and that a power loss removed. ``is_witness``: the sidecar knows
-        nothing of the segment, so that only the index can tell that other records took the place of its own."""
+        """``start`` is the position of the first record; ``begins_at`` is where that is in a segment with a header.
+        From the byte ``ahead_from`` on, the index of a crashed writer may name records that were never durable and that
+        a power loss removed. ``is_witness``: the sidecar knows nothing of the segment, so that only the index can tell
+        that other records took the place of its own."""
         self.path = path
         self._start, self._end, self._ahead_from = start, start, ahead_from
         self._is_witness = is_witness
+        self._begins_at = start.position if begins_at is None else begins_at
         self._ends_in_damage = False
         self.role = role
         self.index = index
@@ -77,8 +80,10 @@ class IndexChecker:
 
     def beginning_at(self, offset: int) -> IndexChecker:
         """Return a new checker that ignores the entries before ``offset``."""
-        checker = IndexChecker(self.path, self.role, self.index, self._start, self._until, self._ahead_from)
-        checker._is_witness = self._is_witness
+        checker = IndexChecker(
+            self.path, self.role, self.index, self._start, self._until, self._ahead_from,
+            is_witness=self._is_witness, begins_at=self._begins_at,
+        )  # fmt: skip
         if offset > 0:
             checker._row = bisect_left(self.index.offsets, offset)  # numpy's own search would copy the column
         return checker
@@ -271,6 +276,8 @@ class IndexChecker:
             return None
         positions = positions[self._row :]
         end, following = self._end.position, self._end.previous_offset + 1
+        if not end:  # the header is missing, too
+            end = self._begins_at
         continues = int(positions[0]) == end and int(offsets[0]) == following
         is_next = continues if self.index.dense else int(positions[0]) >= end and int(offsets[0]) >= following
         if not is_next or int(positions[0]) >= self._ahead_from:
@@ -279,23 +286,28 @@ class IndexChecker:
             return None
         return following, int(offsets[-1])
 
-    def _replaced(self) -> tuple[int, int] | None:
-        """Return the range of offsets for which an intact index names other records than the segment holds. The index
-        is intact if it is in order from the first byte on; few wrong entries in it are its own damage."""
+    def _replaced(self) -> int | None:
+        """Return the first entry from which on an intact index names other records than the segment holds. The index is
+        intact if it is in order from the first byte on; few wrong entries in it are its own damage."""
         index, positions = self.index, self.index.positions
-        if not self._is_witness or not index.dense or positions is None or not self._wrong or self._until is not None:
+        if not self._is_witness or not index.dense or positions is None or self._until is not None:
             return None
-        first, wrong = self._wrong[0], len(self._wrong) + self._more_wrong + len(index) - self._row
+        differs = [] if index.records_win else sorted({row for row, *_ in self._differs})
+        if not self._wrong and not differs:
+            return None
+        first = min([*self._wrong[:1], *differs[:1]])
+        wrong = len(self._wrong) + self._more_wrong + len(differs) + len(index) - self._row
         if wrong < 2 or 2 * wrong <= len(index) - first or int(positions[0]) != self._start.position:
             return None
-        is_expected = int(index.offsets[0]) == self._start.previous_offset + 1
-        if not is_expected or (np.diff(index.offsets) != 1).any() or (positions[1:] <= positions[:-1]).any():
+        if int(index.offsets[0]) != self._start.previous_offset + 1 or (positions[1:] <= positions[:-1]).any():
             return None
-        return int(index.offsets[first]), int(index.offsets[-1])
+        if (index.offsets[1:] <= index.offsets[:-1]).any() or (not differs and (np.diff(index.offsets) != 1).any()):
+            return None
+        return first
 
     def finish(self) -> Iterator[Finding]:
         """Yield what was found; all records were added."""
-        yield from self._lost_records()
+        yield from self.lost_records()
         yield from self._replaced_records()
         beyond = sum(self._is_wrong(row) for row in range(self._row, min(len(self.index), self._row + 1000)))
         self._wrong = [row for row in self._wrong if self._is_wrong(row)]
@@ -317,7 +329,7 @@ class IndexChecker:
     def _warning(self, code: str, message: str, position: int | None = None) -> Finding:
         return Finding(code, Severity.WARNING, self.path, message, REINDEX, position)
 
-    def _lost_records(self) -> Iterator[Finding]:
+    def lost_records(self) -> Iterator[Finding]:
         """Yield the finding of records that the index proves to have existed; their entries are not wrong."""
         lost = self._lost()
         if lost is None:
@@ -330,15 +342,15 @@ class IndexChecker:
 
     def _replaced_records(self) -> Iterator[Finding]:
         """Yield the finding that other records took the place of those that the index names."""
-        lost = self._replaced()
-        if lost is None:
+        row = self._replaced()
+        if row is None:
             return
+        lost = int(self.index.offsets[row]), int(self.index.offsets[-1])
         count = counted(lost[1] - lost[0] + 1, "record")
         message = f"the index names {count} that the segment does not hold: other records took their place"
         action = "restore the segment from a copy; if its records are right, `duramen reindex` rebuilds the index"
-        at = self._position(self._wrong[0])
-        yield Finding("records-replaced", Severity.DAMAGE, self.path, message, action, at, *lost)
-        self._wrong, self._more_wrong, self._row = [], 0, len(self.index)
+        yield Finding("records-replaced", Severity.DAMAGE, self.path, message, action, self._position(row), *lost)
+        self._wrong, self._more_wrong, self._row, self._differs = [], 0, len(self.index), []
 
     def _differences(self) -> Iterator[Finding]:
         """Yield findings of entries that repeat a field of their record with another value."""

@@ -8,7 +8,7 @@ valid record.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -108,6 +108,7 @@ class SegmentVerifier:
                 or last_has_not_begun(self._disk, self._directory, self._fmt, data, self._evidence.watermark)
             )
             self._bad_header(report, error, is_torn=is_torn)
+            self._lost_with_header(files, derived, report, data)
             self._progress(report.size_bytes)
             return report
         report.base_offset, report.dialect = segment.base_offset, segment.dialect
@@ -132,6 +133,18 @@ class SegmentVerifier:
         code = "unknown-version" if isinstance(error, UnknownVersionError) else "bad-file-header"
         action = "use the program that wrote it" if code == "unknown-version" else SALVAGE
         self.find(code, Severity.DAMAGE, report.path, error.message, action, position=error.position)
+
+    def _lost_with_header(
+        self, files: SegmentFiles, derived: Mapping[Role, memoryview], report: SegmentReport, data: memoryview
+    ) -> None:
+        """Report the records that only the index of a segment names, if not even the first follows its bad header."""
+        header, start = self._fmt.segment_header(report.base_offset, 0), ScanPosition(0, report.base_offset - 1)
+        segment = copy.copy(self._fmt.open_segment(header, report.base_offset))
+        segment.buf = data
+        if len(data) > len(header) and segment.scan(segment.start, max_records=1).count:
+            return
+        for checker in self._checkers(files, derived, report.base_offset, start):
+            self.report.findings += checker.lost_records()
 
     def _records(
         self, report: SegmentReport, segment: Segment, indexes: list[IndexChecker], running: RunningDigest | None,
@@ -299,21 +312,24 @@ class SegmentVerifier:
     def _open_indexes(
         self, files: SegmentFiles, derived: Mapping[Role, memoryview], segment: Segment
     ) -> list[IndexChecker]:
-        checkers = []
         for role, file in files.derived.items():
-            path, data = self._directory.full(file.path), derived[role]
             if not files.is_growing:  # the last entry of a growing index may be half written
-                for problem in self._fmt.check_file(role, data, file.name):
-                    self._problem(path, problem)
-            index = self._fmt.open_index(role, data, segment.base_offset)
+                for problem in self._fmt.check_file(role, derived[role], file.name):
+                    self._problem(self._directory.full(file.path), problem)
+        return list(self._checkers(files, derived, segment.base_offset, segment.start))
+
+    def _checkers(
+        self, files: SegmentFiles, derived: Mapping[Role, memoryview], base: int, start: ScanPosition
+    ) -> Iterator[IndexChecker]:
+        """Yield a checker for each index of the segment that begins at ``base``."""
+        for role, file in files.derived.items():
+            index = self._fmt.open_index(role, derived[role], base)
             if index is not None:
-                until = files.segment.size_bytes if files.is_growing else None
-                ahead_from = self._evidence.ahead_from(segment.base_offset)
-                is_witness = not self._evidence.knows(segment.base_offset)
-                checkers.append(
-                    IndexChecker(path, role, index, segment.start, until, ahead_from, is_witness=is_witness)
-                )
-        return checkers
+                yield IndexChecker(
+                    self._directory.full(file.path), role, index, start,
+                    files.segment.size_bytes if files.is_growing else None, self._evidence.ahead_from(base),
+                    is_witness=not self._evidence.knows(base), begins_at=len(self._fmt.segment_header(base, 0)),
+                )  # fmt: skip
 
     def _lacking_entries(
         self, files: SegmentFiles, report: SegmentReport, segment: Segment, walked: Mapping[Role, Sequence[Walked]],

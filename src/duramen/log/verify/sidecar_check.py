@@ -7,7 +7,7 @@ segment, an acknowledged record that is missing. Reads only, needs no lock.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,9 +32,11 @@ from duramen.log.verify.report import Finding, SegmentReport, counted
 from duramen.sidecar import (
     DIRECTORY,
     GROUPS_NAME,
+    SEALED_PATH,
     Sealed,
     SealedList,
     Watermark,
+    changed_by_file_swap,
     has_writer,
     settled_watermark,
     sidecar_path,
@@ -143,6 +145,24 @@ class SidecarEvidence:
         """Whether a record of the segment with that base was ever acknowledged as durable."""
         mark = self._watermark
         return base in self._sealed or (mark is not None and mark.base == base and mark.durable_offset > base)
+
+    def lacks_last_line(self, bases: Collection[int]) -> bool:
+        """Whether the sealed list had a line for the segment before the active one, and has none now. Retention and
+        compaction in another process are none of that, nor is a line whose segment is missing or has another name."""
+        mark = self._watermark
+        if mark is None or not mark.is_previous_sealed or self._sealed.keys() - set(bases):
+            return False
+        before = max((base for base in bases if base < mark.base), default=None)
+        if before is None or before in self._sealed:
+            return False
+        path = self._fmt.segment_path(before)
+        is_there = self._disk.kind(posixpath.join(self._root, path)) == Kind.FILE
+        if not is_there or any(path in changed for changed in changed_by_file_swap(self._disk, self._root)):
+            return False
+        has_list = (
+            self._disk.kind(posixpath.join(self._root, SEALED_PATH)) == Kind.FILE
+        )  # else it was deleted as a whole
+        return has_list and before not in SealedList(self._disk, self._root).entries()
 
     def knows(self, base: int) -> bool:
         """Whether the sidecar says what the segment with that base holds."""

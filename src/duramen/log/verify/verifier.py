@@ -304,10 +304,11 @@ class Verifier(SegmentVerifier):
         """Report lines that are missing or damaged: a change of those segments cannot be noticed."""
         sealed = SealedList(self._disk, self.report.path)
         sealed.entries()
-        if sealed.damaged:
+        lost = sealed.damaged or self._evidence.lacks_last_line([files.base or 0 for files in self._directory.segments])
+        if lost:
             self.find(
                 "bad-sidecar", Severity.WARNING, posixpath.join(self.report.path, SEALED_PATH),
-                counted(sealed.damaged, "line") + " missing or damaged: those segments were checked without digest",
+                counted(int(lost), "line") + " missing or damaged: those segments were checked without digest",
                 "compare them with a copy; `duramen repair` writes the list again",
             )  # fmt: skip
 

@@ -114,6 +114,8 @@ class Appender:
             self.active = self._begin(recovered.next_offset, recovered.previous)
         self._has_digest = not fmt.capabilities.covers_all
         """Whether the active segment's digest is known: the watermark then carries it."""
+        self._sealed_before = self._find_sealed_before(recovered)
+        """The base of the segment before the active one, if the sealed list has a line for it."""
         self._set_durable()
         self._unsynced_bytes = 2 * max(group_bytes, preallocate_bytes or FILL_BYTES)
         self._publish_start(recovered)
@@ -124,6 +126,15 @@ class Appender:
         self.mark(durable=not recovered.is_as_closed)
         if not (recovered.is_as_closed and self._manifest_fits(recovered)):
             self._write_manifest()
+
+    def _find_sealed_before(self, recovered: Recovered) -> int | None:
+        bases = [files.base or 0 for files in recovered.segments]
+        before = max((base for base in bases if base < self.active.base), default=None)
+        line, mark = self.sidecar.last_sealed(), self.sidecar.watermark()
+        if before is None or (line is not None and line[0].base == before) or before in self.sidecar.sealed():
+            return before
+        is_known = mark is not None and mark.base == self.active.base and mark.is_previous_sealed
+        return before if is_known and self.sidecar.miss_sealed() else None
 
     def _manifest_fits(self, recovered: Recovered) -> bool:
         if not isinstance(self._fmt, SupportsManifest):
@@ -314,7 +325,7 @@ class Appender:
         mark = Watermark(
             active.base, active.cursor.position, active.cursor.previous_offset + 1,
             self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes,
-            active.crc32c, self._durable_crc32c, is_open, self._has_digest,
+            active.crc32c, self._durable_crc32c, is_open, self._has_digest, self._sealed_before is not None,
         )  # fmt: skip
         if self._is_midway:
             # The batch continues in another segment, which recovery must know; readers must not see half of it.
@@ -390,6 +401,10 @@ class Appender:
     @earlier.setter
     def earlier(self, summaries: list[SegmentSummary]) -> None:
         self._unread, self._summaries = None, summaries
+        is_same = bool(summaries) and summaries[-1].base_offset == self._sealed_before
+        if self._sealed_before is not None and not is_same:  # it was removed
+            self._sealed_before = None
+            self.mark()
 
     def _known_ends(self, segments: list[SegmentFiles], active: int) -> Mapping[tuple[int, int], int]:
         """The last offset of segments by base and size, which only a manifest stores. The sealed list may be long: it
@@ -455,6 +470,7 @@ class Appender:
             sealed = old.seal(self._now_us() // 1000)
             self.earlier.append(old.summary())
             self.sidecar.add_sealed(sealed)
+            self._sealed_before = sealed.base
             base = old.cursor.previous_offset + 1
             previous = self._fmt.open_segment(self._disk.map(old.path).data, old.base)
             self.active = self._begin(base, previous)

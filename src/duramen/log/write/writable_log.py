@@ -501,8 +501,9 @@ class WritableLog(Log):
         )
         if not taken:
             return
-        timed = [request for request in taken if request.work.durability == "interval"]
-        sync = any(request.work.sync for request in taken) or (bool(timed) and self._interval.is_completed_by(timed))
+        levels = [request.work.durability for request in taken]
+        timed = [request for request in taken if request.work.durability == "interval"] if "interval" in levels else []
+        sync = "fsync" in levels or (bool(timed) and self._interval.is_completed_by(timed))
         announce = None if self._sequences is None else self._sequences.announce
         pieces, size_bytes = tail.write(batch, default_us, is_synced_next=sync, announce=announce)
         results = appended_by_request(taken, pieces)
@@ -517,7 +518,7 @@ class WritableLog(Log):
             self._interval.synced()
         elif timed:
             self._interval.wrote(timed)
-        if timed or (self._alarm is not None and not self._alarm.is_set):
+        if timed or (self.tail.max_age_us and self._alarm is not None and not self._alarm.is_set):
             self._set_alarm()
         self.counters.committed(batch.num_rows, size_bytes)
         if default_us - self._published_us >= PUBLISH_EVERY_US:
