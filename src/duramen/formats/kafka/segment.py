@@ -228,7 +228,7 @@ class KafkaSegment(Segment):
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         batches = batches_of(rows)
-        batches = _where(batches, batches.visible > 0)
+        batches = rows_where(batches, batches.visible > 0)
         records = rows.records if isinstance(rows, KafkaRows) else None
         if records is None:
             records = unfold(
@@ -265,6 +265,10 @@ class KafkaSegment(Segment):
         if records.values is not None:
             return with_nulls(records.values, columns.value_length == NULL_LENGTH)
         return nullable(self.buf, records, columns.value_position, columns.value_length)
+
+    def unfolded(self, batches: BatchColumns) -> UnfoldedRecords:
+        """All records of the batches, whether readers see them or not."""
+        return unfold(self.buf, batches, self._view.max_uncompressed_bytes)
 
     def check(self, rows: Rows) -> Iterator[Problem]:
         """Batches whose checksum is right and whose records cannot be read."""
@@ -365,8 +369,8 @@ def nullable(buf: memoryview, records: UnfoldedRecords, positions: Int64s, lengt
     return with_nulls(gather_two(buf, records.plain, positions, lengths, records.in_plain), is_null)
 
 
-def _where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
-    return batches if mask.all() else BatchColumns(**{name: getattr(batches, name)[mask] for name in vars(batches)})
+def rows_where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
+    return batches if mask.all() else batches.take(mask)
 
 
 @cache
