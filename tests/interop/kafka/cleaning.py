@@ -1,4 +1,4 @@
-"""Duramen's compaction and Kafka's own cleaner, on copies of the same partitions: ``python -m tests.interop.kafka.cleaning``.
+"""Duramen's compaction beside Kafka's own cleaner: ``python -m tests.interop.kafka.cleaning``.
 
 Kafka's producers fill compacted topics: plain, idempotent, compressed, with tombstones, in transactions that commit and
 that abort. The broker stops, each partition is copied, and the broker starts again with its cleaner. `duramen compact`
@@ -16,7 +16,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +25,9 @@ from bench.brokers import install, kafkanode
 from bench.brokers.ending import ends_on_sigterm
 from duramen.formats import make, parse_offsets
 from duramen.formats.kafka.batch import DELETE_HORIZON
-from duramen.formats.kafka.segment import KafkaSegment, batches_of
-from duramen.kernel import CODEC
+from duramen.formats.kafka.segment import batches_of
 from duramen.log.maintain import Compaction, Compactor
-from tests.formats.kafka_logs import ISOLATIONS
+from tests.formats.kafka_logs import ISOLATIONS, StoredBatch, batches, without_first_end
 from tests.interop.kafka.client import ConsumedRecord, KafkaClient
 from tests.interop.kafka.partitions import PROPERTIES, Checks, difference, read
 
@@ -53,32 +51,6 @@ TOPICS = [
     *(Topic(f"clean-{codec}", codec, 86_400_000) for codec in CODECS),
     Topic("clean-at-once", "none", 1),
 ]
-
-
-class StoredBatch(NamedTuple):
-    """A batch as it is compared."""
-
-    base_offset: int
-    header: tuple[int, ...]
-    """Without length and checksum, where a codec folded the records."""
-    content: Any
-
-
-def batches(path: Path, segments: int | None = None) -> Iterator[StoredBatch]:
-    """The batches of all segments, or of the first ones, in order."""
-    fmt = make("kafka")
-    for file in sorted(path.glob("*.log"))[:segments]:
-        segment = fmt.open_segment(memoryview(file.read_bytes()), int(file.stem))
-        assert isinstance(segment, KafkaSegment)
-        for rows in segment.steps(max_records=1):
-            found = batches_of(rows)
-            if not len(found):
-                continue
-            data = bytes(segment.buf[int(found.position[0]) : rows.end.position])
-            folded = bool(found.attributes[0] & CODEC)
-            header = tuple(data[:61]) if not folded else (*data[:8], *data[12:17], *data[21:61])
-            content = segment.decode(rows, ("offset", "timestamp_ms", "key", "value", "headers")).to_pylist()
-            yield StoredBatch(int(found.base_offset[0]), header, content if folded else data)
 
 
 def horizon_ms(path: Path) -> int:
@@ -175,10 +147,8 @@ class Cleaning:
         latest_ms = horizon_ms(self.path(topic))
         now_ms = latest_ms - topic.delay_ms if latest_ms > horizon_ms(copy) else time.time_ns() // 10**6
         report = compact(copy, topic, now_ms)
-        ours, kafkas = list(batches(copy)), list(batches(self.path(topic)))
-        bases = {batch.base_offset for batch in kafkas}
-        in_first = len(list(batches(copy, 1)))  # Kafka leaves an empty file, Duramen the last batch without records
-        ours = [one for n, one in enumerate(ours) if n != in_first - 1 or one.base_offset in bases]
+        kafkas = [one for file in sorted(self.path(topic).glob("*.log")) for one in batches(file.read_bytes())]
+        ours = without_first_end(copy, kafkas)
         problem = next((_shown(one, two) for one, two in zip(ours, kafkas, strict=False) if one != two), "")
         if not problem and len(ours) != len(kafkas):
             problem = f"{len(ours)} batches here, {len(kafkas)} from Kafka"
@@ -209,7 +179,7 @@ def _shown(ours: StoredBatch, kafkas: StoredBatch) -> str:
     if ours.base_offset != kafkas.base_offset:
         return f"batch {ours.base_offset} here, {kafkas.base_offset} from Kafka"
     if ours.header != kafkas.header:
-        return f"batch {ours.base_offset}: header {bytes(ours.header).hex()} here, {bytes(kafkas.header).hex()} from Kafka"
+        return f"batch {ours.base_offset}: {bytes(ours.header).hex()} here, {bytes(kafkas.header).hex()} from Kafka"
     return f"batch {ours.base_offset}: other records"
 
 

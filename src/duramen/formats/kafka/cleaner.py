@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats.arrow import allocate
 from duramen.formats.extensions import Cleaner, Examined, Survives
 from duramen.formats.kafka.batch import (
     APPEND_TIME,
@@ -148,7 +147,10 @@ class KafkaCleaner(Cleaner):
         for start, stop in pairwise(borders if len(stays) else ()):
             chosen = stays[start:stop]
             if kinds[start] == _AS_IS:
-                data, moved = _copied(segment, rows, chosen, position)
+                kept = np.zeros(len(batches), np.bool_)
+                kept[chosen] = True
+                copied = segment.select(rows, kept, ScanPosition(position, -1))
+                data, moved = copied.data, batches_of(copied.rows)
             else:
                 data, moved = self._encoded(segment, batches, fates, chosen, position)
             parts.append(data)
@@ -233,17 +235,3 @@ class KafkaCleaner(Cleaner):
         end = self._ends.get(base, base - 1)
         entries = b"".join(TXN_ENTRY.pack_row(0, *one) for one in self._aborted if base <= one.last_offset <= end)
         return {self.fmt.path_of(Role.TXN_INDEX, base): entries} if entries else {}
-
-
-def _copied(segment: KafkaSegment, rows: Rows, chosen: Int64s, position: int) -> tuple[memoryview, BatchColumns]:
-    """Those batches byte for byte."""
-    batches = batches_of(rows)
-    sizes = np.diff(batches.position, append=rows.end.position)[chosen]
-    moved = batches.take(chosen)
-    starts, total = moved.position, int(sizes.sum())
-    data = allocate(total, position)
-    kernel.gather(segment.buf, starts, sizes.astype(np.uint32), np.empty(len(starts) + 1, np.int32), data)
-    moved.position = position + np.cumsum(sizes) - sizes
-    moved.data_position += moved.position - starts
-    return data, moved
-

@@ -32,7 +32,7 @@ from duramen.errors import CorruptionError, DuramenError, UsageError, printable
 from duramen.formats import Cleaner, Format, KeyOf, Rows, ScanPosition, Segment, SupportsCleaner, extractor
 from duramen.kernel import Stop
 from duramen.log.maintain.maintained_log import MaintainedLog, PlannedLog
-from duramen.log.maintain.record_cleaner import RecordCleaner
+from duramen.log.maintain.record_cleaner import RecordCleaner, cleaner_for
 from duramen.log.maintain.retention import newest_us
 from duramen.log.maintain.segment_swap import all_needs, swap_segment, write_state
 from duramen.log.maintain.survivors import Keyed, Survivors, find_survivors
@@ -160,9 +160,9 @@ class Compactor:
     def run(self) -> CompactionReport:
         writer = self._writer
         directory = self._log.committed_directory()
-        if isinstance(self._fmt, SupportsCleaner):
-            segments = self._opened(directory)
-            self._cleaner = self._fmt.cleaner(segments, self._now_us, self._how.tombstone_delay_ms)
+        self._cleaner = cleaner_for(
+            self._fmt, self._opened(directory), self._now_us, self._how.tombstone_delay_ms
+        )
         found = self._cleanable(directory)
         report = self._report
         report.segments = len(found)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable
+
 import pyarrow as pa
 
-from duramen.formats import Cleaner, Encoded, Examined, Format, Rows, ScanPosition, Segment, Survives
+from duramen.formats import (
+    Cleaner,
+    Encoded,
+    Examined,
+    Format,
+    Rows,
+    ScanPosition,
+    Segment,
+    SupportsCleaner,
+    Survives,
+)
 from duramen.kernel import FrameColumns
+
+
+def cleaner_for(fmt: Format, segments: Iterable[Segment], now_us: int, delay_ms: int) -> Cleaner:
+    """The rules by which a log with these segments is compacted."""
+    if isinstance(fmt, SupportsCleaner):
+        return fmt.cleaner(segments, now_us, delay_ms)
+    return RecordCleaner(fmt, now_us, delay_ms)
 
 
 class RecordCleaner(Cleaner):
