@@ -7,7 +7,6 @@ its user headers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 

@@ -248,3 +248,31 @@ def test_damage_stops_it_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError):
         compact(path)
     assert {name: (path / name).read_bytes() for name in files} == files
+
+
+def test_what_describes_batches_that_the_cleaner_removed_is_not_wrong(tmp_path: Path) -> None:
+    """The snapshot between two segments says where a transaction began whose batches are gone."""
+    path = tmp_path / "log-0"
+    begun, later = Batch(3, rows(b"b"), transactional=True), Batch(3, rows(b"d"), transactional=True)
+    ends = [Batch(3, commit=False), later, Batch(3, commit=True)]
+    Partition(path, [[Batch(rows=rows(b"a")), begun, Batch(rows=rows(b"c"))], ends, [Batch(rows=rows(b"e"))]])
+    snapshot = (path / f"{3:020}.snapshot").read_bytes()
+    compact(path)
+    assert [one.base_offset for one in batches((path / f"{0:020}.log").read_bytes())] == [0, 2]
+    assert (path / f"{3:020}.snapshot").read_bytes() == snapshot
+    assert notes_only(path)
+
+
+def test_repair_does_not_take_compacted_offsets_for_lost_ones(tmp_path: Path) -> None:
+    path = tmp_path / "log-0"
+    Partition(path, [[Batch(rows=rows(b"a"))] * 3 + [Batch(rows=rows(b"b", b"c"))] * 2, [Batch(rows=rows(b"a"))]])
+    compact(path)
+    shutil.rmtree(path / ".duramen")
+    first = path / f"{0:020}.log"
+    data = first.read_bytes()
+    kept = [one.base_offset for one in batches(data)]
+    assert kept[0] > 0
+    first.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    duramen.repair(path, plan_only=False)
+    assert [one.base_offset for one in batches(first.read_bytes())] == kept[:-1]
+    assert duramen.verify(path).ok

@@ -91,7 +91,9 @@ class KafkaCleaner(Cleaner):
         self._aborted = transactions.aborted
         self._empty_markers = np.array(sorted(transactions.empty_markers), np.int64)
         entries = producers.entries.items()
-        self._last_data = np.array(sorted(entry.last_offset for _, entry in entries if entry.last_offset >= 0), np.int64)
+        self._last_data = np.array(
+            sorted(entry.last_offset for _, entry in entries if entry.last_offset >= 0), np.int64
+        )
         self._marker_epochs = {key: entry.producer_epoch for key, entry in entries if entry.last_offset < 0}
         self._seams = np.empty(0, np.int64)
 

@@ -125,14 +125,18 @@ class _StateWalk:
             return f"says epoch and sequence {said[2:]}, the batch says {held[2:]}"
         began = self._transactions.open.get(entry.producer_id, -1)
         is_compacted = self._is_compacted(entry.transaction_offset, began)
-        if entry.transaction_offset != began and max(entry.transaction_offset, began) >= self._first and not is_compacted:
+        if (
+            entry.transaction_offset != began
+            and max(entry.transaction_offset, began) >= self._first
+            and not is_compacted
+        ):
             return f"says that a transaction began at {entry.transaction_offset}, the batches say {began}"
         return None
 
     def _is_compacted(self, offset: int, found: int) -> bool:
         """Whether compaction may have removed the batch with that offset, so that only a later one was ``found``, or
         none (-1)."""
-        return 0 <= offset and (found < 0 or offset < found) and offset not in self._held
+        return offset >= 0 and (found < 0 or offset < found) and offset not in self._held
 
     def check_indexes(self, files: Sequence[tuple[str, int, Buffer]]) -> Iterator[tuple[str, Problem]]:
         there = {base: (path, buf) for path, base, buf in files}

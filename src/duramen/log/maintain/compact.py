@@ -95,7 +95,7 @@ def check_compaction(fmt: Format, how: Compaction, path: str) -> None:
         raise UsageError(
             f"this {fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
             path=path,
-            hint="convert it to a format that can: keratin, durable-log or rustlog",
+            hint="convert it to a format that can: keratin, durable-log, rustlog or kafka",
         )
     extractor(fmt, how.key)
 
@@ -160,9 +160,7 @@ class Compactor:
     def run(self) -> CompactionReport:
         writer = self._writer
         directory = self._log.committed_directory()
-        self._cleaner = cleaner_for(
-            self._fmt, self._opened(directory), self._now_us, self._how.tombstone_delay_ms
-        )
+        self._cleaner = cleaner_for(self._fmt, self._opened(directory), self._now_us, self._how.tombstone_delay_ms)
         found = self._cleanable(directory)
         report = self._report
         report.segments = len(found)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, IncompleteHeaderError, UsageError
@@ -160,7 +159,7 @@ def _checked_source(source: Source, how: Compaction) -> Source:
     if not source.fmt.capabilities.compaction:
         raise UsageError(
             f"this {source.fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
-            path=source.path, hint="convert it to a format that can: keratin, durable-log or rustlog",
+            path=source.path, hint="convert it to a format that can: keratin, durable-log, rustlog or kafka",
         )  # fmt: skip
     extractor(source.fmt, how.key)
     source.check_presence()
