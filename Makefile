@@ -132,6 +132,7 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq
 	$(BIN)/python -m tests.interop.kafka.partitions
+	$(BIN)/python -m tests.interop.kafka.cleaning
 	$(BIN)/python -m tests.interop.kafka.ingest
 
 prometheus: build ## a real Prometheus scrapes `duramen serve`, and alerts fire (root installs it from the distribution)

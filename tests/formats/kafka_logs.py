@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duramen
+from duramen.formats import make
+from duramen.kernel import CODEC, BatchColumns
 
 DATA = Path(__file__).parents[1] / "data" / "kafka"
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -17,6 +20,39 @@ PARTITIONS = sorted(path.parent for path in DATA.glob("*/*/truth.read_committed.
 DAMAGED = sorted(path.parent for path in DATA.glob("damaged/*/damage.json"))
 STARTS = {"startmoved-0": 234}
 """Log start offsets, which the checkpoint of the broker holds."""
+
+
+class StoredBatch(NamedTuple):
+    """A batch, to be compared with another program's."""
+
+    base_offset: int
+    header: bytes
+    """Without length and checksum, where a codec folded the records."""
+    content: Any
+    """All bytes; or the records, where a codec folded them."""
+
+
+def batches(data: bytes) -> Iterator[StoredBatch]:
+    segment = make("kafka").open_segment(data, None)
+    for rows in segment.steps(max_records=1):
+        assert isinstance(rows.columns, BatchColumns)
+        for position in rows.columns.position.tolist():
+            raw, found = data[position : rows.end.position], rows.columns
+            if found.attributes[0] & CODEC and found.records[0]:
+                content: Any = segment.decode(rows, ("offset", *COLUMNS[1:2], *COLUMNS[4:])).to_pylist()
+                yield StoredBatch(int(found.base_offset[0]), raw[:8] + raw[12:17] + raw[21:61], content)
+            else:
+                yield StoredBatch(int(found.base_offset[0]), raw[:61], raw)
+
+
+def without_first_end(path: Path, kafkas: Sequence[StoredBatch]) -> list[StoredBatch]:
+    """The batches of a compacted partition. Where Kafka's cleaner leaves an empty first file, Duramen leaves the last
+    batch without its records: that one is left out."""
+    files = [list(batches(file.read_bytes())) for file in sorted(path.glob("*.log"))]
+    bases = {batch.base_offset for batch in kafkas}
+    if files[0] and files[0][-1].base_offset not in bases:
+        files[0].pop()
+    return [batch for file in files for batch in file]
 
 
 def name_of(path: Path) -> str:

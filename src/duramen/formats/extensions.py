@@ -7,6 +7,7 @@
 - `SupportsCheckpoint`: a file that records how far the cleaner came (RustLog).
 - `SupportsIsolation` (in `format`): transactions, which readers may hide (Kafka).
 - `SupportsStateFiles`: derived files about the whole log (Kafka).
+- `SupportsCleaner`: rules of its own for what compaction leaves (Kafka).
 - `SupportsInternalTopics`: records with a meaning to the program itself, which the directory's name tells (Kafka).
 - `SlotSegment`: a segment of equal slots (fixed-slot).
 """
@@ -20,6 +21,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Buffer, Field
@@ -146,6 +148,65 @@ class SupportsCheckpoint(ABC):
         self, existing: bytes | None, cleaned_until: int, horizon_ms: int, now_us: int
     ) -> dict[str, bytes]:
         """The file, by path, after retention or compaction up to an offset. ``existing`` is its previous content."""
+
+
+Survives = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+"""Which of some offsets stay: those of the newest record of each key."""
+
+
+class Examined(NamedTuple):
+    """The result of `Cleaner.examine`."""
+
+    expired: npt.NDArray[np.bool_]
+    """Which records are tombstones that may go."""
+    may_change: bool = False
+    """Whether these rows may lose or change something else than superseded records."""
+
+
+class Cleaner(ABC):
+    """What one compaction leaves of a log. Stateless after its creation; can be pickled."""
+
+    fmt: Format
+    """Opens the segments of the log: only records that count are visible."""
+    columns: tuple[str, ...]
+    """What `examine` needs of the records."""
+    keeps_state: bool
+    """Whether something may stay of a segment that loses every record."""
+    until: int | None = None
+    """The segment with this offset must not be compacted, nor any after it."""
+
+    @abstractmethod
+    def begin(self, first_base: int, last_base: int) -> None:
+        """Announce the first and the last segment that will be compacted. Called once, before any `select`."""
+
+    @abstractmethod
+    def examine(self, rows: Rows, batch: pa.RecordBatch) -> Examined:
+        """Look at rows before it is known what stays. ``batch`` has `columns` of the visible records."""
+
+    @abstractmethod
+    def changes(self, segment: Segment, rows: Rows, survives: Survives) -> bool:
+        """Whether `select` would return anything else than the bytes of these rows."""
+
+    @abstractmethod
+    def select(self, segment: Segment, rows: Rows, survives: Survives, cursor: ScanPosition) -> Encoded:
+        """What stays of the rows, for appending at ``cursor``."""
+
+    @abstractmethod
+    def state_of(self, base: int) -> dict[str, bytes]:
+        """The other files of a segment that was compacted, by path; none that would be empty."""
+
+
+class SupportsCleaner(ABC):
+    """The format's own program compacts its logs by rules of its own."""
+
+    @abstractmethod
+    def cleaner(self, segments: Iterable[Segment], now_us: int, delay_ms: int) -> Cleaner:
+        """The rules for a log with these segments. Tombstones stay for ``delay_ms``."""
+
+    replaced_roles: ClassVar[tuple[Role, ...]]
+    """The other files of a segment that a compaction of it replaces (`Cleaner.state_of`)."""
+    cleaned_roles: ClassVar[tuple[Role, ...]]
+    """The other files of a segment that go with it."""
 
 
 class SupportsInternalTopics(ABC):

@@ -7,7 +7,6 @@ its user headers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -215,7 +214,7 @@ class FrameSegment(Segment):
         data = allocate(total, cursor.position)
         kernel.gather(self.buf, starts, sizes.astype(np.uint32), np.empty(len(starts) + 1, np.int32), data)
         moved = cursor.position + np.cumsum(sizes) - sizes
-        columns = FrameColumns(**{field.name: getattr(frames, field.name)[kept] for field in fields(frames)})
+        columns = frames.take(kept)
         columns.value_position += moved - starts
         columns.position = moved
         last = int(columns.offset[-1]) if len(starts) else cursor.previous_offset

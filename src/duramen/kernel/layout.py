@@ -212,6 +212,10 @@ class Columns:
     def slice(self, start: int, stop: int) -> Self:
         return type(self)(**{name: getattr(self, name)[start:stop] for name in _dtypes(cast(Any, type(self)))})
 
+    def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Self:
+        """A copy of those rows."""
+        return type(self)(**{name: getattr(self, name)[rows] for name in _dtypes(cast(Any, type(self)))})
+
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})

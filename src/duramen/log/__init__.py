@@ -31,6 +31,7 @@ from duramen.log.maintain import (
     RetentionPlan,
     check_compaction,
     check_rules,
+    cleaner_for,
     plan_retention,
 )
 from duramen.log.read import FOLLOW_WAIT_S, Log, ReaderOptions, SegmentInfo, Time, dump_for, records_of

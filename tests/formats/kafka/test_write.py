@@ -15,7 +15,7 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Role, ScanPosition, SupportsStateFiles, make
 from duramen.formats.kafka.indexes import written_entries
 from duramen.formats.kafka.state_files import parse_epochs
-from duramen.log import reindex
+from duramen.log import LossError, reindex
 from tests.formats.kafka_logs import DATA, PARTITIONS, consumed, name_of, options
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -199,3 +199,25 @@ def test_a_topic_id_is_written_once(tmp_path: Path) -> None:
         log.append(b"v")
     assert (path / "partition.metadata").read_text() == "version: 0\ntopic_id: oW3sXxtYTruEQaEXHPWtiw"
     assert (path / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
+def test_aborted_records_do_not_become_ordinary_ones_unasked(tmp_path: Path) -> None:
+    source = str(copy_of(DATA / "clean/txn-0", tmp_path))
+    allowed = ["timestamp-order"]
+    with pytest.raises(LossError, match="transactions") as caught:
+        duramen.convert(source, str(tmp_path / "all"), to="keratin", allow_loss=allowed)
+    lost = {loss.field: loss.count for loss in caught.value.losses}
+    assert lost["transactions"] == len(consumed(DATA / "clean/txn-0")) - len(settled(source))
+    duramen.convert(
+        source, str(tmp_path / "settled"), to="keratin", allow_loss=allowed, source_options={"isolation": "settled"}
+    )
+    with duramen.open(tmp_path / "settled") as log:
+        assert [record.offset for record in log] == settled(source)
+    duramen.convert(source, str(tmp_path / "all"), to="keratin", allow_loss=[*allowed, "transactions"])
+    duramen.convert(source, str(tmp_path / "as-it-is"), to="kafka")  # byte by byte, with its markers
+    assert settled(str(tmp_path / "as-it-is")) == settled(source)
+
+
+def settled(path: str) -> list[int]:
+    with duramen.open(path, isolation="settled") as log:
+        return [record.offset for record in log]

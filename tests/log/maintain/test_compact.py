@@ -18,7 +18,7 @@ from duramen.log.maintain.compact import Compaction, Compactor
 from duramen.testing import SimulatedDisk
 from tests.sampling import examples
 
-FORMATS = ("keratin", "durable-log", "rustlog")
+FORMATS = ("keratin", "durable-log", "rustlog", "kafka")
 DAY_US = 86_400_000_000
 
 VALUES = st.lists(
@@ -269,7 +269,7 @@ def test_an_offset_that_belongs_to_the_next_segment_is_refused(tmp_path: Path) -
         log.compact(Compaction(key="delimiter:="))
 
 
-@pytest.mark.parametrize("name", ["keratin", "durable-log", "rustlog"])
+@pytest.mark.parametrize("name", ["keratin", "durable-log", "rustlog", "kafka"])
 def test_a_compacted_log_without_its_sidecar_is_not_damaged(tmp_path: Path, name: str) -> None:
     with duramen.open(tmp_path / "log", "a", format=name, segment_max_bytes=600) as log:
         for number in range(60):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from duramen.formats import make
 from duramen.log.maintain.compact import Compaction, Compactor
 from duramen.record import TIMESTAMP
 from duramen.spark import jobs
+from tests.formats.kafka_logs import DATA, ISOLATIONS
 from tests.log.conftest import codec, options, write  # noqa: F401
 from tests.sampling import every
 
@@ -63,6 +65,7 @@ CASES = [
     ("keratin", {"key": "key", "keyless": "drop", "tombstone_delay_ms": 0}),
     ("rustlog", {"key": "delimiter:="}),
     ("durable-log", {"key": "prefix:2"}),
+    ("kafka", {"key": "key"}),
 ]
 
 
@@ -81,6 +84,23 @@ def test_the_same_as_in_process(spark: SparkSession, tmp_path: Path, name: str, 
     with duramen.open(tmp_path / "out", "a") as log:
         following = log.append(b"more")
     assert following == expected[-1].offset + 1
+
+
+def test_transactions_are_compacted_as_in_process(spark: SparkSession, tmp_path: Path) -> None:
+    given = shutil.ignore_patterns("cleaned.batches")
+    source = shutil.copytree(DATA / "cleaned/zstd-0", tmp_path / "zstd-0", ignore=given)
+    copy = shutil.copytree(source, tmp_path / "copy-0")
+    how = Compaction(keyless="drop")
+    with duramen.open(copy, "a") as log:
+        Compactor(log, how, time.time_ns() // 1000, writer=log).run()
+    jobs.compact(spark, str(source), str(tmp_path / "out"), keyless="drop")
+    for isolation in ISOLATIONS:
+        found = []
+        for path in (tmp_path / "out", copy):
+            with duramen.open(path, isolation=isolation) as log:
+                found.append((list(log), log.first_offset, log.next_offset))
+        assert found[0] == found[1]
+    assert duramen.verify(tmp_path / "out").ok
 
 
 def test_nothing_to_remove_is_said(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from duramen.formats.arrow import allocate, binary_buffers, offsets_to, timestam
 from duramen.formats.kafka.batch import APPEND_TIME, HEADER
 from duramen.formats.kafka.codec import KafkaCompression, fold
 from duramen.formats.segment import Encoded, Rows, ScanPosition
-from duramen.kernel import NULL_LENGTH, BatchColumns, HeaderColumns, Int64s, RecordColumns, ScanEnd, Stop
+from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, HeaderColumns, Int64s, RecordColumns, ScanEnd, Stop
 from duramen.record import HEADERS
 
 BATCH_MAX_BYTES = 64 << 10
@@ -40,7 +40,7 @@ class BatchPolicy(NamedTuple):
     max_bytes: int = BATCH_MAX_BYTES
 
 
-class _EncodedFields(NamedTuple):
+class EncodedFields(NamedTuple):
     """What the kernel encodes: columns, and the buffers that they point into."""
 
     records: RecordColumns
@@ -73,29 +73,34 @@ def encode_records(batch: pa.RecordBatch, cursor: ScanPosition, policy: BatchPol
     sizes = fields.sizes
     total = int(sizes.sum())
     starts = _split(fields.records.offset, sizes, forced, total, policy.max_bytes)
-    rows = _batches(fields.records, starts, epochs, attributes)
-    out = allocate(total + len(starts) * HEADER.size, cursor.position)
-    try:
-        written = kernel.encode_batches(out, rows, fields.records, fields.headers, *fields.buffers, cursor.position)
-    except ValueError as error:
-        raise UsageError(f"kafka cannot store these records: {error}") from error
-    data = out[:written]
-    if policy.compression != KafkaCompression.NONE:
-        data = memoryview(_compressed(data, rows, policy.compression, cursor.position))
+    rows = _batches(fields.records, starts, epochs, attributes | np.uint32(policy.compression))
+    data = encode_batches(rows, fields, total, cursor.position)
     end = ScanEnd(len(rows), cursor.position + len(data), int(Stop.END), int(fields.records.offset[-1]))
     return Encoded(data, Rows(rows, count, end))
 
 
+def encode_batches(rows: BatchColumns, fields: EncodedFields, most_bytes: int, position: int) -> memoryview:
+    """The batches with their records, compressed as their attributes say, for appending at ``position``. Fills in the
+    columns that depend on the bytes. ``most_bytes`` bounds the records before compression."""
+    out = allocate(most_bytes + len(rows) * HEADER.size, position)
+    try:
+        written = kernel.encode_batches(out, rows, fields.records, fields.headers, *fields.buffers, position)
+    except ValueError as error:
+        raise UsageError(f"kafka cannot store these records: {error}") from error
+    data = out[:written]
+    return memoryview(_compressed(data, rows, position)) if (rows.attributes & CODEC).any() else data
+
+
 def _fields(
     batch: pa.RecordBatch, columns: dict[str, pa.Array], cursor: ScanPosition, default_us: int
-) -> _EncodedFields:
+) -> EncodedFields:
     records = RecordColumns.empty(batch.num_rows)
     records.offset[:] = offsets_to(batch, cursor.previous_offset + 1)
     records.timestamp[:] = _times(batch, columns, default_us)
     keys = _put(columns.get("key"), records.key_position, records.key_length)
     values = _put(columns["value"], records.value_position, records.value_length)
     headers, pairs = _headers(columns.get("headers"), records.headers)
-    return _EncodedFields(records, headers, (keys, values, *pairs))
+    return EncodedFields(records, headers, (keys, values, *pairs))
 
 
 def _times(batch: pa.RecordBatch, columns: dict[str, pa.Array], default_us: int) -> Int64s:
@@ -192,13 +197,13 @@ def _batches(
     return rows
 
 
-def _compressed(data: memoryview, rows: BatchColumns, compression: KafkaCompression, position: int) -> bytearray:
+def _compressed(data: memoryview, rows: BatchColumns, position: int) -> bytearray:
     """The encoded batches with their records compressed; fills in the columns that depend on the size."""
     out, first = bytearray(), int(rows.position[0])
     for row in range(len(rows)):
         begin = int(rows.position[row]) - first
+        compression = KafkaCompression(int(rows.attributes[row]) & CODEC)
         body = fold(data[begin + HEADER.size : begin + HEADER.size + int(rows.data_length[row])], compression)
-        rows.attributes[row] |= np.uint32(compression)
         head = HEADER.unpack(data, begin) | {
             "attributes": int(rows.attributes[row]), "length": HEADER.size - HEADER.at("leader_epoch") + len(body)
         }  # fmt: skip

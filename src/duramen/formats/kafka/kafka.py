@@ -21,14 +21,14 @@ is read only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import SupportsInternalTopics, SupportsManifest, SupportsStateFiles
+from duramen.formats.extensions import SupportsCleaner, SupportsInternalTopics, SupportsManifest, SupportsStateFiles
 from duramen.formats.format import (
     READ_UNCOMMITTED,
     SEGMENT_OPTIONS,
@@ -43,6 +43,7 @@ from duramen.formats.format import (
 )
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.batch import HEADER
+from duramen.formats.kafka.cleaner import KafkaCleaner
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
 from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_records
@@ -102,7 +103,7 @@ _BAD = {
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
-class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, SupportsInternalTopics):
+class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, SupportsCleaner, SupportsInternalTopics):
     """The format of a Kafka partition; see the top of this module."""
 
     name = "kafka"
@@ -111,7 +112,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
         key=True,
         headers=True,
         explicit_offsets=True,
-        compaction=False,
+        compaction=True,
         segments=True,
         index=True,
         checksum="CRC-32C over a batch from its attributes on; not over its offset, length, epoch and format",
@@ -145,6 +146,8 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
         Role.LEADER_EPOCHS,
         Role.SWAP,
     )
+    replaced_roles: ClassVar[tuple[Role, ...]] = (Role.TXN_INDEX,)
+    cleaned_roles: ClassVar[tuple[Role, ...]] = (Role.TXN_INDEX, Role.PRODUCER_SNAPSHOT)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -254,7 +257,7 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
         hidden = list(found.aborted)
         if self._isolation == SETTLED:
             hidden += [AbortedTransaction(producer, first, 2**63 - 1, first) for producer, first in found.open.items()]
-        fmt = Kafka(**{**self.options, "aborted": ranges_text(hidden)})
+        fmt = self.hiding(ranges_text(hidden))
         stable = found.last_stable_offset
         if stable is None or self._isolation == SETTLED:
             return CommittedView(fmt, None, sealed)
@@ -268,6 +271,10 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
             checked[source.stamp, stable] = position
         until = (segments[first].base, checked[segments[first].stamp, stable])
         return CommittedView(fmt, until, sealed._replace(checked=checked))
+
+    def hiding(self, aborted: str) -> Kafka:
+        """The format that hides these ranges of producers."""
+        return Kafka(**{**self.options, "aborted": aborted})
 
     def check_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> Iterator[tuple[str, Problem]]:
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
@@ -305,6 +312,11 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
         except CorruptionError:
             return {}
         return {self.path_of(Role.PRODUCER_SNAPSHOT, base): producers.snapshot()}
+
+    # --- compaction
+
+    def cleaner(self, segments: Iterable[Segment], now_us: int, delay_ms: int) -> KafkaCleaner:
+        return KafkaCleaner(self, segments, now_us, delay_ms)
 
     # --- dump
 

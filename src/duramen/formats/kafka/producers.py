@@ -29,6 +29,11 @@ class Producers:
             slots *= 2
         return snapshot_bytes(sorted(self._entries.values(), key=lambda one: _hashed(one.producer_id) % slots))
 
+    @property
+    def entries(self) -> dict[int, ProducerEntry]:
+        """The state of each producer, by its id."""
+        return self._entries
+
     def add_segment(self, segment: KafkaSegment) -> None:
         for rows in segment.steps(verify=False):
             self.add(segment, batches_of(rows))

@@ -20,6 +20,7 @@ from duramen import kernel
 from duramen.errors import CorruptionError, DuramenError, LimitError
 from duramen.formats.arrow import (
     REUSED_UP_TO_BYTES,
+    allocate,
     binary_of,
     gather_two,
     number_array,
@@ -38,7 +39,7 @@ from duramen.formats.kafka.batch import (
     wrapped_messages,
 )
 from duramen.formats.kafka.headers import headers_array
-from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, Segment, Severity
+from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Problem, Rows, ScanPosition, Segment, Severity
 from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, ScanEnd, Stop, UInt32s
 from duramen.record import SCHEMA, Record, from_us
 
@@ -228,7 +229,7 @@ class KafkaSegment(Segment):
 
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         batches = batches_of(rows)
-        batches = _where(batches, batches.visible > 0)
+        batches = rows_where(batches, batches.visible > 0)
         records = rows.records if isinstance(rows, KafkaRows) else None
         if records is None:
             records = unfold(
@@ -265,6 +266,10 @@ class KafkaSegment(Segment):
         if records.values is not None:
             return with_nulls(records.values, columns.value_length == NULL_LENGTH)
         return nullable(self.buf, records, columns.value_position, columns.value_length)
+
+    def unfolded(self, batches: BatchColumns) -> UnfoldedRecords:
+        """All records of the batches, whether readers see them or not."""
+        return unfold(self.buf, batches, self._view.max_uncompressed_bytes)
 
     def check(self, rows: Rows) -> Iterator[Problem]:
         """Batches whose checksum is right and whose records cannot be read."""
@@ -346,6 +351,20 @@ class KafkaSegment(Segment):
     def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
         return position, offset.to_bytes(8, "big")
 
+    def select(self, rows: Rows, kept: npt.NDArray[np.bool_], cursor: ScanPosition) -> Encoded:
+        """The kept batches, with all of their records."""
+        batches = batches_of(rows)
+        moved = batches.take(kept)
+        sizes = np.diff(batches.position, append=rows.end.position)[kept]
+        starts, total = moved.position, int(sizes.sum())
+        data = allocate(total, cursor.position)
+        kernel.gather(self.buf, starts, sizes.astype(np.uint32), np.empty(len(starts) + 1, np.int32), data)
+        moved.position = cursor.position + np.cumsum(sizes) - sizes
+        moved.data_position += moved.position - starts
+        last = int(moved.last_offset[-1]) if len(moved) else cursor.previous_offset
+        end = ScanEnd(len(moved), cursor.position + total, int(Stop.END), last)
+        return Encoded(data, Rows(moved, int(moved.visible.sum(dtype=np.int64)), end))
+
 
 def starts_with_batch(buf: memoryview) -> bool:
     """Whether the bytes start with a whole batch or message whose checksum is right."""
@@ -365,8 +384,8 @@ def nullable(buf: memoryview, records: UnfoldedRecords, positions: Int64s, lengt
     return with_nulls(gather_two(buf, records.plain, positions, lengths, records.in_plain), is_null)
 
 
-def _where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
-    return batches if mask.all() else BatchColumns(**{name: getattr(batches, name)[mask] for name in vars(batches)})
+def rows_where(batches: BatchColumns, mask: npt.NDArray[np.bool_]) -> BatchColumns:
+    return batches if mask.all() else batches.take(mask)
 
 
 @cache

@@ -47,7 +47,10 @@ def check_state(segments: Sequence[KafkaSegment], files: Sequence[NamedFile]) ->
         key=lambda one: one[0],
     )
     epochs = [(path, _epochs(buf)) for path, name, buf in files if name.role == Role.LEADER_EPOCHS]
-    walk = _StateWalk(segments[0].base_offset if segments else 0, [buf for _, _, buf in snapshots])
+    indexes = [(path, name.base or 0, buf) for path, name, buf in files if name.role == Role.TXN_INDEX]
+    walk = _StateWalk(
+        segments[0].base_offset if segments else 0, [buf for _, _, buf in snapshots], [buf for _, _, buf in indexes]
+    )
     yield from _check_swaps({segment.base_offset for segment in segments}, files)
     for segment in segments:
         for rows in segment.steps(verify=False):
@@ -64,20 +67,20 @@ def check_state(segments: Sequence[KafkaSegment], files: Sequence[NamedFile]) ->
         walk.end_segment(segment.base_offset)
     for offset, path, buf in snapshots:
         yield from walk.check_snapshot(offset, path, buf)
-    yield from walk.check_indexes(
-        [(path, name.base or 0, buf) for path, name, buf in files if name.role == Role.TXN_INDEX]
-    )
+    yield from walk.check_indexes(indexes)
 
 
 class _StateWalk:
     """The state of producers and transactions, as the batches so far show it."""
 
-    def __init__(self, first_offset: int, snapshots: Sequence[Buffer]) -> None:
+    def __init__(self, first_offset: int, snapshots: Sequence[Buffer], indexes: Sequence[Buffer]) -> None:
         self._first = first_offset
         self._transactions = Transactions()
         named = {entry.last_offset for buf in snapshots for entry in _producers(buf)}
+        named |= {entry.transaction_offset for buf in snapshots for entry in _producers(buf)}
+        named |= {offset for buf in indexes for _, one in _entries(buf) for offset in one[1:]}
         self._named = np.array(sorted(named), np.int64)
-        """The offsets that snapshots name as the last ones of producers."""
+        """The offsets that snapshots and transaction indexes name."""
         self._held: dict[int, _LastBatch] = {}
         """The batches that hold these offsets."""
         self._aborted: dict[int, list[AbortedTransaction]] = {}
@@ -121,9 +124,19 @@ class _StateWalk:
         if held is not None and held != said:
             return f"says epoch and sequence {said[2:]}, the batch says {held[2:]}"
         began = self._transactions.open.get(entry.producer_id, -1)
-        if entry.transaction_offset != began and max(entry.transaction_offset, began) >= self._first:
+        is_compacted = self._is_compacted(entry.transaction_offset, began)
+        if (
+            entry.transaction_offset != began
+            and max(entry.transaction_offset, began) >= self._first
+            and not is_compacted
+        ):
             return f"says that a transaction began at {entry.transaction_offset}, the batches say {began}"
         return None
+
+    def _is_compacted(self, offset: int, found: int) -> bool:
+        """Whether compaction may have removed the batch with that offset, so that only a later one was ``found``, or
+        none (-1)."""
+        return offset >= 0 and (found < 0 or offset < found) and offset not in self._held
 
     def check_indexes(self, files: Sequence[tuple[str, int, Buffer]]) -> Iterator[tuple[str, Problem]]:
         there = {base: (path, buf) for path, base, buf in files}
@@ -131,14 +144,20 @@ class _StateWalk:
             path, buf = there.get(base, (f"{base:020}.txnindex", b""))
             yield from self._check_index(path, buf, expected)
 
+    def _is_explained(self, entry: AbortedTransaction, found: AbortedTransaction) -> bool:
+        """Whether an entry differs from the ``found`` transaction as it does where the first batches are missing: those
+        before the log's start, or those that compaction removed."""
+        if 0 <= entry.first_offset < self._first:
+            return True
+        pairs = ((entry.first_offset, found.first_offset), (entry.last_stable_offset, found.last_stable_offset))
+        return all(stored == seen or self._is_compacted(stored, seen) for stored, seen in pairs)
+
     def _check_index(
         self, path: str, buf: Buffer, expected: Sequence[AbortedTransaction]
     ) -> Iterator[tuple[str, Problem]]:
         view = memoryview(buf)
         held: dict[tuple[int, int], AbortedTransaction] = {}
-        for at in range(0, len(view) - TXN_ENTRY.size + 1, TXN_ENTRY.size):
-            _, *numbers = (int(value) for value in TXN_ENTRY.unpack(view, at).values())
-            entry = AbortedTransaction(*numbers)
+        for at, entry in _entries(view):
             if (entry.producer_id, entry.last_offset) not in self._transactions.abort_markers:
                 message = f"producer {entry.producer_id} has no aborted transaction that ends at {entry.last_offset}"
                 yield path, Problem("wrong-txn-index", Severity.WARNING, message, at, action=_REBUILT)
@@ -147,7 +166,7 @@ class _StateWalk:
         for one in expected:
             entry = held.get((one.producer_id, one.last_offset), one._replace(first_offset=-1))
             # The beginning of the log may lack batches: then only the file knows where a transaction began.
-            if entry != one and (entry.first_offset < 0 or entry.first_offset >= self._first):
+            if entry != one and not self._is_explained(entry, one):
                 is_missing = entry.first_offset < 0
                 what = "is missing" if is_missing else f"is stored as {entry.first_offset} to {entry.last_offset}"
                 message = f"the aborted transaction {one.first_offset} to {one.last_offset} of {one.producer_id} {what}"
@@ -155,6 +174,14 @@ class _StateWalk:
                     "wrong-txn-index", Severity.WARNING, message, 0, one.first_offset, _REBUILT
                 )  # fmt: skip
                 return
+
+
+def _entries(buf: Buffer) -> Iterator[tuple[int, AbortedTransaction]]:
+    """The entries of a transaction index, each with its position."""
+    view = memoryview(buf)
+    for at in range(0, len(view) - TXN_ENTRY.size + 1, TXN_ENTRY.size):
+        _, *numbers = (int(value) for value in TXN_ENTRY.unpack(view, at).values())
+        yield at, AbortedTransaction(*numbers)
 
 
 def _producers(buf: Buffer) -> list[ProducerEntry]:

@@ -56,6 +56,8 @@ class Transactions:
     """The first offset of each transaction that has not ended, by producer id."""
     abort_markers: set[tuple[int, int]] = field(default_factory=set)
     """Producer id and offset of every marker of an aborted transaction."""
+    empty_markers: list[int] = field(default_factory=list)
+    """The offsets of the markers of transactions without a batch."""
 
     def add(self, segment: KafkaSegment, batches: BatchColumns) -> None:
         wanted = (batches.attributes & TRANSACTIONAL != 0) & (batches.magic == 2)
@@ -72,12 +74,14 @@ class Transactions:
         if kind == ABORT:
             self.abort_markers.add((producer_id, last_offset))
         first = self.open.pop(producer_id, None)
+        if first is None:
+            self.empty_markers.append(last_offset)
         if kind == ABORT and first is not None:
             stable = min(self.open.values(), default=last_offset + 1)
             self.aborted.append(AbortedTransaction(producer_id, first, last_offset, stable))
 
     def copy(self) -> Transactions:
-        return Transactions(list(self.aborted), dict(self.open), set(self.abort_markers))
+        return Transactions(list(self.aborted), dict(self.open), set(self.abort_markers), list(self.empty_markers))
 
     @property
     def last_stable_offset(self) -> int | None:
@@ -87,7 +91,7 @@ class Transactions:
 
 def control_types(buf: memoryview, batches: BatchColumns, control: npt.NDArray[np.bool_]) -> list[int]:
     """The type of the first record of each control batch; -1 where it cannot be read."""
-    chosen = BatchColumns(**{name: getattr(batches, name)[control] for name in vars(batches)})
+    chosen = batches.take(control)
     try:
         records = unfold(buf, chosen, _CONTROL_BYTES)
     except DuramenError:

@@ -22,5 +22,6 @@ from duramen.log.maintain.compact import (
     Progress,
     check_compaction,
 )
+from duramen.log.maintain.record_cleaner import cleaner_for
 from duramen.log.maintain.retention import Retention, RetentionPlan, check_rules
 from duramen.log.maintain.scheduler import RETENTION_INTERVAL_S, RetentionTimer, plan_retention, retain_segments

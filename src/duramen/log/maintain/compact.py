@@ -11,6 +11,7 @@ A crash leaves every segment either old or new; both hold the newest record of e
 A *tombstone* is a record with a key and a null or empty value: it deletes the key. It stays for a delay, so that every
 reader can see it. If records have no time, its age is unknown and it stays, unless the delay is 0.
 
+A format may have rules of its own (`duramen.formats.SupportsCleaner`); `RecordCleaner` has those of all others.
 Refuses formats whose records cannot be left out one by one.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -28,9 +29,10 @@ import numpy.typing as npt
 
 from duramen.arguments import check_choice, check_int, check_number, check_path
 from duramen.errors import CorruptionError, DuramenError, UsageError, printable
-from duramen.formats import Format, KeyOf, Rows, ScanPosition, Segment, extractor
-from duramen.kernel import FrameColumns, Stop
+from duramen.formats import Cleaner, Format, KeyOf, Rows, ScanPosition, Segment, SupportsCleaner, extractor
+from duramen.kernel import Stop
 from duramen.log.maintain.maintained_log import MaintainedLog, PlannedLog
+from duramen.log.maintain.record_cleaner import RecordCleaner, cleaner_for
 from duramen.log.maintain.retention import newest_us
 from duramen.log.maintain.segment_swap import all_needs, swap_segment, write_state
 from duramen.log.maintain.survivors import Keyed, Survivors, find_survivors
@@ -93,7 +95,7 @@ def check_compaction(fmt: Format, how: Compaction, path: str) -> None:
         raise UsageError(
             f"this {fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
             path=path,
-            hint="convert it to a format that can: keratin, durable-log or rustlog",
+            hint="convert it to a format that can: keratin, durable-log, rustlog or kafka",
         )
     extractor(fmt, how.key)
 
@@ -120,7 +122,7 @@ class CompactionReport:
 
     @property
     def changed(self) -> bool:
-        return self.records_after < self.records_before
+        return self.records_after < self.records_before or self.bytes_after != self.bytes_before or self.rewritten > 0
 
 
 @dataclass
@@ -132,6 +134,8 @@ class _CompactionInput:
     records: int = 0
     tombstones: list[npt.NDArray[np.int64]] = field(default_factory=list)
     """Offsets of tombstones that are old enough to remove."""
+    may_change: bool = False
+    """Whether the format's rules may change it, although it keeps every record."""
 
 
 class Compactor:
@@ -151,10 +155,12 @@ class Compactor:
         self._progress = progress or (lambda read_bytes: None)
         self._report = CompactionReport()
         self._seals = Seals(log.disk, log.path, self._fmt)
+        self._cleaner: Cleaner = RecordCleaner(self._fmt, now_us, how.tombstone_delay_ms)
 
     def run(self) -> CompactionReport:
         writer = self._writer
         directory = self._log.committed_directory()
+        self._cleaner = cleaner_for(self._fmt, self._opened(directory), self._now_us, self._how.tombstone_delay_ms)
         found = self._cleanable(directory)
         report = self._report
         report.segments = len(found)
@@ -192,6 +198,16 @@ class Compactor:
             logger.info("compaction removed %d records of %s", removed, printable(writer.path), extra=extra)
         return report
 
+    def _opened(self, directory: Directory) -> Iterator[Segment]:
+        for files in directory.segments:
+            path = directory.full(files.segment.path)
+            data = self._log.disk.map(path).data[: files.segment.size_bytes]
+            try:
+                yield self._fmt.open_segment(data, files.base)
+            except CorruptionError as error:
+                error.path = error.path or path
+                raise
+
     # --- what may be compacted
 
     def _cleanable(self, directory: Directory) -> list[_CompactionInput]:
@@ -201,7 +217,7 @@ class Compactor:
         for files, following in pairwise(directory.segments):
             next_base = following.base or 0
             self._report.held_by = [need for need in needs if need.offset < next_base]
-            if self._report.held_by:
+            if self._report.held_by or (self._cleaner.until is not None and next_base > self._cleaner.until):
                 break
             if self._how.min_lag_ms and self._fmt.capabilities.timestamps is not None:
                 youngest_us = self._now_us - self._how.min_lag_ms * 1000
@@ -225,6 +241,7 @@ class Compactor:
         """Run both passes. Returns the offset up to which the log is now compacted."""
         report, how = self._report, self._how
         first, last = found[0].files.base or 0, found[-1].next_base - 1
+        self._cleaner.begin(first, found[-1].files.base or 0)
         survivors = Survivors(first, last, spill, how.memory_bytes)
         keyed = self._keyed(directory, found)
         report.keys, report.keyless = find_survivors(
@@ -238,35 +255,36 @@ class Compactor:
             survivors.remove(dropped)
             kept = survivors.count(each.files.base or 0, each.next_base - 1)
             size = each.files.segment.size_bytes
-            if kept < each.records and writer is None:
-                report.bytes_after -= size - (self._kept_bytes(directory, each, survivors) if kept else 0)
-            elif kept < each.records and writer is not None:
+            is_changed = kept < each.records or (each.may_change and self._changes(directory, each, survivors))
+            has_rest = kept > 0 or self._cleaner.keeps_state
+            if is_changed and writer is None:
+                report.bytes_after -= size - (self._kept_bytes(directory, each, survivors) if has_rest else 0)
+            elif is_changed and writer is not None:
                 holders = [need for need in all_needs(writer, self._now_us) if need.offset < each.next_base]
                 if holders:  # they appeared during the first pass
                     report.held_by = holders
                     report.records_after += sum(rest.records for rest in found[number:])
                     return each.files.base or 0
-                self._replace(writer, directory, each, survivors, kept)
+                built = self._rewrite(directory, each, survivors) if has_rest else None
+                self._replace(writer, directory, each, built)
             report.tombstones_removed += len(dropped)
             report.records_after += kept
             self._progress(size)
         return found[-1].next_base
 
     def _keyed(self, directory: Directory, found: list[_CompactionInput]) -> Iterator[Keyed]:
-        how = self._how
-        horizon_us = self._now_us - how.tombstone_delay_ms * 1000
+        columns = tuple(dict.fromkeys(("offset", *self._cleaner.columns, *self._columns)))
         for each in found:
             for segment, rows in self._scan(directory, each):
                 each.records += rows.count
-                batch = segment.decode(rows, ("offset", "timestamp", *self._columns))
-                offsets = rows.columns.first_offsets
+                batch = segment.decode(rows, columns)
+                offsets = batch.column("offset").to_numpy()
                 keys = self._keys_of(batch)
-                empty = _is_empty(rows)
-                if empty.any():
-                    is_tombstone = empty & keys.is_valid().to_numpy(zero_copy_only=False)
-                    times = batch.column("timestamp").view("int64").fill_null(2**63 - 1).to_numpy()
-                    is_old = np.full(len(times), True) if not how.tombstone_delay_ms else times <= horizon_us
-                    each.tombstones.append(offsets[is_tombstone & is_old])
+                examined = self._cleaner.examine(rows, batch)
+                each.may_change = each.may_change or examined.may_change
+                if examined.expired.any():
+                    has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+                    each.tombstones.append(offsets[examined.expired & has_key])
                 yield Keyed(offsets, keys)
             self._report.records_before += each.records
             self._progress(each.files.segment.size_bytes)
@@ -277,13 +295,13 @@ class Compactor:
         data = self._log.disk.map(path).data
         sealed = self._seals.scan(base or 0, path, data)
         try:
-            segment = self._fmt.open_segment(data, base)
+            segment = self._cleaner.fmt.open_segment(data, base)
         except CorruptionError as error:
             error.path = error.path or path
             raise
         for rows in sealed.steps(segment):
             self._log.check_going_on()
-            if rows.count:
+            if len(rows.columns):
                 yield segment, rows
         if rows.stop not in (Stop.END, Stop.ZEROS):
             raise classify_rows(segment, rows, is_last=False).error(path)
@@ -293,23 +311,29 @@ class Compactor:
         total = 0
         for segment, rows in self._scan(directory, each):
             total = total or segment.start.position
-            kept = survivors.has(rows.columns.first_offsets)
-            total += len(segment.select(rows, kept, ScanPosition(0, -1)).data)
+            total += len(self._cleaner.select(segment, rows, survivors.has, ScanPosition(0, -1)).data)
         return total
 
+    def _changes(self, directory: Directory, each: _CompactionInput, survivors: Survivors) -> bool:
+        steps = self._scan(directory, each)
+        return any(self._cleaner.changes(segment, rows, survivors.has) for segment, rows in steps)
+
     def _replace(
-        self, writer: MaintainedLog, directory: Directory, each: _CompactionInput, survivors: Survivors, kept: int
+        self, writer: MaintainedLog, directory: Directory, each: _CompactionInput, built: BuiltSegment | None
     ) -> None:
         report, old_bytes = self._report, each.files.segment.size_bytes
-        built = self._rewrite(directory, each, survivors) if kept else None
-        swap_segment(writer, each.files, built, STAGING)
+        base, state = each.files.base or 0, {}
+        if built is not None:
+            state = self._cleaner.state_of(base)
+        swap_segment(writer, each.files, built, STAGING, state, _stale(self._fmt, directory, base, built, state))
         report.bytes_after -= old_bytes - (built.size_bytes if built is not None else 0)
         if built is None:
             report.removed += 1
         else:
             report.rewritten += 1
 
-    def _rewrite(self, directory: Directory, each: _CompactionInput, survivors: Survivors) -> BuiltSegment:
+    def _rewrite(self, directory: Directory, each: _CompactionInput, survivors: Survivors) -> BuiltSegment | None:
+        """Write what stays of a segment; None if nothing does."""
         disk, staging = self._log.disk, posixpath.join(self._log.path, STAGING)
         remove_tree(disk, staging)  # of an earlier attempt
         disk.make_directory(staging)
@@ -320,11 +344,8 @@ class Compactor:
                 if builder is None:
                     fmt = self._fmt.continuing(segment)
                     builder = SegmentBuilder(disk, staging, fmt, base, created_ms=segment.created_ms)
-                mask = survivors.has(rows.columns.first_offsets)
-                if mask.any():
-                    builder.put(segment.select(rows, mask, builder.cursor))
-            assert builder is not None  # at least one record is kept
-            return builder.finish()
+                builder.put(self._cleaner.select(segment, rows, survivors.has, builder.cursor))
+            return builder.finish() if builder is not None and builder.cursor.previous_offset >= base else None
         finally:
             if builder is not None:
                 builder.close()
@@ -336,7 +357,14 @@ def _dropped(each: _CompactionInput, survivors: Survivors) -> npt.NDArray[np.int
     return np.concatenate(kept) if kept else np.empty(0, np.int64)
 
 
-def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:
-    frames = rows.columns
-    assert isinstance(frames, FrameColumns)
-    return frames.value_length == 0
+def _stale(
+    fmt: Format, directory: Directory, base: int, built: BuiltSegment | None, state: Mapping[str, bytes]
+) -> tuple[str, ...]:
+    """The other files of a segment that its new version does not have."""
+    if not isinstance(fmt, SupportsCleaner):
+        return ()
+    stale = fmt.cleaned_roles if built is None else fmt.replaced_roles
+    return tuple(
+        file.path for file in directory.others
+        if file.name.base == base and file.name.role in stale and file.path not in state
+    )  # fmt: skip

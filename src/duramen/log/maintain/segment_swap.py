@@ -7,7 +7,7 @@ among the appends (`WritableLog.exclusively`). A swap that fails half-way poison
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from duramen.formats import Role, SupportsCheckpoint
@@ -33,12 +33,19 @@ def all_needs(log: PlannedLog, now_us: int) -> list[Need]:
     return [*log.needs(), *read_holds(log.disk, log.path, now_us)]
 
 
-def swap_segment(log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
-    """Replace a segment by its rewritten version in ``staging``; remove it where ``built`` is None."""
-    log.exclusively(lambda: _swap(log, files, built, staging))
+def swap_segment(
+    log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, staging: str, state: Mapping[str, bytes],
+    stale: Sequence[str],
+) -> None:  # fmt: skip
+    """Replace a segment by its rewritten version in ``staging``; remove it where ``built`` is None. ``state`` are other
+    files of the new version, with their content; the ``stale`` ones of the old version are removed."""
+    log.exclusively(lambda: _swap(log, files, built, staging, state, stale))
 
 
-def _swap(log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, staging: str) -> None:
+def _swap(
+    log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, staging: str, state: Mapping[str, bytes],
+    stale: Sequence[str],
+) -> None:  # fmt: skip
     base = files.base or 0
     sealed = log.tail.sidecar.sealed_to_replace()
     old = sealed.pop(base, None)
@@ -54,8 +61,8 @@ def _swap(log: MaintainedLog, files: SegmentFiles, built: BuiltSegment | None, s
         kept_paths = set(built.paths)
     earlier.sort(key=lambda summary: summary.base_offset)
     old_paths = [*(file.path for file in files.derived.values()), files.segment.path]
-    removals = tuple(path for path in old_paths if path not in kept_paths)
-    content = {SEALED_PATH: sealed_lines(entry for _, entry in sorted(sealed.items()))}
+    removals = (*(path for path in old_paths if path not in kept_paths), *stale)
+    content = {**state, SEALED_PATH: sealed_lines(entry for _, entry in sorted(sealed.items()))}
     commit_swap(log, FileSwap("compaction", tuple(renames), removals), content | log.tail.log_files(earlier))
     log.tail.earlier = earlier
 

@@ -7,14 +7,25 @@ A `LossSurvey` reads the records once and counts; `losses` compares the counts w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from duramen import compute as pc
-from duramen.errors import UnsupportedFieldError, UsageError
-from duramen.formats import Format, Role, Rows, Segment, SupportsTracking
+from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
+from duramen.formats import (
+    SETTLED,
+    Format,
+    Role,
+    Rows,
+    Segment,
+    SegmentSource,
+    SupportsIsolation,
+    SupportsTracking,
+    make,
+)
 from duramen.log.transfer.source import Source, SourcePart
 
 FIELDS = {
@@ -29,6 +40,7 @@ FIELDS = {
     "tracking": "what consumers and producers stored in the log",
     "groups": "the state of consumer groups",
     "checkpoint": "the checkpoint of the cleaner",
+    "transactions": "aborted or open: their records become ordinary ones (isolation=settled leaves them out)",
 }
 """The fields that can be lost, by the name that ``--allow-loss`` takes."""
 
@@ -87,7 +99,30 @@ class LossSurvey:
                 self.next_offset = max(self.next_offset, rows.end.last_offset + 1)
         if self.next_offset != self.records and not self.counts["offset"].count:
             self.counts["offset"] = _Count(1, self.next_offset)
+        self.count_transactions()
         return self
+
+    def count_transactions(self) -> None:
+        """Count the records of transactions that were aborted or have not ended. If damage that is skipped hides how
+        they ended, the count stays 0."""
+        fmt = self.source.fmt
+        if not isinstance(fmt, SupportsIsolation) or fmt.hides_records:
+            return
+        settled = make(fmt.name, **{**fmt.options, "isolation": SETTLED})
+        assert isinstance(settled, SupportsIsolation)
+        segments = [
+            SegmentSource(part.base or 0, number, partial(settled.open_segment, part.data, part.base))
+            for number, part in enumerate(self.source.parts)
+        ]
+        try:
+            view = settled.committed_view(segments).fmt
+        except CorruptionError:
+            if self.source.skips:
+                return
+            raise
+        opened = (view.open_segment(part.data, part.base) for part in self.source.parts)
+        left = sum(rows.count for segment in opened for rows in segment.steps(verify=False))
+        self.counts["transactions"].count = max(self.records - left, 0)
 
     def _columns(self) -> list[str]:
         has, can = self.source.fmt.capabilities, self.target.capabilities

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from duramen.disk import PosixDisk
 from duramen.errors import DuramenError, IncompleteHeaderError, UsageError
-from duramen.formats import Rows, Segment, extractor, make, siphash
+from duramen.formats import Cleaner, Rows, Segment, bool_array, extractor, make, siphash
 from duramen.log import (
     BuiltSegment,
     Compaction,
@@ -38,6 +37,7 @@ from duramen.log import (
     SegmentBuilder,
     Source,
     classify_rows,
+    cleaner_for,
     remove_tree,
 )
 from duramen.spark.error_text import plainly
@@ -68,20 +68,23 @@ class _CompactedSegment:
 
 @dataclass(frozen=True)
 class _Work:
-    """What all tasks know. ``now_us`` is one moment for all of them."""
+    """What all tasks know."""
 
     path: str
     format: str
     options: dict[str, Any]
     segments: tuple[_CompactedSegment, ...]
     how: Compaction
-    now_us: int
+    cleaner: Cleaner
+    cleaned: int
+    """How many of the segments are compacted; the others are taken over as they are."""
     secret: tuple[int, int]
     staging: str
 
     def steps(self, number: int) -> Iterator[tuple[Segment, Rows]]:
         """The rows of a segment. Raises for damage, at the latest after the last row: the digest goes along."""
         here, fmt = self.segments[number], make(self.format, **self.options)
+        fmt = self.cleaner.fmt if number < self.cleaned else fmt
         disk = PosixDisk().within(self.path)
         data = disk.map(here.path).data[: here.size_bytes]
         sealed = Seals(disk, self.path, fmt).scan(-1 if here.is_last else here.base or 0, here.path, data)
@@ -128,13 +131,15 @@ def compact(
     how = Compaction(key=key, keyless=keyless, tombstone_delay_ms=tombstone_delay_ms)
     src, dst = posixpath.abspath(src), posixpath.abspath(dst)  # executors run elsewhere
     source = _checked_source(Source(src, format=format, options=options), how)
-    report = CompactionReport(segments=max(len(source.parts) - 1, 0), bytes_before=source.size_bytes)
+    cleaner = _cleaner_of(source, how)
+    cleaned = _begin_cleaning(cleaner, source)
+    report = CompactionReport(segments=cleaned, bytes_before=source.size_bytes)
     builder = LogBuilder(dst, source.written_as, created_ms=source.created_ms)
     with builder:
         work = _Work(
             src, source.fmt.name, dict(source.written_as.options),
             tuple(_CompactedSegment(part.path, part.base, len(part.data), part.is_last) for part in source.parts),
-            how, int(time.time() * 1e6), (_random(), _random()), posixpath.join(builder.root, ".duramen", "staging"),
+            how, cleaner, cleaned, (_random(), _random()), posixpath.join(builder.root, ".duramen", "staging"),
         )  # fmt: skip
         rewritten = _rewrite(spark, work, report)
         _sum_up(report, rewritten)
@@ -154,13 +159,27 @@ def _checked_source(source: Source, how: Compaction) -> Source:
     if not source.fmt.capabilities.compaction:
         raise UsageError(
             f"this {source.fmt.name} log cannot be compacted: its records do not carry their offsets one by one",
-            path=source.path, hint="convert it to a format that can: keratin, durable-log or rustlog",
+            path=source.path, hint="convert it to a format that can: keratin, durable-log, rustlog or kafka",
         )  # fmt: skip
     extractor(source.fmt, how.key)
     source.check_presence()
     for part in source.parts[-1:]:
         source.check_digest(part)  # the active one is taken over as it is, and gets a new digest
     return source
+
+
+def _cleaner_of(source: Source, how: Compaction) -> Cleaner:
+    segments = (source.fmt.open_segment(part.data, part.base) for part in source.parts if len(part.data))
+    return cleaner_for(source.fmt, segments, int(time.time() * 1e6), how.tombstone_delay_ms)
+
+
+def _begin_cleaning(cleaner: Cleaner, source: Source) -> int:
+    """How many segments the rules allow to compact: never the active one."""
+    bases = [part.base or 0 for part in source.parts]
+    ends = [base for base in bases[1:] if cleaner.until is None or base <= cleaner.until]
+    if ends:
+        cleaner.begin(bases[0], bases[len(ends) - 1])
+    return len(ends)
 
 
 def _random() -> int:
@@ -170,15 +189,14 @@ def _random() -> int:
 def _rewrite(spark: SparkSession, work: _Work, report: CompactionReport) -> list[_Rewritten]:
     """The results for all segments, in order. Segments without a surviving key have no group and get a second round, as
     does the active segment, which is kept whole."""
-    sealed = len(work.segments) - 1
     results: dict[int, _Rewritten] = {}
-    if sealed > 0:
-        step("keys", sum(segment.size_bytes for segment in work.segments[:-1]))
+    if work.cleaned > 0:
+        step("keys", sum(segment.size_bytes for segment in work.segments[: work.cleaned]))
         with no_pandas_warning(), plain_errors():
-            survivors = _survivors(spark, work, sealed).cache()
+            survivors = _survivors(spark, work).cache()
             try:
                 with cancelling(spark):
-                    _rewrite_survivors(survivors, work, sealed, report, results)
+                    _rewrite_survivors(survivors, work, report, results)
             finally:
                 survivors.unpersist()
     rest = [(work, number) for number in range(len(work.segments)) if number not in results]
@@ -191,12 +209,13 @@ def _rewrite(spark: SparkSession, work: _Work, report: CompactionReport) -> list
 
 
 def _rewrite_survivors(
-    survivors: DataFrame, work: _Work, sealed: int, report: CompactionReport, results: dict[int, _Rewritten]
+    survivors: DataFrame, work: _Work, report: CompactionReport, results: dict[int, _Rewritten]
 ) -> None:
     counts = survivors.selectExpr("count(*) as keys", "count_if(goes) as gone").collect()[0]
     report.keys, report.tombstones_removed = int(counts.keys), int(counts.gone)
     step("writing")
-    groups = survivors.where("not goes").select("segment", "offset").repartition(sealed, "segment").groupBy("segment")
+    kept = survivors.where("not goes").select("segment", "offset")
+    groups = kept.repartition(work.cleaned, "segment").groupBy("segment")
 
     def rewrite(table: pa.Table) -> pa.Table:
         return _rewrite_group(work, table)
@@ -205,11 +224,11 @@ def _rewrite_survivors(
         results[int(row.segment)] = pickle.loads(bytes(row.result))
 
 
-def _survivors(spark: SparkSession, work: _Work, sealed: int) -> DataFrame:
+def _survivors(spark: SparkSession, work: _Work) -> DataFrame:
     """The newest offset of every key, where it lies, and whether it is a tombstone that goes."""
     from pyspark.sql import functions as fn
 
-    keyed = spark.range(0, sealed, 1, sealed).mapInArrow(partial(_keyed, work), _KEYED_DDL)
+    keyed = spark.range(0, work.cleaned, 1, work.cleaned).mapInArrow(partial(_keyed, work), _KEYED_DDL)
     newest = keyed.groupBy("h0", "h1").agg(fn.max(fn.struct("offset", "segment", "goes")).alias("newest"))
     return newest.select("newest.*")
 
@@ -223,18 +242,14 @@ def _keyed(work: _Work, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _keyed_segment(work: _Work, number: int) -> Iterator[pa.RecordBatch]:
-    fmt = make(work.format, **work.options)
-    columns, keys_of = extractor(fmt, work.how.key)
-    needed = list(dict.fromkeys(("offset", "timestamp", "value", *columns)))
-    horizon_us = work.now_us - work.how.tombstone_delay_ms * 1000
+    cleaner = work.cleaner
+    columns, keys_of = extractor(cleaner.fmt, work.how.key)
+    needed = tuple(dict.fromkeys(("offset", *cleaner.columns, *columns)))
     for segment, rows in work.steps(number):
         batch = segment.decode(rows, needed)
         keys = keys_of(batch)
         has_key = keys.is_valid()
-        goes = pc.equal(pc.fill_null(pc.binary_length(batch.column("value")), 0), 0)
-        if work.how.tombstone_delay_ms:
-            times = batch.column("timestamp").view(pa.int64()).fill_null(2**63 - 1)
-            goes = pc.and_(goes, pc.less_equal(times, horizon_us))
+        goes = bool_array(cleaner.examine(rows, batch).expired)
         hashes = siphash(keys.filter(has_key), *work.secret).view(np.int64)
         offsets = batch.column("offset").filter(has_key)
         arrays = [
@@ -256,10 +271,9 @@ def _rewrite_group(work: _Work, table: pa.Table) -> pa.Table:
 
 
 def _rewrite_rest(task: tuple[_Work, int]) -> _Rewritten:
-    """In an executor: a segment without a surviving key, or the active one."""
+    """In an executor: a segment without a surviving key, or one that is taken over."""
     work, number = task
-    is_active = number == len(work.segments) - 1
-    return _rewrite_segment(work, number, None if is_active else np.empty(0, np.int64))
+    return _rewrite_segment(work, number, np.empty(0, np.int64) if number < work.cleaned else None)
 
 
 def _rewrite_segment(work: _Work, number: int, survivors: npt.NDArray[np.int64] | None) -> _Rewritten:
@@ -275,20 +289,23 @@ def _rewrite_segment(work: _Work, number: int, survivors: npt.NDArray[np.int64] 
         for segment, rows in work.steps(number):
             before += rows.count
             created_ms = segment.created_ms
-            mask = np.ones(rows.count, bool)
-            if survivors is not None:
-                without = keys_of(segment.decode(rows, columns)).is_null().to_numpy(zero_copy_only=False)
-                keyless += int(without.sum())
-                mask = _among(rows.columns.first_offsets, survivors)
-                mask |= without if work.how.keyless == "keep" else False
-            if not mask.any():
-                continue
             if builder is None:
-                builder = _begin(disk, directory, fmt.continuing(segment), base, segment.created_ms)
-            builder.put(segment.select(rows, mask, builder.cursor))
-        if builder is None and survivors is None:
+                builder = _begin(disk, directory, fmt.continuing(segment), base, created_ms)
+            if survivors is None:
+                builder.put(segment.select(rows, np.ones(len(rows.columns), np.bool_), builder.cursor))
+                continue
+            batch = segment.decode(rows, ("offset", *columns))
+            is_keyless = keys_of(batch).is_null().to_numpy(zero_copy_only=False)
+            keyless += int(is_keyless.sum())
+            kept = survivors
+            if work.how.keyless == "keep":
+                kept = np.union1d(survivors, batch.column("offset").to_numpy()[is_keyless])
+            builder.put(work.cleaner.select(segment, rows, partial(_among, sorted_offsets=kept), builder.cursor))
+        stays_empty = survivors is None or (work.cleaner.keeps_state and number == 0)  # the log's start stays
+        if builder is None and stays_empty:
             builder = _begin(disk, directory, fmt, base, created_ms)
-        built = None if builder is None else builder.finish()
+        is_gone = builder is None or (not stays_empty and builder.cursor.previous_offset < base)
+        built = None if builder is None or is_gone else builder.finish()
         return _Rewritten(built, directory, before, keyless)
     finally:
         if builder is not None:

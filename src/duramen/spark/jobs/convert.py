@@ -236,6 +236,7 @@ class SparkConversion(Conversion):
             _join(whole, survey)
         if whole.next_offset != whole.records and not whole.counts["offset"].count:
             whole.counts["offset"].count, whole.counts["offset"].first_offset = 1, whole.next_offset
+        whole.count_transactions()
         return whole
 
     def _survey_again(self, log: _ConvertedLog, parts: Sequence[tuple[str, int]]) -> None:
