@@ -6,7 +6,8 @@ contestant's it is compared with:
 
 - *read*: every column into Spark's ``noop`` sink; the floor yields the same batches from mapped Arrow files.
 - *count*: `duramen.spark.count` against ``spark.read.parquet(…).count()``.
-- *sink*: ``df.write`` of rows in Spark's memory; the floor is a sink that drops them.
+- *sink*: ``df.write`` of rows in Spark's memory; the floors are a sink that drops them, and one that only writes their
+  bytes (tasks into files, the commit into one file that is synced).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from duramen.spark import count
 
 READ_BAR, COUNT_BAR = 1.2, 1.5
 SINK_BARS = {100: 0.8, 1024: 1.2}
+WRITTEN_BAR = 1 / 0.9
 CODEC = "spark.sql.parquet.compression.codec"
 Figures = list[tuple[str, float, float | None]]
 
@@ -76,20 +78,22 @@ def _writing(spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: in
     df = df.selectExpr(f"binary(lpad(hex(xxhash64(id)), {row_bytes}, hex(xxhash64(id + 1)))) as value")
     df = df.persist(StorageLevel.MEMORY_ONLY)
     df.count()
-    target, parquet = scratch / "sink", scratch / "sink-parquet"
+    target, parquet, written = scratch / "sink", scratch / "sink-parquet", scratch / "written"
     turns = _turns(
         {
             "sink": lambda: sink._afresh(target, lambda path: sink._sink(df, path)),
             "dropped": lambda: sink._drop(df),
+            "written": lambda: sink._afresh(written, lambda path: sink._write_bytes(df, path)),
             "parquet": lambda: df.write.mode("overwrite").parquet(str(parquet)),
         },
         rounds,
     )
     df.unpersist()
-    for path in (target, parquet):
+    for path in (target, parquet, written):
         shutil.rmtree(path)
     return [
         *_figures(turns, "sink", "parquet", row_bytes, total_bytes, SINK_BARS.get(row_bytes)),
+        *_figures(turns, "sink", "written", row_bytes, total_bytes, WRITTEN_BAR),
         *_figures(turns, "sink", "dropped", row_bytes, total_bytes),
     ]
 

@@ -17,6 +17,7 @@ from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
     ConsumerPositions,
+    EncodedRecords,
     SequenceRun,
     SlotSegment,
     StoredChunk,
@@ -25,6 +26,7 @@ from duramen.formats.extensions import (
     SupportsGapFill,
     SupportsInternalTopics,
     SupportsManifest,
+    SupportsMoving,
     SupportsStateFiles,
     SupportsTracking,
 )
@@ -133,6 +135,7 @@ __all__ = [
     "ConsumerPositions",
     "Detected",
     "Encoded",
+    "EncodedRecords",
     "Events",
     "Field",
     "FileName",
@@ -168,6 +171,7 @@ __all__ = [
     "SupportsInternalTopics",
     "SupportsIsolation",
     "SupportsManifest",
+    "SupportsMoving",
     "SupportsStateFiles",
     "SupportsTracking",
     "TrackingBlock",
