@@ -38,7 +38,7 @@ def rows(columns: list[str], seed: int) -> pa.RecordBatch:
     random = np.random.default_rng(seed)
     us = np.arange(ROWS) * 1_000_000 + 1_700_000_000_000_000
     arrays = {
-        "value": pa.array([random.bytes(int(size)) for size in random.integers(0, 600, ROWS)], pa.binary()),
+        "value": pa.array([random.bytes(int(size)) for size in random.integers(0, 700, ROWS)], pa.binary()),
         "key": pa.array([None if row % 7 == 0 else b"key %d" % row for row in range(ROWS)], pa.binary()),
         "headers": pa.array(
             [None if row % 3 else [{"key": "trace", "value": b"%d" % row}] for row in range(ROWS)], HEADERS.type

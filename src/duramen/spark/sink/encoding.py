@@ -1,4 +1,4 @@
-"""Staged rows in the bytes of the target's format, for formats whose chunks can be encoded before their offsets are known.
+"""Staged rows in the bytes of the target's format, where its chunks can be encoded before their offsets are known.
 
 A task encodes, compression included, and the commit copies chunks and changes offsets, which takes the same time for
 every compression. Formats whose record checksum covers the offset, or that store nothing but records, are staged as
