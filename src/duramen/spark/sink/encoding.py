@@ -22,7 +22,9 @@ from duramen.log import batch_of
 
 PIECE_BYTES = 1 << 20
 _FORMAT = b"duramen.format"
-_SCHEMA = pa.schema([("rows", pa.int64()), ("chunks", pa.int64()), ("has_times", pa.bool_()), ("data", pa.binary())])
+_SCHEMA = pa.schema(
+    [("rows", pa.int64()), ("chunks", pa.int64()), ("has_times", pa.bool_()), ("data", pa.large_binary())]
+)
 
 
 def encoded_schema(fmt: Format) -> pa.Schema:
@@ -47,8 +49,8 @@ def encode_piece(fmt: Format, rows: pa.RecordBatch) -> pa.RecordBatch:
     else:
         assert isinstance(batch, pa.RecordBatch)
         encoded = fmt.encode(batch, start, time.time_ns() // 1000 if has_times else 0)
-    ends = pa.py_buffer(np.array([0, len(encoded.data)], np.int32))
-    data = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(encoded.data)])
+    ends = pa.py_buffer(np.array([0, len(encoded.data)], np.int64))
+    data = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(encoded.data)])
     told = (encoded.rows.count, len(encoded.rows.columns), has_times)
     columns = [pa.array([one], field.type) for one, field in zip(told, _SCHEMA, strict=False)]
     return pa.RecordBatch.from_arrays([*columns, data], schema=encoded_schema(fmt))
