@@ -90,10 +90,14 @@ def _measure(
     for name in waiting:
         shutil.rmtree(scratch / f"commit-{name}")
     cpu, wall = (_ratio(turns, kind) for kind in Cost._fields)
-    more_s = turns["commit"].wall.median - turns["part"].wall.median
+    more = total_bytes - total_bytes // PART
+    more_cpu_s, more_s = (
+        max(getattr(turns["commit"], kind).median - getattr(turns["part"], kind).median, 1e-9) for kind in Cost._fields
+    )
     name = f"commit, {format}, {row_bytes} B"
     return [
-        (f"{name}, growth, MB/s", (total_bytes - total_bytes // PART) / max(more_s, 1e-9) / 1e6, GROWTH_BAR),
+        (f"{name}, growth, MB/s", more / more_s / 1e6, GROWTH_BAR),
+        (f"{name}, growth, MB per CPU second", more / more_cpu_s / 1e6, None),
         (f"{name}, × checksum, copy and sync, wall", wall, BAR if format == "keratin" else None),
         (f"{name}, × checksum, copy and sync, CPU", cpu, None),
         (f"{name}, MB/s", total_bytes / turns["commit"].wall.median / 1e6, None),
