@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark import StorageLevel
@@ -56,11 +57,11 @@ def _reading(spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: in
     floor = spark.read.format("rows-in-memory").option("mapped", "true")
     turns = _turns(
         {
-            "read": lambda: _all(spark.read.format("duramen").load(str(log))),
-            "mapped": lambda: _all(floor.load(str(mapped))),
-            "parquet": lambda: _all(spark.read.parquet(str(parquet))),
-            "count": lambda: count(spark, str(log)),
-            "count parquet": lambda: spark.read.parquet(str(parquet)).count(),
+            "read": lambda few: _all(few(spark.read.format("duramen").load(str(log)))),
+            "mapped": lambda few: _all(few(floor.load(str(mapped)))),
+            "parquet": lambda few: _all(few(spark.read.parquet(str(parquet)))),
+            "count": lambda few: count(spark, str(log)),
+            "count parquet": lambda few: spark.read.parquet(str(parquet)).count(),
         },
         rounds,
     )
@@ -81,10 +82,10 @@ def _writing(spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: in
     target, parquet, written = scratch / "sink", scratch / "sink-parquet", scratch / "written"
     turns = _turns(
         {
-            "sink": lambda: sink._afresh(target, lambda path: sink._sink(df, path)),
-            "dropped": lambda: sink._drop(df),
-            "written": lambda: sink._afresh(written, lambda path: sink._write_bytes(df, path)),
-            "parquet": lambda: df.write.mode("overwrite").parquet(str(parquet)),
+            "sink": lambda few: sink._afresh(target, lambda path: sink._sink(few(df), path)),
+            "dropped": lambda few: sink._drop(few(df)),
+            "written": lambda few: sink._afresh(written, lambda path: sink._write_bytes(few(df), path)),
+            "parquet": lambda few: few(df).write.mode("overwrite").parquet(str(parquet)),
         },
         rounds,
     )
@@ -98,10 +99,21 @@ def _writing(spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: in
     ]
 
 
-def _turns(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, Cost]:
+Few = Callable[[DataFrame], DataFrame]
+"""The rows of a frame that a contestant handles."""
+
+
+def _turns(contestants: dict[str, Callable[[Few], object]], rounds: int) -> dict[str, Cost]:
+    """Each contestant runs with a few rows right before its turn: Spark ends Python processes that are idle for a
+    minute, and starting them again costs more than the work."""
     for run in contestants.values():
-        run()  # the JVM compiles what it runs often
-    return take_turns(contestants, rounds)
+        run(_all_rows)  # the JVM compiles what it runs often
+    work = {name: partial(run, _all_rows) for name, run in contestants.items()}
+    return take_turns(work, rounds, before=lambda name: contestants[name](lambda frame: frame.limit(1000)))
+
+
+def _all_rows(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 def _figures(

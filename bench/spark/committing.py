@@ -77,7 +77,7 @@ def _measure(
     waiting: dict[str, _Staged] = {}
     batches = total_bytes // BATCH_BYTES
 
-    def stage() -> None:
+    def stage(_turn: str) -> None:
         for name, count in (("whole", batches), ("part", batches // PART)):
             waiting[name] = _Staged(scratch / f"commit-{name}", batch, count, format)
 
