@@ -6,13 +6,15 @@ contestant's it is compared with:
 
 - *read*: every column into Spark's ``noop`` sink; the floor yields the same batches from mapped Arrow files.
 - *count*: `duramen.spark.count` against ``spark.read.parquet(…).count()``.
-- *sink*: ``df.write`` of rows in Spark's memory; the floor is a sink that drops them.
+- *sink*: ``df.write`` of rows in Spark's memory; the floors are a sink that drops them, and one that only writes their
+  bytes (tasks into files, the commit into one file that is synced).
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark import StorageLevel
@@ -25,6 +27,7 @@ from duramen.spark import count
 
 READ_BAR, COUNT_BAR = 1.2, 1.5
 SINK_BARS = {100: 0.8, 1024: 1.2}
+WRITTEN_BAR = 1 / 0.9
 CODEC = "spark.sql.parquet.compression.codec"
 Figures = list[tuple[str, float, float | None]]
 
@@ -54,11 +57,11 @@ def _reading(spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: in
     floor = spark.read.format("rows-in-memory").option("mapped", "true")
     turns = _turns(
         {
-            "read": lambda: _all(spark.read.format("duramen").load(str(log))),
-            "mapped": lambda: _all(floor.load(str(mapped))),
-            "parquet": lambda: _all(spark.read.parquet(str(parquet))),
-            "count": lambda: count(spark, str(log)),
-            "count parquet": lambda: spark.read.parquet(str(parquet)).count(),
+            "read": lambda few: _all(few(spark.read.format("duramen").load(str(log)))),
+            "mapped": lambda few: _all(few(floor.load(str(mapped)))),
+            "parquet": lambda few: _all(few(spark.read.parquet(str(parquet)))),
+            "count": lambda few: count(spark, str(log)),
+            "count parquet": lambda few: spark.read.parquet(str(parquet)).count(),
         },
         rounds,
     )
@@ -76,28 +79,41 @@ def _writing(spark: SparkSession, scratch: Path, row_bytes: int, total_bytes: in
     df = df.selectExpr(f"binary(lpad(hex(xxhash64(id)), {row_bytes}, hex(xxhash64(id + 1)))) as value")
     df = df.persist(StorageLevel.MEMORY_ONLY)
     df.count()
-    target, parquet = scratch / "sink", scratch / "sink-parquet"
+    target, parquet, written = scratch / "sink", scratch / "sink-parquet", scratch / "written"
     turns = _turns(
         {
-            "sink": lambda: sink._afresh(target, lambda path: sink._sink(df, path)),
-            "dropped": lambda: sink._drop(df),
-            "parquet": lambda: df.write.mode("overwrite").parquet(str(parquet)),
+            "sink": lambda few: sink._afresh(target, lambda path: sink._sink(few(df), path)),
+            "dropped": lambda few: sink._drop(few(df)),
+            "written": lambda few: sink._afresh(written, lambda path: sink._write_bytes(few(df), path)),
+            "parquet": lambda few: few(df).write.mode("overwrite").parquet(str(parquet)),
         },
         rounds,
     )
     df.unpersist()
-    for path in (target, parquet):
+    for path in (target, parquet, written):
         shutil.rmtree(path)
     return [
         *_figures(turns, "sink", "parquet", row_bytes, total_bytes, SINK_BARS.get(row_bytes)),
+        *_figures(turns, "sink", "written", row_bytes, total_bytes, WRITTEN_BAR),
         *_figures(turns, "sink", "dropped", row_bytes, total_bytes),
     ]
 
 
-def _turns(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, Cost]:
+Few = Callable[[DataFrame], DataFrame]
+"""The rows of a frame that a contestant handles."""
+
+
+def _turns(contestants: dict[str, Callable[[Few], object]], rounds: int) -> dict[str, Cost]:
+    """Each contestant runs with a few rows right before its turn: Spark ends Python processes that are idle for a
+    minute, and starting them again costs more than the work."""
     for run in contestants.values():
-        run()  # the JVM compiles what it runs often
-    return take_turns(contestants, rounds)
+        run(_all_rows)  # the JVM compiles what it runs often
+    work = {name: partial(run, _all_rows) for name, run in contestants.items()}
+    return take_turns(work, rounds, before=lambda name: contestants[name](lambda frame: frame.limit(1000)))
+
+
+def _all_rows(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 def _figures(

@@ -2,6 +2,7 @@
 
 No Spark: one thread stages the rows as tasks do. What is measured is `publish`, from locking the log to removing the
 staged files. The floor checks the same staged files by their checksum, copies their bytes into one file and syncs it.
+*Growth* is how many bytes of values a commit that is longer by a second stores more.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from duramen.spark.sink.router import Router, plan_target
 from duramen.spark.sink.sink import StoredBatch, publish
 from duramen.spark.sink.staging import Staging
 
-BAR = 0.9
+BAR, GROWTH_BAR = 0.9, 1000.0
+FORMATS = {"keratin": {}, "kafka, zstd": {"compression": "zstd"}}
 TASKS, BATCH_BYTES, COPY_BYTES = 4, 2 << 20, 1 << 20
+PART = 4
+"""The growth is measured from a batch that is smaller by this factor."""
 
 
 class _Staged:
     """A batch that waits for its commit."""
 
-    def __init__(self, path: Path, batch: pa.RecordBatch, batches: int) -> None:
+    def __init__(self, path: Path, batch: pa.RecordBatch, batches: int, format: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
-        self.options = parse_write_options({"path": str(path), "logformat": "keratin"})
+        named = {"path": str(path), "logformat": format.partition(",")[0], **FORMATS[format]}
+        self.options = parse_write_options(named)
         self.target = plan_target(self.options, ["value"], overwrite=False)
         self.staging = Staging(str(path), "bench")
         self.messages = []
@@ -63,18 +68,37 @@ def measure(scratch: Path, row_bytes: int, total_bytes: int, rounds: int) -> lis
     ends = np.arange(0, (rows + 1) * row_bytes, row_bytes, np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.random.default_rng(1).bytes(rows * row_bytes))]
     batch = pa.RecordBatch.from_arrays([pa.BinaryArray.from_buffers(pa.binary(), rows, buffers)], names=["value"])
-    waiting: list[_Staged] = []
+    return [figure for format in FORMATS for figure in _measure(scratch, format, batch, row_bytes, total_bytes, rounds)]
 
-    def stage() -> None:
-        waiting[:] = [_Staged(scratch / "commit", batch, total_bytes // BATCH_BYTES)]
 
-    work = {"commit": lambda: waiting[0].commit(), "copy": lambda: waiting[0].copy()}
+def _measure(
+    scratch: Path, format: str, batch: pa.RecordBatch, row_bytes: int, total_bytes: int, rounds: int
+) -> list[tuple[str, float, float | None]]:
+    waiting: dict[str, _Staged] = {}
+    batches = total_bytes // BATCH_BYTES
+
+    def stage(_turn: str) -> None:
+        for name, count in (("whole", batches), ("part", batches // PART)):
+            waiting[name] = _Staged(scratch / f"commit-{name}", batch, count, format)
+
+    work = {
+        "commit": lambda: waiting["whole"].commit(),
+        "part": lambda: waiting["part"].commit(),
+        "copy": lambda: waiting["whole"].copy(),
+    }
     turns = take_turns(work, rounds, before=stage)
-    shutil.rmtree(scratch / "commit")
+    for name in waiting:
+        shutil.rmtree(scratch / f"commit-{name}")
     cpu, wall = (_ratio(turns, kind) for kind in Cost._fields)
-    name = f"commit, {row_bytes} B"
+    more = total_bytes - total_bytes // PART
+    more_cpu_s, more_s = (
+        max(getattr(turns["commit"], kind).median - getattr(turns["part"], kind).median, 1e-9) for kind in Cost._fields
+    )
+    name = f"commit, {format}, {row_bytes} B"
     return [
-        (f"{name}, × checksum, copy and sync, wall", wall, BAR),
+        (f"{name}, growth, MB/s", more / more_s / 1e6, GROWTH_BAR),
+        (f"{name}, growth, MB per CPU second", more / more_cpu_s / 1e6, None),
+        (f"{name}, × checksum, copy and sync, wall", wall, BAR if format == "keratin" else None),
         (f"{name}, × checksum, copy and sync, CPU", cpu, None),
         (f"{name}, MB/s", total_bytes / turns["commit"].wall.median / 1e6, None),
     ]

@@ -25,16 +25,17 @@ class Cost(NamedTuple):
 
 
 def take_turns(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, before: Callable[[], object] | None = None
+    contestants: Mapping[str, Callable[[], object]], rounds: int, before: Callable[[str], object] | None = None
 ) -> dict[str, Cost]:
-    """What all contestants cost, in shuffled order every round. ``before`` is not counted."""
+    """What all contestants cost, in shuffled order every round. ``before`` gets the name of the one whose turn it is,
+    and is not counted."""
     order = list(contestants)
     shuffle = random.Random(1).shuffle
     costs = {name: Cost(Samples(), Samples()) for name in contestants}
     for _ in range(rounds):
         for name in order:
             if before is not None:
-                before()
+                before(name)
             cpu, wall = tree_seconds(), time.perf_counter()
             contestants[name]()
             costs[name].cpu.append(tree_seconds() - cpu)

@@ -78,6 +78,10 @@ def _drop(df: DataFrame) -> None:
     df.write.format("synthetic").mode("append").save()
 
 
+def _write_bytes(df: DataFrame, path: Path) -> None:
+    df.write.format("synthetic").mode("append").option("path", str(path)).save()
+
+
 def _append(batch: pa.RecordBatch, rows: int, path: Path) -> None:
     with duramen.open(path, "a", format="keratin") as log:
         for _ in range(rows // batch.num_rows):

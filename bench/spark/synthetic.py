@@ -1,4 +1,4 @@
-"""A source that yields rows from memory, and a sink that drops them: how fast Python can be at all in these places."""
+"""A source that yields rows from memory, and sinks that drop or only write them: how fast Python can be at all here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,9 +18,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from duramen.disk import PosixDisk, write_all
+from duramen.kernel import crc32c
 from duramen.spark.gc_freeze import settle
+from duramen.spark.output import DiskOutput
 
 BATCH_BYTES = 2 << 20
+COPY_BYTES = 1 << 20
 NARROW_ROWS = 1 << 16
 """Rows of a batch without values."""
 KINDS = {"offset": "BIGINT", "timestamp": "TIMESTAMP", "key": "BINARY", "value": "BINARY"}
@@ -46,7 +51,8 @@ class Synthetic(DataSource):
         return SyntheticReader(*numbers, self._names())
 
     def writer(self, schema: object, overwrite: bool) -> DataSourceWriter:
-        return DroppingWriter()
+        path = self.options.get("path")
+        return DroppingWriter() if path is None else WritingWriter(path)
 
 
 class SyntheticReader(DataSourceReader):
@@ -83,6 +89,48 @@ class DroppingWriter(DataSourceArrowWriter):
         for _ in iterator:
             pass
         return WriterCommitMessage()
+
+
+class WrittenBytes(WriterCommitMessage):
+    def __init__(self, path: str, size_bytes: int, checksum: int) -> None:
+        self.path, self.size_bytes, self.checksum = path, size_bytes, checksum
+
+
+class WritingWriter(DataSourceArrowWriter):
+    """The least that a sink must do whose rows end up in one file, all or none: tasks write files with a checksum, the
+    commit checks them, copies them into one file and syncs that. No format, no index, no ledger."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        settle()
+        context = TaskContext.get()
+        assert context is not None
+        disk = PosixDisk()
+        disk.make_directory(self._path)
+        output = DiskOutput(disk, f"{self._path}/{context.partitionId()}")
+        for batch in iterator:
+            with pa.ipc.new_stream(output, batch.schema) as stream:
+                stream.write_batch(batch)
+        output.close()
+        return WrittenBytes(f"{self._path}/{context.partitionId()}", output.size_bytes, output.crc32c)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        settle()
+        disk = PosixDisk()
+        file = disk.create(f"{self._path}/all")
+        position = 0
+        for message in messages:
+            assert isinstance(message, WrittenBytes)
+            data = disk.map(message.path).data
+            assert (len(data), crc32c(data)) == (message.size_bytes, message.checksum)
+            for start in range(0, len(data), COPY_BYTES):
+                write_all(file, position + start, data[start : start + COPY_BYTES])
+            position += len(data)
+            disk.remove(message.path)
+        file.sync()
+        file.close()
 
 
 def register(spark: SparkSession) -> None:

@@ -21,7 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.orders", description="Orders, exactly once.")
     parser.add_argument("--gb", type=float, default=0.2, help="size of all logs together (default 0.2)")
     parser.add_argument("--kills", type=int, default=5, help="how often the driver is killed (default 5)")
-    parser.add_argument("--formats", default="keratin,osiris", help="a log of each (default keratin,osiris)")
+    parser.add_argument(
+        "--formats", default="keratin,osiris,kafka", help="a log of each (default keratin,osiris,kafka)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="where; must not exist (default: removed at the end)")
     arguments = parser.parse_args()

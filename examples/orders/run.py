@@ -92,7 +92,9 @@ def _measure(session: int, outcome: Outcome, cpu: dict[int, float]) -> None:
         cpu[pid] = used_s
         kind = "driver" if pid == session else "worker"
         try:
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+            if (
+                os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "java"
+            ):  # also a copy that is about to become another
                 kind = "JVM"
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:

@@ -174,11 +174,13 @@ def fail_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         raise RuntimeError("this attempt fails on purpose")
 
 
-def start(df: DataFrame, log: Path, checkpoint: Path, stop: Mapping[str, object] | None = None) -> StreamingQuery:
+def start(
+    df: DataFrame, log: Path, checkpoint: Path, stop: Mapping[str, object] | None = None, **options: str
+) -> StreamingQuery:
     writer = df.writeStream.format("duramen" if stop is None else "duramen-stopped").option(
         "checkpointLocation", str(checkpoint)
     )
-    for name, value in (stop or {}).items():
+    for name, value in {**options, **(stop or {})}.items():
         writer = writer.option(name, str(value))
     return writer.trigger(availableNow=True).start(str(log))
 

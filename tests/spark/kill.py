@@ -55,7 +55,7 @@ def session(master: str, **more: str) -> SparkSession:
     return spark
 
 
-def drive(directory: Path, stop_at: int | None, alone: int) -> int:
+def drive(directory: Path, format: str, stop_at: int | None, alone: int) -> int:
     """A driver. It stops the next commits at the changes ``stop_at``, ``stop_at + 1``, …: ``alone`` times only the
     process that commits, then itself. Without ``stop_at`` it runs the query to its end. Tells each stop on stdout."""
     os.environ[GROUP] = str(os.getpgrp())
@@ -65,7 +65,7 @@ def drive(directory: Path, stop_at: int | None, alone: int) -> int:
 
     def run(stop: dict[str, object] | None) -> bool:
         df = rows(spark, directory / "in", failing=True)
-        return finish(start(df, directory / "log", directory / "checkpoint", stop))
+        return finish(start(df, directory / "log", directory / "checkpoint", stop, logFormat=format))
 
     if stop_at is None:
         run(None)
@@ -97,7 +97,7 @@ def run_driver(directory: Path, arguments: list[str], kill_after_s: float | None
     return code, told.read_text().splitlines()
 
 
-def hunt(directory: Path, kills: int, seed: int) -> None:
+def hunt(directory: Path, kills: int, seed: int, format: str) -> None:
     chance = random.Random(seed)
     write_input(directory / "in", 2)
     checkpoint = directory / "checkpoint"
@@ -108,7 +108,9 @@ def hunt(directory: Path, kills: int, seed: int) -> None:
         at_random = drivers % 4 == 3
         after_s = chance.uniform(2, 20) if at_random else None
         alone = min(5, kills - commits - drivers - 1)
-        arguments = [] if at_random else ["--stop-at", str(step), "--alone", str(alone)]
+        arguments = ["--format", format]
+        if not at_random:
+            arguments += ["--stop-at", str(step), "--alone", str(alone)]
         code, told = run_driver(directory, arguments, after_s)
         stops = [line for line in told if line.startswith(("commit ", "driver "))]
         if "ended" in told:  # that commit had no such step: from the beginning
@@ -126,7 +128,7 @@ def hunt(directory: Path, kills: int, seed: int) -> None:
             forgotten += 1
         state = f"{commits} commits and {drivers} drivers killed, next at change {step}"
         print(f"{time.monotonic() - began:5.0f} s  {state}", flush=True)
-    if run_driver(directory, [])[0]:
+    if run_driver(directory, ["--format", format])[0]:
         raise SystemExit(f"the last driver failed:\n{(directory / 'driver.log').read_text()[-4000:]}")
     files = count_input(directory / "in")
     check(directory / "log", files)
@@ -220,18 +222,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.kill", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", default="keratin", help="of the log (default keratin)")
     parser.add_argument("--speculation", action="store_true", help="race attempts on a cluster instead")
     parser.add_argument("--driver", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stop-at", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--alone", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.driver is not None:
-        return drive(given.driver, given.stop_at, given.alone)
+        return drive(given.driver, given.format, given.stop_at, given.alone)
     with tempfile.TemporaryDirectory(prefix="duramen-kill-") as scratch:
         if given.speculation:
             speculate(Path(scratch))
         else:
-            hunt(Path(scratch), given.kills, given.seed)
+            hunt(Path(scratch), given.kills, given.seed, given.format)
     return 0
 
 

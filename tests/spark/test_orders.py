@@ -15,7 +15,7 @@ from examples.orders.check import check
 from examples.orders.generate import generate
 from examples.orders.job import start_rejects, start_revenue
 
-FORMATS = ["keratin", "osiris"]
+FORMATS = ["keratin", "osiris", "kafka"]
 
 
 def stop_after_delta(point: str, batch: int) -> None:

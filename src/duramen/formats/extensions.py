@@ -2,6 +2,7 @@
 
 - `SupportsTracking`: sequences of producers and positions of consumers, stored in the log itself (Osiris).
 - `SupportsChunks`: records stored in chunks, the unit of replication and of reading (Osiris).
+- `SupportsMoving`: chunks of records that are encoded before their offsets are known (Osiris, Kafka).
 - `SupportsGapFill`: filler records for offsets that are missing (Osiris).
 - `SupportsManifest`: a file that describes the whole log (Keratin).
 - `SupportsCheckpoint`: a file that records how far the cleaner came (RustLog).
@@ -17,14 +18,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from duramen.errors import CorruptionError
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Buffer, Field
+from duramen.record import COLUMNS
+
+if TYPE_CHECKING:
+    from duramen.formats.format import Format
 
 
 class SequenceRun(NamedTuple):
@@ -108,6 +114,58 @@ class SupportsChunks(ABC):
     @abstractmethod
     def chunks(self, segment: Segment, rows: Rows, path: str = "") -> Iterator[StoredChunk]:
         """The chunks that a scan found, one by one. ``path`` is the segment's."""
+
+
+class EncodedRecords:
+    """Records that were encoded before their offsets were known, as if they were the first of a log: what a task of a
+    job prepares for the process that appends. Has what the append queue needs of a record batch.
+
+    ``chunks`` is their number. Without ``has_times`` all records get the time of the append."""
+
+    __slots__ = ("chunks", "data", "fmt", "has_times", "num_rows")
+
+    def __init__(self, fmt: Format, data: Buffer, num_rows: int, chunks: int, *, has_times: bool) -> None:
+        self.fmt = fmt
+        self.data = memoryview(data).cast("B")
+        self.num_rows = num_rows
+        self.chunks = chunks
+        self.has_times = has_times
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def batch(self) -> pa.RecordBatch:
+        """The records, for a log that cannot take their bytes."""
+        able = self.fmt.capabilities.columns - {"offset"} - (set() if self.has_times else {"timestamp"})
+        columns = [name for name in COLUMNS if name in able]
+        assert isinstance(self.fmt, SupportsMoving)
+        segment = self.fmt.open_encoded(self.data)
+        found = [segment.decode(rows, columns) for rows in segment.steps(ScanPosition(0, -1), verify=False)]
+        batch = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
+        if batch.num_rows != self.num_rows:
+            raise CorruptionError(f"{batch.num_rows} of {self.num_rows} encoded records can be read")
+        return batch
+
+    def slice(self, start: int, length: int | None = None) -> pa.RecordBatch:
+        return self.batch().slice(start, length)
+
+
+class SupportsMoving(ABC):
+    """Chunks can be encoded before their offsets are known: no checksum covers an offset."""
+
+    @abstractmethod
+    def can_move(self, records: EncodedRecords) -> bool:
+        """Whether a log of this format can take the bytes as they are."""
+
+    @abstractmethod
+    def open_encoded(self, data: memoryview) -> Segment:
+        """Encoded chunks, as if they were the first of a segment."""
+
+    @abstractmethod
+    def move(self, records: EncodedRecords, cursor: ScanPosition, default_us: int) -> Encoded:
+        """The records for appending at ``cursor``: a copy with other offsets and epochs, and the time ``default_us``
+        where they have none of their own."""
 
 
 class SupportsGapFill(ABC):

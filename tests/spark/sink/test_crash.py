@@ -57,6 +57,7 @@ def _value(batch: int, task: int, log: str) -> bytes:
 
 ONE_LOG = Shape({"logFormat": "keratin"}, ("",))
 ONE_UNCHECKED = Shape({"logFormat": "rustlog"}, ("",))
+ONE_ENCODED = Shape({"logFormat": "kafka", "compression": "gzip"}, ("",))
 TWO_TOPICS = Shape({"logFormat": "keratin"}, ("topics/a/partitions/0", "topics/b/partitions/0"))
 
 
@@ -106,8 +107,15 @@ def check_whole(disk: SimulatedDisk, shape: Shape, batches: int) -> None:
         assert not [finding for finding in report.findings if finding.severity == Severity.DAMAGE]
 
 
-@pytest.mark.parametrize("batch", [0, 2], ids=["first", "later"])
-@pytest.mark.parametrize("shape", [ONE_LOG, ONE_UNCHECKED, TWO_TOPICS], ids=["log", "rustlog", "two topics"])
+@pytest.mark.parametrize(
+    ("shape", "batch"),
+    [
+        pytest.param(shape, batch, id=f"{'first' if batch == 0 else 'later'}-{name}")
+        for name, shape in {"log": ONE_LOG, "rustlog": ONE_UNCHECKED, "two topics": TWO_TOPICS}.items()
+        for batch in (0, 2)
+    ]
+    + [pytest.param(ONE_ENCODED, 2, id="later-encoded by tasks")],
+)
 def test_every_row_exactly_once(shape: Shape, batch: int) -> None:
     disk = SimulatedDisk()
     for earlier in range(batch):
@@ -137,7 +145,7 @@ def test_every_row_exactly_once(shape: Shape, batch: int) -> None:
     assert len(seen) > 15
 
 
-@pytest.mark.parametrize(("shape", "most"), [(ONE_LOG, 8), (ONE_UNCHECKED, 8), (TWO_TOPICS, 18)])
+@pytest.mark.parametrize(("shape", "most"), [(ONE_LOG, 8), (ONE_UNCHECKED, 8), (ONE_ENCODED, 8), (TWO_TOPICS, 18)])
 def test_syncs_of_a_micro_batch(shape: Shape, most: int) -> None:
     """On logs that the commit before has closed."""
     disk = SimulatedDisk()

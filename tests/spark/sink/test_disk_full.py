@@ -101,10 +101,12 @@ class MeasuredStaging(Staging):
         super().sweep()
 
 
-def run_batch(disk: MeasuredDisk, batch: int, run: str, *, stops_in_commit: bool = False) -> None:
+def run_batch(
+    disk: MeasuredDisk, batch: int, run: str, *, stops_in_commit: bool = False, format: str = "keratin"
+) -> None:
     """Two tasks and the commit, measured after each step; ``stops_in_commit`` leaves what a killed driver leaves."""
     resolve_transaction(ROOT, disk=disk)
-    options, target = planned(disk)
+    options, target = planned(disk, logFormat=format)
     staging = Staging(ROOT, "query", batch, disk)
     messages = []
     for task in range(2):
@@ -123,11 +125,12 @@ def size_of_log(disk: Disk) -> int:
     return sum(size for path, size in files(disk, ROOT).items() if "/staging/" not in path)
 
 
-def test_a_batch_needs_its_own_size_beside_the_log() -> None:
+@pytest.mark.parametrize("format", ["keratin", "kafka"])
+def test_a_batch_needs_its_own_size_beside_the_log(format: str) -> None:
     disk = MeasuredDisk()
     for batch in range(3):
         disk.peak_bytes = 0
-        run_batch(disk, batch, "run1-")
+        run_batch(disk, batch, "run1-", format=format)
         assert disk.peak_bytes <= size_of_log(disk) + 2 * ROWS.nbytes + SLACK_BYTES
 
 

@@ -23,6 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rustlog": {},
     "osiris": {"chunk_version": 1},
     "fixed-slot": {"record_size": 24},
+    "kafka": {"compression": "zstd"},
 }
 
 

@@ -60,6 +60,8 @@ def run(kind: str, address: str, log: Path, checkpoint: Path) -> dict[str, objec
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     if kind == "master":
         env["SPARK_HOME"] = str(SPARK_HOME)  # where the workers find the program of an executor
+    else:
+        env["SPARK_TESTING"] = "any port"  # instead of 15002, which another server may hold
     command = [sys.executable, "-W", "ignore", "-c", READ, kind, address, str(log), str(checkpoint)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, cwd=log.parent)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -214,6 +214,7 @@ def test_a_segment_that_is_missing(tmp_path: Path, name: str, capsys: pytest.Cap
     assert read_here(path, failOnDataLoss="false").num_rows == 300 - (end - first)
     told = capsys.readouterr().err
     assert told.count(f"data loss: offsets {first} to {end - 1} ({end - first} in all): a sealed segment") == 2
+    assert told.count("data loss") == 2, "each read reports it once"
 
 
 def test_the_last_segments_are_missing(tmp_path: Path) -> None:

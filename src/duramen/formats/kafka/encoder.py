@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.errors import UsageError
+from duramen.errors import CorruptionError, UsageError
 from duramen.formats.arrow import allocate, binary_buffers, offsets_to, timestamps_to
+from duramen.formats.extensions import EncodedRecords
 from duramen.formats.kafka.batch import APPEND_TIME, HEADER
 from duramen.formats.kafka.codec import KafkaCompression, fold
 from duramen.formats.segment import Encoded, Rows, ScanPosition
@@ -89,6 +91,38 @@ def encode_batches(rows: BatchColumns, fields: EncodedFields, most_bytes: int, p
         raise UsageError(f"kafka cannot store these records: {error}") from error
     data = out[:written]
     return memoryview(_compressed(data, rows, position)) if (rows.attributes & CODEC).any() else data
+
+
+_BASE_OFFSET_AT, _EPOCH_AT, _CRC_AT, _TIMES_AT = (
+    HEADER.at(name) for name in ("base_offset", "leader_epoch", "crc", "base_timestamp")
+)
+
+
+def move_batches(records: EncodedRecords, cursor: ScanPosition, leader_epoch: int, default_us: int) -> Encoded:
+    """Encoded batches for appending at ``cursor``. Their checksum covers times, but neither offset nor epoch."""
+    size, rows = records.nbytes, BatchColumns.empty(records.chunks)
+    out = allocate(size, cursor.position)
+    out[:] = records.data
+    found = kernel.scan_batches(out, 0, size, rows, verify=False)
+    if (found.count, found.position, found.last_offset) != (records.chunks, size, records.num_rows - 1):
+        raise CorruptionError("encoded batches do not hold the records that they should")
+    rows.base_offset += cursor.previous_offset + 1
+    rows.last_offset += cursor.previous_offset + 1
+    rows.leader_epoch[:] = leader_epoch
+    for at, offset in zip(rows.position.tolist(), rows.base_offset.tolist(), strict=True):
+        struct.pack_into(">q", out, at + _BASE_OFFSET_AT, offset)
+        struct.pack_into(">i", out, at + _EPOCH_AT, leader_epoch)
+    if not records.has_times:
+        rows.base_timestamp[:] = rows.max_timestamp[:] = default_us // 1000
+        ends = (rows.data_position + rows.data_length).tolist()
+        for at, end in zip(rows.position.tolist(), ends, strict=True):
+            struct.pack_into(">qq", out, at + _TIMES_AT, default_us // 1000, default_us // 1000)
+            struct.pack_into(">I", out, at + _CRC_AT, kernel.crc32c(out[at + _COVERED_FROM : end]))
+    rows.visible[:] = rows.records
+    rows.position += cursor.position
+    rows.data_position += cursor.position
+    end = ScanEnd(len(rows), cursor.position + size, int(Stop.END), cursor.previous_offset + records.num_rows)
+    return Encoded(out, Rows(rows, records.num_rows, end))
 
 
 def _fields(

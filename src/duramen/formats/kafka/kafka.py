@@ -28,7 +28,14 @@ import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import SupportsCleaner, SupportsInternalTopics, SupportsManifest, SupportsStateFiles
+from duramen.formats.extensions import (
+    EncodedRecords,
+    SupportsCleaner,
+    SupportsInternalTopics,
+    SupportsManifest,
+    SupportsMoving,
+    SupportsStateFiles,
+)
 from duramen.formats.format import (
     READ_UNCOMMITTED,
     SEGMENT_OPTIONS,
@@ -46,7 +53,7 @@ from duramen.formats.kafka.batch import HEADER
 from duramen.formats.kafka.cleaner import KafkaCleaner
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
-from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_records
+from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_records, move_batches
 from duramen.formats.kafka.indexes import (
     ENTRIES,
     INDEX_STRIDE_BYTES,
@@ -103,7 +110,15 @@ _BAD = {
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
-class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, SupportsCleaner, SupportsInternalTopics):
+class Kafka(
+    Format,
+    SupportsIsolation,
+    SupportsStateFiles,
+    SupportsManifest,
+    SupportsCleaner,
+    SupportsInternalTopics,
+    SupportsMoving,
+):
     """The format of a Kafka partition; see the top of this module."""
 
     name = "kafka"
@@ -368,6 +383,15 @@ class Kafka(Format, SupportsIsolation, SupportsStateFiles, SupportsManifest, Sup
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         return encode_records(batch, cursor, self._policy, default_us)
+
+    def can_move(self, records: EncodedRecords) -> bool:
+        return isinstance(records.fmt, Kafka)
+
+    def open_encoded(self, data: memoryview) -> KafkaSegment:
+        return KafkaSegment(data, 0, KafkaView(0, (), self._view[2]))
+
+    def move(self, records: EncodedRecords, cursor: ScanPosition, default_us: int) -> Encoded:
+        return move_batches(records, cursor, self._policy.leader_epoch, default_us)
 
     def index_builder(self, base: int, created_ms: int) -> KafkaIndexes:
         return KafkaIndexes(base, self._stride_bytes)

@@ -200,43 +200,82 @@ def _read_sized(block: bytes, at: int, end: int) -> tuple[bytes | None, int] | N
 
 
 def encode_blocks(key: pa.Array | None, headers: pa.Array | None, values: pa.Array) -> pa.BinaryArray | None:
-    """The blocks of a batch, from its columns (None for a column that it lacks); None where all would be empty.
-
-    Rows with a key alone cost no Python; rows with headers are encoded one by one.
-    """
+    """The blocks of a batch, from its columns (None for a column that it lacks); None where all would be empty."""
     if key is not None and key.null_count == len(key):
         key = None
-    blocks = None
-    if key is not None or values.null_count:
-        blocks = _key_blocks(pa.nulls(len(values), KEY.type) if key is None else key.cast(KEY.type), values)
-    if headers is None:
-        return blocks
-    has_headers = (numbers_of(headers.value_lengths()) > 0) & ~null_mask(headers)
-    rows = np.flatnonzero(has_headers)
-    if not len(rows):
-        return blocks
-    if blocks is None:
-        blocks = binary_array(np.zeros(len(headers) + 1, np.int32), b"")
-    picked = number_array(rows)
-    keys = [None] * len(rows) if key is None else key.take(picked).to_pylist()
-    sizes = pc.binary_length(values).take(picked).to_pylist()
-    encoded = [
-        encode_block(one, [(header["key"], header["value"]) for header in listed], size is None, bool(size))
-        for one, listed, size in zip(keys, headers.take(picked).to_pylist(), sizes, strict=True)
-    ]
-    return pc.replace_with_mask(blocks, bool_array(has_headers), binary_of(encoded))
+    counts = None if headers is None else np.where(null_mask(headers), 0, numbers_of(headers.value_lengths()))
+    if counts is None or not counts.any():
+        if key is None and not values.null_count:
+            return None
+        heads = _heads(key, values)
+        return heads if key is not None and not key.null_count else _without(heads, key, values)
+    assert headers is not None
+    pairs = headers.flatten()  # without those of null rows
+    names, contents = pairs.flatten() if len(pairs) else (pa.nulls(0, pa.string()), pa.nulls(0, pa.binary()))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    data, offsets = binary_buffers(_pairs(names, contents))
+    blocks = pc.binary_join_element_wise(_heads(key, values), binary_array(offsets[ends], data), EMPTY)
+    blocks = _without(blocks, key, values, counts == 0)
+    return _with_bare(blocks, key, values, np.flatnonzero(counts == 1), names, contents, ends)
 
 
-def _key_blocks(keys: pa.BinaryArray, values: pa.Array) -> pa.BinaryArray:
-    """One block per row; an empty one where only the key is null."""
-    count = len(keys)
+def _heads(keys: pa.BinaryArray | None, values: pa.Array) -> pa.BinaryArray:
+    """Marker, flags and key of each row."""
+    count = len(values)
+    keys = pa.nulls(count, KEY.type) if keys is None else keys.cast(KEY.type)
     prefixes = np.zeros(count, [("marker", "S4"), ("key_length", ">u4")])
     prefixes["marker"] = np.where(null_mask(values), TOMBSTONE, MARKER)
-    prefixes["key_length"] = np.diff(binary_buffers(keys)[1])
-    prefixes["key_length"][null_mask(keys)] = NULL
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(PREFIX.size)
-    joined = pc.binary_join_element_wise(binary_array(offsets, prefixes), pc.fill_null(keys, EMPTY), EMPTY)
-    return pc.if_else(pc.and_(keys.is_null(), values.is_valid()), EMPTY, joined)
+    prefixes["key_length"] = _lengths(keys)
+    return pc.binary_join_element_wise(_fixed(prefixes), pc.fill_null(keys, EMPTY), EMPTY)
+
+
+def _pairs(names: pa.StringArray, contents: pa.BinaryArray) -> pa.BinaryArray:
+    """Each header with its lengths."""
+    return pc.binary_join_element_wise(
+        _fixed(_lengths(names)), names.cast(pa.binary()),
+        _fixed(_lengths(contents)), pc.fill_null(contents, EMPTY), EMPTY,
+    )  # fmt: skip
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.uint32]:
+    """The length of each item as it is stored: `NULL` for a null."""
+    lengths = np.diff(binary_buffers(column)[1]).astype(">u4")
+    lengths[null_mask(column)] = NULL
+    return lengths
+
+
+def _fixed(items: npt.NDArray[Any]) -> pa.BinaryArray:
+    """The bytes of each item."""
+    return binary_array(np.arange(len(items) + 1, dtype=np.int32) * np.int32(items.dtype.itemsize), items)
+
+
+def _without(
+    blocks: pa.BinaryArray, key: pa.Array | None, values: pa.Array, is_bare: npt.NDArray[np.bool_] | None = None
+) -> pa.BinaryArray:
+    """The blocks, but none for a row that has neither key nor (``is_bare``) headers, and whose value is not null."""
+    empty = ~null_mask(values) if key is None else ~null_mask(values) & null_mask(key)
+    empty = empty if is_bare is None else empty & is_bare
+    return pc.if_else(bool_array(empty), EMPTY, blocks) if empty.any() else blocks
+
+
+def _with_bare(
+    blocks: pa.BinaryArray, key: pa.Array | None, values: pa.Array, rows: npt.NDArray[np.int64],
+    names: pa.StringArray, contents: pa.BinaryArray, ends: npt.NDArray[np.int64],
+) -> pa.BinaryArray:  # fmt: skip
+    """The blocks, but the bare value of the one header with an empty name: one by one, such rows are rare. ``rows``
+    have one header, the one at ``ends``."""
+    candidates = (numbers_of(pc.binary_length(names))[ends[rows]] == 0) & ~null_mask(values)[rows]
+    if key is not None:
+        candidates &= null_mask(key)[rows]
+    rows = rows[candidates]
+    if not len(rows):
+        return blocks
+    held = contents.take(number_array(ends[rows])).to_pylist()
+    sizes = pc.binary_length(values).take(number_array(rows)).to_pylist()
+    encoded = [encode_block(None, [("", one)], False, bool(size)) for one, size in zip(held, sizes, strict=True)]
+    is_one = np.zeros(len(blocks), bool)
+    is_one[rows] = True
+    return pc.replace_with_mask(blocks, bool_array(is_one), binary_of(encoded))
 
 
 def decode_blocks(

@@ -41,10 +41,12 @@ from duramen.errors import (
 from duramen.formats.arrow import MAX_BATCH_BYTES, Values, allocate, binary_buffers, offsets_to, timestamps_to
 from duramen.formats.extensions import (
     ConsumerPositions,
+    EncodedRecords,
     SequenceRun,
     StoredChunk,
     SupportsChunks,
     SupportsGapFill,
+    SupportsMoving,
     SupportsTracking,
 )
 from duramen.formats.format import DOCUMENT, PROGRAM, SEGMENT_OPTIONS, Capabilities, FileName, Format
@@ -77,7 +79,7 @@ from duramen.formats.osiris.chunk import (
 )
 from duramen.formats.osiris.dump import dump_chunks, stored_chunks
 from duramen.formats.osiris.fillers import filler_chunks, with_fillers
-from duramen.formats.osiris.recode import recode_chunk, scanned_at
+from duramen.formats.osiris.recode import move_chunks, recode_chunk, scanned_at
 from duramen.formats.osiris.segment import CHUNK_ID, FILE_HEADER, OsirisSegment, chunks_of
 from duramen.formats.osiris.tracking import Tracking, delta_blocks
 from duramen.formats.osiris.trailers import last_sequences, mended, with_trailers
@@ -134,7 +136,7 @@ class ChunkIndex(IndexBuilder):
         return {Role.INDEX: picked[0].tobytes()}
 
 
-class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill):
+class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill, SupportsMoving):
     """The Osiris format; see the top of this module."""
 
     name = "osiris"
@@ -435,6 +437,15 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill):
     def recode(self, segment: Segment, rows: Rows, cursor: ScanPosition) -> Encoded:
         assert isinstance(segment, OsirisSegment)
         return recode_chunk(self, segment, rows, cursor, self._chunk_version)
+
+    def can_move(self, records: EncodedRecords) -> bool:
+        return isinstance(records.fmt, Osiris) and records.fmt._chunk_version == self._chunk_version
+
+    def open_encoded(self, data: memoryview) -> OsirisSegment:
+        return OsirisSegment(data, 0, 0, self._max_uncompressed_bytes)
+
+    def move(self, records: EncodedRecords, cursor: ScanPosition, default_us: int) -> Encoded:
+        return move_chunks(records, cursor, self._epoch, default_us)
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         if self._has_sub_batches or self._filter_bytes:

@@ -23,6 +23,7 @@ from duramen.errors import CorruptionError, StorageError, UsageError, printable
 from duramen.formats import (
     PROGRAM,
     Encoded,
+    EncodedRecords,
     Format,
     Role,
     ScanPosition,
@@ -30,6 +31,7 @@ from duramen.formats import (
     SegmentSummary,
     Severity,
     SupportsManifest,
+    SupportsMoving,
     SupportsStateFiles,
     Values,
 )
@@ -235,6 +237,9 @@ class Appender:
     def _encode(self, batch: Batch, default_us: int) -> Encoded:
         if isinstance(batch, Values):
             return self._fmt.encode_values(batch, self.active.cursor, default_us)
+        if isinstance(batch, EncodedRecords):
+            assert isinstance(self._fmt, SupportsMoving)
+            return self._fmt.move(batch, self.active.cursor, default_us)
         return self._fmt.encode(batch, self.active.cursor, default_us)
 
     def _fitting(self, encoded: Encoded, batch: Batch, default_us: int) -> tuple[Encoded, int]:

@@ -16,11 +16,21 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.errors import LateTimestampError, UnsupportedFieldError, UsageError
-from duramen.formats import Format, Values, binary_buffers, binary_of, number_array, numbers_of, schema_for
+from duramen.formats import (
+    EncodedRecords,
+    Format,
+    SupportsMoving,
+    Values,
+    binary_buffers,
+    binary_of,
+    number_array,
+    numbers_of,
+    schema_for,
+)
 from duramen.log.write.group_commit import Request
 from duramen.record import COLUMNS, HEADERS, KEY, TIMESTAMP, VALUE, checked_us, from_us
 
-Batch: TypeAlias = pa.RecordBatch | Values
+Batch: TypeAlias = pa.RecordBatch | Values | EncodedRecords
 ARROW = (pa.RecordBatch, pa.Table, pa.Array, pa.ChunkedArray)
 
 Content: TypeAlias = bytes | bytearray | memoryview | str
@@ -85,6 +95,9 @@ def batch_of_one(
 
 def batch_of(fmt: Format, data: Any) -> Batch:
     """A batch from what `columns_of` takes. A column ``offset`` is ignored: the writer assigns offsets."""
+    if isinstance(data, EncodedRecords):
+        is_movable = isinstance(fmt, SupportsMoving) and fmt.can_move(data)
+        return data if is_movable else batch_of(fmt, data.batch())
     if isinstance(data, pa.Array) and data.type == VALUE.type and not data.null_count:
         return fmt.accept_values(Values(data))
     if isinstance(data, ARROW):
@@ -197,7 +210,7 @@ def merge_batches(parts: Sequence[Batch]) -> Batch:
     plain = [part.values for part in parts if isinstance(part, Values) and part.offsets is None]
     if len(plain) == len(parts):
         return Values(tuple(chain.from_iterable(plain)))
-    batches = [part.batch() if isinstance(part, Values) else part for part in parts]
+    batches = [part if isinstance(part, pa.RecordBatch) else part.batch() for part in parts]
     schema = pa.unify_schemas([batch.schema for batch in batches])
     same = [
         batch
@@ -216,6 +229,8 @@ def merge_batches(parts: Sequence[Batch]) -> Batch:
 
 def rows_within(batch: Batch, size_bytes: int) -> int:
     """How many rows, from the first on, have at most that many bytes of values in total."""
+    if isinstance(batch, EncodedRecords):
+        batch = batch.batch()
     if isinstance(batch, Values) and batch.offsets is None:
         for row, total in enumerate(accumulate(map(len, batch.values))):
             if total > size_bytes:
@@ -228,13 +243,13 @@ def rows_within(batch: Batch, size_bytes: int) -> int:
 
 def has_times(batch: Batch) -> TypeGuard[pa.RecordBatch]:
     """Whether the caller gave times with the records."""
-    return not isinstance(batch, Values) and "timestamp" in batch.schema.names
+    return isinstance(batch, pa.RecordBatch) and "timestamp" in batch.schema.names
 
 
 def stamp_times(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch, int]:
     """The batch with a time in every row, and its last time. A row without one gets ``now_us``, or the time of the row
     before it if that is later."""
-    if isinstance(batch, Values):
+    if not isinstance(batch, pa.RecordBatch):
         batch = batch.batch()
     if "timestamp" in batch.schema.names:
         column = batch.column("timestamp").view(pa.int64())

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from duramen.arguments import check_int, check_kind
 from duramen.disk import Disk
-from duramen.formats import Format, Values
+from duramen.formats import EncodedRecords, Format, Values
 from duramen.log.write.appender import Appender
 from duramen.log.write.batch import Appended, Batch, batch_of, items_of
 from duramen.sidecar import (
@@ -127,6 +127,9 @@ class HiddenRows:
 
 def _pieces(batch: Batch) -> Iterator[Batch]:
     """The batch in equal slices that fit into a processor's cache together with their encoding."""
+    if isinstance(batch, EncodedRecords):
+        yield batch
+        return
     count = max(1, round(batch.nbytes / STEP_BYTES))
     rows = max(1, -(-batch.num_rows // count))
     for start in range(0, batch.num_rows, rows):

@@ -42,6 +42,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from duramen import kernel
 from duramen.disk import Disk, File, Kind, write_all
 from duramen.errors import CorruptionError, UnknownVersionError, UsageError
@@ -239,7 +241,7 @@ def _values_crc(values: Any, crc: int = 0) -> int:
 def _batch_crc(batch: Batch) -> int:
     if isinstance(batch, Values):
         return kernel.crc32c(b"".join(batch.values)) if batch.offsets is None else _values_crc(batch.array())
-    return _values_crc(batch.column("value"))
+    return _values_crc((batch if isinstance(batch, pa.RecordBatch) else batch.batch()).column("value"))
 
 
 class ProducerTable:

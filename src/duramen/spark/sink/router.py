@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import DetectionError, StorageError, UnsupportedFieldError, UsageError
-from duramen.formats import Format, make
+from duramen.formats import Format, SupportsMoving, make
 from duramen.log import DEFAULT_FORMAT, TransactionPart, check_times, format_at
 from duramen.record import COLUMNS as NEUTRAL
 from duramen.record import schema_of
+from duramen.spark.sink.encoding import encode_piece, encoded_schema, pieces_of
 from duramen.spark.sink.options import WriteOptions
 from duramen.spark.sink.staging import StagedFile, StagedWriter, Staging
 from duramen.store import (
@@ -260,8 +261,13 @@ class Router:
             topic, number = place
             name = self._name if topic is None else f"{self._name}-{topic}-{number}"
             where = (topic, number, self._counts.get(topic or "", 1))
-            writer = self._writers[place] = StagedWriter(self._staging, f"{name}.arrow", self._schema, where)
-        writer.write(rows)
+            schema = encoded_schema(fmt) if isinstance(fmt, SupportsMoving) else self._schema
+            writer = self._writers[place] = StagedWriter(self._staging, f"{name}.arrow", schema, where)
+        if not isinstance(fmt, SupportsMoving):
+            writer.write(rows, rows.num_rows)
+            return
+        for piece in pieces_of(rows):
+            writer.write(encode_piece(fmt, piece), piece.num_rows)
 
     def close(self) -> tuple[StagedFile, ...]:
         files = [writer.close() for writer in self._writers.values()]

@@ -4,8 +4,8 @@
 
     TARGET/.duramen/staging/
       <query or job>/<batch>/
-        00003-17.arrow            task 3, attempt 17: an Arrow file with the neutral columns; in a query, the name
-                                  begins with that of its run
+        00003-17.arrow            task 3, attempt 17: an Arrow file with the neutral columns, or with encoded records
+                                  (see `encoding`); in a query, the name begins with that of its run
         00003-17-orders-2.arrow   the same for partition 2 of the topic orders
 
 A staged file counts only once a commit message names it, and only if its length and checksum match the message. It is
@@ -34,10 +34,12 @@ import pyarrow as pa
 
 from duramen.disk import Disk, Kind, PosixDisk
 from duramen.errors import StorageError
+from duramen.formats import EncodedRecords
 from duramen.kernel import crc32c
 from duramen.log import remove_tree
 from duramen.sidecar import DIRECTORY, STAGING_NAME
 from duramen.spark.output import DiskOutput
+from duramen.spark.sink.encoding import decoded
 
 ORPHAN_AGE_S = 24 * 3600.0
 CREATE_ATTEMPTS = 8
@@ -176,12 +178,12 @@ class StagedRows:
         with ThreadPoolExecutor(min(len(self._files), os.cpu_count() or 1), "duramen-check") as pool:
             return dict(zip((file.name for file in self._files), pool.map(self._staging.map, self._files), strict=True))
 
-    def of(self, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
+    def of(self, files: Iterable[StagedFile]) -> Iterator[pa.RecordBatch | EncodedRecords]:
         """The rows of some of the files."""
         for file in files:
             reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._checked()[file.name])))
             for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
+                yield from decoded(reader.schema, reader.get_batch(number))
 
 
 class StagedWriter:
@@ -196,13 +198,14 @@ class StagedWriter:
         self._output: DiskOutput | None = None
         self._writer: Any = None
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch, rows: int) -> None:
+        """``rows`` are those of the caller that the batch holds."""
         with _explained():
             if self._writer is None:
                 self._output = self._create()
                 self._writer = pa.ipc.new_file(self._output, self._schema)
             self._writer.write_batch(batch)
-        self._rows += batch.num_rows
+        self._rows += rows
 
     def _create(self) -> DiskOutput:
         for _ in range(CREATE_ATTEMPTS):

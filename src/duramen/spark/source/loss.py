@@ -84,12 +84,20 @@ def missing_segments(log: Log, disk: Disk, before: SidecarEvidence, first: int, 
 
 
 def gap_after(disk: Disk, root: str, fmt: Format, path: str, first: int, end: int) -> Loss | None:
-    """The loss that a gap between two segments is; None where the format leaves gaps, or a repair accepted this one."""
+    """The loss that a gap between two segments is; None where the format leaves gaps, a repair accepted this one, or
+    the sealed list names the segments: the plan has reported those."""
     if (
         first >= end
         or not fmt.capabilities.lost_segments_show
         or known_loss_of(read_known_losses(disk, root), first, end - 1)
     ):
+        return None
+    sealed = sorted((one.base, one.last_offset) for one in settled_digests(disk, root, fmt).values())
+    for base, last in sealed:
+        first = last + 1 if base <= first <= last else first
+    for base, last in reversed(sealed):
+        end = base if base < end <= last + 1 else end
+    if first >= end:
         return None
     return Loss(path, first, end, "they are missing between two segments, and this format leaves no gap: one is lost")
 
