@@ -185,8 +185,6 @@ MUTATIONS = [
              GROUPS),
     Mutation("groups: a new snapshot's name is not synced", "consumers/groups", "GroupStore._replace",
              "self._disk.sync_directory(posixpath.dirname(path))", "pass", GROUPS),
-    Mutation("groups: events follow a partial write", "consumers/groups", "GroupStore._flush_events",
-             "self._torn or self.must_rewrite", "self.must_rewrite", GROUPS),
     Mutation("groups: an older cursor wins", "consumers", "_is_newer", "line.tracked == tracked", "True",
              "tests/consumers/test_tracking.py tests/consumers/test_cursors.py"),
     Mutation("groups: dead letters are not synced", "consumers/groups", "DeadLetters.move", 'durability="fsync"',
