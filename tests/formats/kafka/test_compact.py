@@ -263,7 +263,7 @@ def test_what_describes_batches_that_the_cleaner_removed_is_not_wrong(tmp_path: 
     assert notes_only(path)
 
 
-def test_repair_does_not_take_compacted_offsets_for_lost_ones(tmp_path: Path) -> None:
+def test_repair_keeps_the_name_of_a_compacted_segment(tmp_path: Path) -> None:
     path = tmp_path / "log-0"
     Partition(path, [[Batch(rows=rows(b"a"))] * 3 + [Batch(rows=rows(b"b", b"c"))] * 2, [Batch(rows=rows(b"a"))]])
     compact(path)

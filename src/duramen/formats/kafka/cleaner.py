@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 Mask = npt.NDArray[np.bool_]
 _GOES, _AS_IS, _PLAIN, _COMPRESSED = range(4)
-"""What happens to a batch: it goes, stays byte for byte, or is encoded again from the file or from what it unfolds to."""
+"""What happens to a batch: it goes, stays byte for byte, or is encoded again, from the file or what it unfolds to."""
 
 
 class _Fates(NamedTuple):
@@ -78,14 +78,14 @@ class KafkaCleaner(Cleaner):
         self._ends: dict[int, int] = {}
         """The last offset of each segment, by base."""
         transactions, producers = Transactions(), Producers()
-        last: KafkaSegment | None = None
+        last: tuple[KafkaSegment, Rows] | None = None
         for segment in segments:
             assert isinstance(segment, KafkaSegment)
             if last is not None:
-                refuse_damage(last, rows, is_last=False)
-            rows, last = self._walk(segment, transactions, producers), segment
+                refuse_damage(*last, is_last=False)
+            last = segment, self._walk(segment, transactions, producers)
         if last is not None:
-            refuse_damage(last, rows, is_last=True)
+            refuse_damage(*last, is_last=True)
         self.until = transactions.last_stable_offset
         self.fmt = fmt.hiding(ranges_text(transactions.aborted))
         self._aborted = transactions.aborted
