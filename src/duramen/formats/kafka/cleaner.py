@@ -98,8 +98,10 @@ class KafkaCleaner(Cleaner):
         self._seams = np.empty(0, np.int64)
 
     def _walk(self, segment: KafkaSegment, transactions: Transactions, producers: Producers) -> Rows:
-        for rows in segment.steps(verify=False):
+        """Checks every batch on the way: a marker that says something else decides about records."""
+        for rows in segment.steps():
             batches = batches_of(rows)
+            _refuse_numbers(batches)
             if (batches.magic < 2).any():
                 version = int(batches.magic[batches.magic < 2][0])
                 raise UsageError(
@@ -237,3 +239,13 @@ class KafkaCleaner(Cleaner):
         end = self._ends.get(base, base - 1)
         entries = b"".join(TXN_ENTRY.pack_row(0, *one) for one in self._aborted if base <= one.last_offset <= end)
         return {self.fmt.path_of(Role.TXN_INDEX, base): entries} if entries else {}
+
+
+def _refuse_numbers(batches: BatchColumns) -> None:
+    """Raise for numbers that no batch can have, and that could not be written again."""
+    least = np.minimum(np.minimum(batches.leader_epoch, batches.producer_epoch), batches.base_sequence)
+    for row in np.flatnonzero(least < -1)[:1].tolist():
+        raise CorruptionError(
+            f"the batch has an epoch or a sequence of {int(least[row])}, which must be at least -1",
+            position=int(batches.position[row]), offset=int(batches.base_offset[row]),
+        )  # fmt: skip
