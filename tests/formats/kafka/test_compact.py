@@ -263,7 +263,7 @@ def test_what_describes_batches_that_the_cleaner_removed_is_not_wrong(tmp_path: 
     assert notes_only(path)
 
 
-def test_repair_does_not_take_compacted_offsets_for_lost_ones(tmp_path: Path) -> None:
+def test_repair_keeps_the_name_of_a_compacted_segment(tmp_path: Path) -> None:
     path = tmp_path / "log-0"
     Partition(path, [[Batch(rows=rows(b"a"))] * 3 + [Batch(rows=rows(b"b", b"c"))] * 2, [Batch(rows=rows(b"a"))]])
     compact(path)
@@ -276,3 +276,19 @@ def test_repair_does_not_take_compacted_offsets_for_lost_ones(tmp_path: Path) ->
     duramen.repair(path, plan_only=False)
     assert [one.base_offset for one in batches(first.read_bytes())] == kept[:-1]
     assert duramen.verify(path).ok
+
+
+@pytest.mark.parametrize("at", [12, 70], ids=["an epoch that no checksum covers", "a marker"])
+def test_damage_after_what_is_compacted_stops_it_too(tmp_path: Path, at: int) -> None:
+    """A marker in the active segment decides about the records of the others."""
+    path = tmp_path / "log-0"
+    begun = Batch(3, rows(b"a"), transactional=True)
+    Partition(path, [[Batch(rows=rows(b"a", b"a")), begun], [Batch(3, commit=True), Batch(rows=rows(b"b"))]])
+    last = path / f"{3:020}.log"
+    raw = bytearray(last.read_bytes())
+    raw[at] ^= 0x80
+    last.write_bytes(raw)
+    files = {file.name: file.read_bytes() for file in path.glob("*.log")}
+    with pytest.raises(CorruptionError):
+        compact(path)
+    assert {name: (path / name).read_bytes() for name in files} == files

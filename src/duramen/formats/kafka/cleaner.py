@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 Mask = npt.NDArray[np.bool_]
 _GOES, _AS_IS, _PLAIN, _COMPRESSED = range(4)
-"""What happens to a batch: it goes, stays byte for byte, or is encoded again from the file or from what it unfolds to."""
+"""What happens to a batch: it goes, stays byte for byte, or is encoded again, from the file or what it unfolds to."""
 
 
 class _Fates(NamedTuple):
@@ -78,14 +78,14 @@ class KafkaCleaner(Cleaner):
         self._ends: dict[int, int] = {}
         """The last offset of each segment, by base."""
         transactions, producers = Transactions(), Producers()
-        last: KafkaSegment | None = None
+        last: tuple[KafkaSegment, Rows] | None = None
         for segment in segments:
             assert isinstance(segment, KafkaSegment)
             if last is not None:
-                refuse_damage(last, rows, is_last=False)
-            rows, last = self._walk(segment, transactions, producers), segment
+                refuse_damage(*last, is_last=False)
+            last = segment, self._walk(segment, transactions, producers)
         if last is not None:
-            refuse_damage(last, rows, is_last=True)
+            refuse_damage(*last, is_last=True)
         self.until = transactions.last_stable_offset
         self.fmt = fmt.hiding(ranges_text(transactions.aborted))
         self._aborted = transactions.aborted
@@ -98,8 +98,10 @@ class KafkaCleaner(Cleaner):
         self._seams = np.empty(0, np.int64)
 
     def _walk(self, segment: KafkaSegment, transactions: Transactions, producers: Producers) -> Rows:
-        for rows in segment.steps(verify=False):
+        """Checks every batch on the way: a marker that says something else decides about records."""
+        for rows in segment.steps():
             batches = batches_of(rows)
+            _refuse_numbers(batches)
             if (batches.magic < 2).any():
                 version = int(batches.magic[batches.magic < 2][0])
                 raise UsageError(
@@ -237,3 +239,13 @@ class KafkaCleaner(Cleaner):
         end = self._ends.get(base, base - 1)
         entries = b"".join(TXN_ENTRY.pack_row(0, *one) for one in self._aborted if base <= one.last_offset <= end)
         return {self.fmt.path_of(Role.TXN_INDEX, base): entries} if entries else {}
+
+
+def _refuse_numbers(batches: BatchColumns) -> None:
+    """Raise for numbers that no batch can have, and that could not be written again."""
+    least = np.minimum(np.minimum(batches.leader_epoch, batches.producer_epoch), batches.base_sequence)
+    for row in np.flatnonzero(least < -1)[:1].tolist():
+        raise CorruptionError(
+            f"the batch has an epoch or a sequence of {int(least[row])}, which must be at least -1",
+            position=int(batches.position[row]), offset=int(batches.base_offset[row]),
+        )  # fmt: skip

@@ -160,7 +160,7 @@ class Compactor:
     def run(self) -> CompactionReport:
         writer = self._writer
         directory = self._log.committed_directory()
-        self._cleaner = cleaner_for(self._fmt, self._opened(directory), self._now_us, self._how.tombstone_delay_ms)
+        self._cleaner = self._cleaner_for(directory)
         found = self._cleanable(directory)
         report = self._report
         report.segments = len(found)
@@ -197,6 +197,13 @@ class Compactor:
             extra = {"path": writer.path, "offset": until, "records": removed, "segments": report.rewritten}
             logger.info("compaction removed %d records of %s", removed, printable(writer.path), extra=extra)
         return report
+
+    def _cleaner_for(self, directory: Directory) -> Cleaner:
+        try:
+            return cleaner_for(self._fmt, self._opened(directory), self._now_us, self._how.tombstone_delay_ms)
+        except DuramenError as error:
+            error.path = error.path or self._log.path
+            raise
 
     def _opened(self, directory: Directory) -> Iterator[Segment]:
         for files in directory.segments:
