@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from duramen import kernel
@@ -46,6 +47,8 @@ class Recovered:
     others: list[LogFile] = field(default_factory=list)
     is_as_closed: bool = False
     """Whether everything is as the last writer left it when it closed the log."""
+    sealed: Collection[int] = ()
+    """The bases that the sealed list names, or only the last of them if the list agrees with the directory."""
 
 
 class Recovery:
@@ -64,7 +67,9 @@ class Recovery:
 
     def _done(self, fmt: Format, next_offset: int, active: ActiveSegment | None, last_us: int) -> Recovered:
         segments, others = self.evidence.segments, self.evidence.directory.others
-        self.recovered = Recovered(fmt, next_offset, active, last_us, None, segments, self.steps, others)
+        self.recovered = Recovered(
+            fmt, next_offset, active, last_us, None, segments, self.steps, others, sealed=self.evidence.sealed.keys()
+        )
         return self.recovered
 
     # --- before anything is decided
