@@ -284,6 +284,8 @@ class Compactor:
         for rows in sealed.steps(segment):
             self._log.check_going_on()
             if rows.count:
+                if rows.end.last_offset >= each.next_base:  # damage that no checksum shows until the digest does
+                    raise _foreign_offset(path, rows, each.next_base)
                 yield segment, rows
         if rows.stop not in (Stop.END, Stop.ZEROS):
             raise classify_rows(segment, rows, is_last=False).error(path)
@@ -340,3 +342,13 @@ def _is_empty(rows: Rows) -> npt.NDArray[np.bool_]:
     frames = rows.columns
     assert isinstance(frames, FrameColumns)
     return frames.value_length == 0
+
+
+def _foreign_offset(path: str, rows: Rows, next_base: int) -> CorruptionError:
+    columns = rows.columns
+    row = int((columns.last_offsets >= next_base).argmax())
+    offset, position = int(columns.last_offsets[row]), int(columns.position[row])
+    return CorruptionError(
+        f"offset {offset} cannot be in this segment: the next one begins at {next_base}", path=path, position=position,
+        offset=offset, hint="`duramen verify` shows the whole picture, `duramen repair` what can be kept",
+    )  # fmt: skip
