@@ -44,6 +44,8 @@ class Recovered:
     segments: list[SegmentFiles] = field(default_factory=list)
     steps: list[RecoveryStep] = field(default_factory=list)
     others: list[LogFile] = field(default_factory=list)
+    sealed: frozenset[int] = frozenset()
+    """Bases of sealed segments that the sealed list has: all, or only the last if it agrees with the directory."""
     is_as_closed: bool = False
     """Whether everything is as the last writer left it when it closed the log."""
 
@@ -64,7 +66,8 @@ class Recovery:
 
     def _done(self, fmt: Format, next_offset: int, active: ActiveSegment | None, last_us: int) -> Recovered:
         segments, others = self.evidence.segments, self.evidence.directory.others
-        self.recovered = Recovered(fmt, next_offset, active, last_us, None, segments, self.steps, others)
+        sealed = frozenset(self.evidence.sealed)
+        self.recovered = Recovered(fmt, next_offset, active, last_us, None, segments, self.steps, others, sealed)
         return self.recovered
 
     # --- before anything is decided

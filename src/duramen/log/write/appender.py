@@ -130,9 +130,9 @@ class Appender:
     def _find_sealed_before(self, recovered: Recovered) -> int | None:
         bases = [files.base or 0 for files in recovered.segments]
         before = max((base for base in bases if base < self.active.base), default=None)
-        line, mark = self.sidecar.last_sealed(), self.sidecar.watermark()
-        if before is None or (line is not None and line[0].base == before) or before in self.sidecar.sealed():
+        if before is None or before in recovered.sealed:
             return before
+        mark = self.sidecar.watermark()
         is_known = mark is not None and mark.base == self.active.base and mark.is_previous_sealed
         return before if is_known and self.sidecar.miss_sealed() else None
 
