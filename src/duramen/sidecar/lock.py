@@ -86,10 +86,14 @@ class WriterLock:
         """Whether no other writer can start even if the sidecar is deleted: the file system locks directories."""
         return self._directory_lock is not None and self._directory_lock.is_exclusive
 
+    def is_in_place(self) -> bool:
+        """Whether nothing of this was deleted or replaced, as far as one look tells: cheap enough for every commit."""
+        return self._lock is None or self._lock.is_in_place()
+
     def check(self, *, closely: bool = False) -> None:
-        """Raise `FencedError` if the log's directory or sidecar was deleted or replaced since it was locked. Cheap
-        enough for every commit; ``closely`` also notices a directory whose files are hard links to the same ones."""
-        if self._lock is not None and (closely or not self._lock.is_in_place()):
+        """Raise `FencedError` if the log's directory or sidecar was deleted or replaced since it was
+        locked. ``closely`` also notices a directory whose files are hard links to the same ones."""
+        if self._lock is not None and (closely or not self.is_in_place()):
             self._lock.check()
 
     def release(self) -> None:

@@ -20,6 +20,7 @@ class Sidecar:
         self._watermark = WatermarkFile(disk, root)
         self._sealed = SealedList(disk, root)
         self.lock = self._lock.acquire
+        self.is_in_place = self._lock.is_in_place
         self.watermark = self._watermark.newest
         self.mark = self._watermark.mark
         self.sealed = self._sealed.entries

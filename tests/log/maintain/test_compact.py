@@ -253,19 +253,23 @@ def _dry_run(log: duramen.log.read.log.Log) -> None:
     Compactor(log, Compaction(key="delimiter:="), time.time_ns() // 1000).run()
 
 
-def test_an_offset_that_belongs_to_the_next_segment_is_refused(tmp_path: Path) -> None:
-    """Also where nothing else speaks against it: it cannot be counted."""
+@pytest.mark.parametrize(
+    ("has_sidecar", "why"), [(False, "the segment before it goes up to"), (True, "cannot be in this segment")]
+)
+def test_an_offset_that_belongs_to_the_next_segment_is_refused(tmp_path: Path, has_sidecar: bool, why: str) -> None:
+    """It cannot be counted. The digest is compared after the last record, which is too late."""
     path = tmp_path / "log"
     with duramen.open(path, "a", format="rustlog") as log:
         log.append_batch([b"a=1", b"b=2"])
         log.seal()
         log.append_batch([b"a=3"])
-    shutil.rmtree(path / ".duramen")
+    if not has_sidecar:
+        shutil.rmtree(path / ".duramen")
     damaged = path / f"{0:020}.log"
     raw = bytearray(damaged.read_bytes())
     raw[23 + 4 + 1] ^= 0x40  # the offset of the second record
     damaged.write_bytes(raw)
-    with duramen.open(path, "a") as log, pytest.raises(CorruptionError, match="the segment before it goes up to"):
+    with duramen.open(path, "a") as log, pytest.raises(CorruptionError, match=why):
         log.compact(Compaction(key="delimiter:="))
 
 

@@ -273,8 +273,9 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill, Supports
         if bytes(view[: FILE_HEADER.size]) != INDEX_HEADER:
             yield Problem("bad-index", Severity.WARNING, "the file header is not that of an Osiris index", 0)
             return
+        view, unread = bounded(view, COPIED_INDEX_BYTES)  # `verify` says that the rest is not read
         rows, rest = table(view, FILE_HEADER.size, _ENTRY_DTYPE)
-        if rest:
+        if rest and not unread:
             yield Problem("bad-index", Severity.WARNING, "the last entry is cut short", len(view) - rest)
         chunk_ids, positions = rows["chunk_id"].astype(np.uint64), rows["position"].astype(np.int64)
         # Two chunks have the same id where the first holds nothing but empty sub-batches.

@@ -309,6 +309,8 @@ class Compactor:
         for rows in sealed.steps(segment):
             self._log.check_going_on()
             if len(rows.columns):
+                if rows.end.last_offset >= each.next_base:  # damage that no checksum shows until the digest does
+                    raise _foreign_offset(path, rows, each.next_base)
                 yield segment, rows
         if rows.stop not in (Stop.END, Stop.ZEROS):
             raise classify_rows(segment, rows, is_last=False).error(path)
@@ -374,4 +376,14 @@ def _stale(
     return tuple(
         file.path for file in directory.others
         if file.name.base == base and file.name.role in stale and file.path not in state
+    )  # fmt: skip
+
+
+def _foreign_offset(path: str, rows: Rows, next_base: int) -> CorruptionError:
+    columns = rows.columns
+    row = int((columns.last_offsets >= next_base).argmax())
+    offset, position = int(columns.last_offsets[row]), int(columns.position[row])
+    return CorruptionError(
+        f"offset {offset} cannot be in this segment: the next one begins at {next_base}", path=path, position=position,
+        offset=offset, hint="`duramen verify` shows the whole picture, `duramen repair` what can be kept",
     )  # fmt: skip

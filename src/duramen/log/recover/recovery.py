@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from duramen import kernel
@@ -45,10 +44,10 @@ class Recovered:
     segments: list[SegmentFiles] = field(default_factory=list)
     steps: list[RecoveryStep] = field(default_factory=list)
     others: list[LogFile] = field(default_factory=list)
+    sealed: frozenset[int] = frozenset()
+    """Bases of sealed segments that the sealed list has: all, or only the last if it agrees with the directory."""
     is_as_closed: bool = False
     """Whether everything is as the last writer left it when it closed the log."""
-    sealed: Collection[int] = ()
-    """The bases that the sealed list names, or only the last of them if the list agrees with the directory."""
 
 
 class Recovery:
@@ -67,9 +66,8 @@ class Recovery:
 
     def _done(self, fmt: Format, next_offset: int, active: ActiveSegment | None, last_us: int) -> Recovered:
         segments, others = self.evidence.segments, self.evidence.directory.others
-        self.recovered = Recovered(
-            fmt, next_offset, active, last_us, None, segments, self.steps, others, sealed=self.evidence.sealed.keys()
-        )
+        sealed = frozenset(self.evidence.sealed)
+        self.recovered = Recovered(fmt, next_offset, active, last_us, None, segments, self.steps, others, sealed)
         return self.recovered
 
     # --- before anything is decided

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from duramen.disk import Disk, disk_or_real
-from duramen.errors import CorruptionError, StorageError
+from duramen.errors import CorruptionError, StorageError, UsageError
 from duramen.formats import Format, Severity, make
-from duramen.log.segments import format_at, refuse_foreign_sidecar, told_by_files
+from duramen.log.segments import format_at, refuse_foreign_sidecar, refuse_special_files, told_by_files
 from duramen.log.verify.report import Finding, Report, counted, name_emptied
 from duramen.log.verify.segment_check import Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence
@@ -39,8 +39,12 @@ def verify_log(
     disk = disk_or_real(disk).within(path)
 
     def check() -> Report:
-        fmt, problem = format_for(disk, path, format, options)
-        return name_emptied(check_log(disk, path, fmt, progress, [] if problem is None else [problem]))
+        try:
+            fmt, problem = format_for(disk, path, format, options)
+            return name_emptied(check_log(disk, path, fmt, progress, [] if problem is None else [problem]))
+        except UsageError:  # what the files do not say may be in one that is not a regular file
+            refuse_special_files(disk, path)
+            raise
 
     return publish_check(disk, path, check) if publish else check()
 

@@ -176,7 +176,8 @@ class Appender:
         pieces: list[tuple[int, int]] = []
         size_bytes = done = 0
         try:
-            self.roll_if_old()
+            if self.max_age_us:
+                self.roll_if_old()
             start = self.active
             while done < batch.num_rows:
                 rest = self._near(batch.slice(done) if done else batch)

@@ -183,6 +183,7 @@ class WritableLog(Log):
         """Start writing where recovery says; release the log if that fails."""
         opened = self._opened
         self._sidecar = opened.sidecar
+        self._is_exclusive = self._sidecar.is_exclusive
         self.recovery: list[RecoveryStep] = opened.recovered.steps
         try:
             self.tail = Appender(
@@ -409,7 +410,8 @@ class WritableLog(Log):
                 self.check_place(closely=True)
                 group[0].result = True
             else:
-                self.check_place()
+                if not self._sidecar.is_in_place():
+                    self.check_place()
                 self._append_group(group)
         except DuramenError as error:
             fenced = self._fenced_by(error)
@@ -509,7 +511,7 @@ class WritableLog(Log):
         results = appended_by_request(taken, pieces)
         if sync:
             tail.sync()
-        if sync or not self._sidecar.is_exclusive:  # after a sync, or where another writer is possible
+        if sync or not self._is_exclusive:  # after a sync, or where another writer is possible
             self._check_written(closely=sync)
         tail.acknowledge(last_us)
         for request, appended in zip(taken, results, strict=True):
