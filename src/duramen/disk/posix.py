@@ -23,13 +23,15 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Self
 
+from duramen import kernel
 from duramen.disk.os_errors import kind_name, not_regular, refusal, refused
 from duramen.disk.paths import Descriptor, Paths, Reach, RootedPaths, open_regular
 from duramen.disk.posix_locks import PosixDirectoryLock, PosixGate, PosixLock, check_root
 from duramen.disk.posix_page import PosixPage
 from duramen.disk.rename import rename_new
-from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
+from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, RecordWriter
 from duramen.errors import StorageError, UsageError
+from duramen.kernel import Columns, RecordShape
 from duramen.metrics import process as process_counters
 
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
@@ -130,13 +132,13 @@ class PosixFile(File):
         self.path = path
         try:
             with reach() as place:
-                self._descriptor = Descriptor(open_regular(path, place, os.O_WRONLY | flags))
+                self.opened = Descriptor(open_regular(path, place, os.O_WRONLY | flags))
         except OSError as error:
             raise refused(error, path) from error
 
     def write(self, position: int, data: Buffer) -> int:
         try:
-            with self._descriptor as descriptor:
+            with self.opened as descriptor:
                 taken = os.pwrite(descriptor, data, position)
         except OSError as error:
             raise refused(error, self.path) from error
@@ -146,7 +148,7 @@ class PosixFile(File):
 
     def sync(self) -> None:
         try:
-            with self._descriptor as descriptor:
+            with self.opened as descriptor:
                 if not _flush_device(descriptor):
                     _sync_data(descriptor)
         except OSError as error:
@@ -154,38 +156,38 @@ class PosixFile(File):
 
     def begin_sync(self, position: int, size_bytes: int) -> None:
         if _sync_range is not None:
-            with contextlib.suppress(OSError), self._descriptor as descriptor:
+            with contextlib.suppress(OSError), self.opened as descriptor:
                 _sync_range(descriptor, position, size_bytes, SYNC_FILE_RANGE_WRITE)
 
     def truncate(self, size_bytes: int) -> None:
         try:
-            with self._descriptor as descriptor:
+            with self.opened as descriptor:
                 os.ftruncate(descriptor, size_bytes)
         except OSError as error:
             raise refused(error, self.path) from error
 
     def reserve(self, size_bytes: int) -> None:
         if _fallocate is not None:
-            with contextlib.suppress(OSError), self._descriptor as descriptor:
+            with contextlib.suppress(OSError), self.opened as descriptor:
                 _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size_bytes)
 
     def size(self) -> int:
         try:
-            with self._descriptor as descriptor:
+            with self.opened as descriptor:
                 return os.fstat(descriptor).st_size
         except OSError as error:
             raise refused(error, self.path) from error
 
     def is_linked(self) -> bool:
         try:
-            with self._descriptor as descriptor:
+            with self.opened as descriptor:
                 return os.fstat(descriptor).st_nlink > 0
         except OSError as error:
             raise refused(error, self.path) from error
 
     def close(self) -> None:
         try:
-            self._descriptor.close()
+            self.opened.close()
         except OSError as error:
             raise refused(error, self.path) from error
 
@@ -469,6 +471,25 @@ class PosixDisk(Disk):
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         return PosixPage(path, self._to(path), size_bytes, writable=writable)
+
+    def record_writer(
+        self,
+        file: File,
+        page: Page,
+        lock: Lock,
+        shape: RecordShape,
+        rows: Columns,
+        seconds: list[float],
+        sizes: list[int],
+    ) -> RecordWriter:
+        native = kernel.DescriptorRecordWriter
+        if native is None or type(file) is not PosixFile or type(page) is not PosixPage or type(lock) is not PosixLock:
+            return super().record_writer(file, page, lock, shape, rows, seconds, sizes)
+        try:
+            with file.opened as number, page.opened as page_number:
+                return native(number, page_number, page.word, *lock.place, shape, rows, seconds, sizes)
+        except OSError as error:
+            raise refused(error, file.path) from error
 
 
 def disk_or_real(disk: Disk | None) -> Disk:

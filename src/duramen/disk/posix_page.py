@@ -15,6 +15,7 @@ from duramen.disk.vfs import Page
 
 _POLL_S = 0.005
 _SLEEP_S = 0.5  # the longest sleep at once: how late a waiter may notice that another thread closed its page
+_FIRST_SLEEP_S = 0.002
 _WHOLE_LOADS = 8
 
 
@@ -22,9 +23,9 @@ class PosixPage(Page):
     """A counter of stores (four bytes), then the page.
 
     Both are accessed with pread and pwrite, which the page cache keeps coherent between processes: a store into a
-    mapping would end the process with SIGBUS when the disk is full or the file was cut. The counter is written after
-    the page, so that a reader of the old page sleeps on the old counter and cannot miss the change. Only one page at a
-    time is writable: its owner holds the log's lock.
+    mapping would end the process with SIGBUS when the disk is full or the file was cut. One write changes both. A
+    reader that sees the new counter and the old page, because it came in the middle of that write, could miss the
+    wake-up: so its first sleep is short. Only one page at a time is writable: its owner holds the log's lock.
     """
 
     def __init__(self, path: str, reach: Reach, size_bytes: int, *, writable: bool) -> None:
@@ -35,21 +36,20 @@ class PosixPage(Page):
         try:
             with reach() as place:
                 number = open_regular(path, place, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
-            self._descriptor = Descriptor(number)
+            self.opened = Descriptor(number)
             missing = futex.WORD_BYTES + size_bytes - os.fstat(number).st_size
             if missing > 0:
                 if not writable:
                     raise OSError(errno.ENODATA, "The page does not exist yet")
                 write_whole(number, bytes(missing), os.fstat(number).st_size)
-            self._stores = self._counter(number)
-            self._word = futex.open_word(number)
+            self.word = futex.open_word(number)
         except OSError as error:
             raise refused(error, path) from error
 
     def load(self) -> bytes:
         """The page. Two equal reads prove that no store interrupted them; after a few unequal ones, the last."""
         try:
-            with self._descriptor as descriptor:
+            with self.opened as descriptor:
                 page = os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
                 for _ in range(_WHOLE_LOADS):
                     before, page = page, os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
@@ -62,23 +62,23 @@ class PosixPage(Page):
         return page
 
     def store(self, data: bytes) -> None:
-        if len(data) != self._size_bytes:
+        if len(data) > self._size_bytes:
             raise ValueError(f"a page of {self._size_bytes} bytes cannot hold {len(data)}")
         try:
-            with self._mutex, self._descriptor as descriptor:
-                self._stores = (self._stores + 1) % 2**32
-                write_whole(descriptor, data, futex.WORD_BYTES)
-                write_whole(descriptor, self._stores.to_bytes(futex.WORD_BYTES, sys.byteorder), 0)
+            with self._mutex, self.opened as descriptor:
+                counter = (self._counter(descriptor) + 1) % 2**32  # a record writer stores, too
+                write_whole(descriptor, counter.to_bytes(futex.WORD_BYTES, sys.byteorder) + data, 0)
         except OSError as error:
             raise refused(error, self._path) from error
-        if self._word is not None:
-            self._word.wake()
+        if self.word is not None:
+            self.word.wake()
 
     def wait(self, seen: bytes, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
+        sleep_s = _FIRST_SLEEP_S
         while not self._closed:
             try:
-                with self._descriptor as descriptor:
+                with self.opened as descriptor:
                     counter = self._counter(descriptor)
                 if self.load() != seen:
                     return
@@ -89,15 +89,16 @@ class PosixPage(Page):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            if self._word is None or not self._word.wait(counter, min(left, _SLEEP_S)):
+            if self.word is None or not self.word.wait(counter, min(left, sleep_s)):
                 time.sleep(min(left, _POLL_S))
+            sleep_s = _SLEEP_S
 
     def close(self) -> None:
         self._closed = True
-        if self._word is not None:
-            self._word.wake()
+        if self.word is not None:
+            self.word.wake()
         try:
-            self._descriptor.close()
+            self.opened.close()
         except OSError as error:
             raise refused(error, self._path) from error
 

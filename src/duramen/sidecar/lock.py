@@ -86,6 +86,12 @@ class WriterLock:
         """Whether no other writer can start even if the sidecar is deleted: the file system locks directories."""
         return self._directory_lock is not None and self._directory_lock.is_exclusive
 
+    @property
+    def file_lock(self) -> Lock:
+        """The lock on ``.duramen/lock``, which is held."""
+        assert self._lock is not None
+        return self._lock
+
     def check(self, *, closely: bool = False) -> None:
         """Raise `FencedError` if the log's directory or sidecar was deleted or replaced since it was locked. Cheap
         enough for every commit; ``closely`` also notices a directory whose files are hard links to the same ones."""

@@ -134,6 +134,17 @@ class GroupCommit:
         self._waiting = 0
         """How many callers wait for room."""
 
+    def alone(self) -> threading.RLock:  # type: ignore[valid-type]
+        """The lock of the queue, for a caller that commits without a request: it may do so while it holds the lock and
+        `is_idle`."""
+        refuse_owned(self._lock)
+        return self._lock
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is queued or being committed. Only meaningful while the lock is held."""
+        return self._leader is None
+
     def submit(self, request: Request, timeout_s: float | None = None) -> Any:
         """Commit the request; returns its result or raises its error.
 
