@@ -132,13 +132,13 @@ class PosixFile(File):
         self.path = path
         try:
             with reach() as place:
-                self.opened = Descriptor(open_regular(path, place, os.O_WRONLY | flags))
+                self._descriptor = Descriptor(open_regular(path, place, os.O_WRONLY | flags))
         except OSError as error:
             raise refused(error, path) from error
 
     def write(self, position: int, data: Buffer) -> int:
         try:
-            with self.opened as descriptor:
+            with self._descriptor as descriptor:
                 taken = os.pwrite(descriptor, data, position)
         except OSError as error:
             raise refused(error, self.path) from error
@@ -148,7 +148,7 @@ class PosixFile(File):
 
     def sync(self) -> None:
         try:
-            with self.opened as descriptor:
+            with self._descriptor as descriptor:
                 if not _flush_device(descriptor):
                     _sync_data(descriptor)
         except OSError as error:
@@ -156,38 +156,38 @@ class PosixFile(File):
 
     def begin_sync(self, position: int, size_bytes: int) -> None:
         if _sync_range is not None:
-            with contextlib.suppress(OSError), self.opened as descriptor:
+            with contextlib.suppress(OSError), self._descriptor as descriptor:
                 _sync_range(descriptor, position, size_bytes, SYNC_FILE_RANGE_WRITE)
 
     def truncate(self, size_bytes: int) -> None:
         try:
-            with self.opened as descriptor:
+            with self._descriptor as descriptor:
                 os.ftruncate(descriptor, size_bytes)
         except OSError as error:
             raise refused(error, self.path) from error
 
     def reserve(self, size_bytes: int) -> None:
         if _fallocate is not None:
-            with contextlib.suppress(OSError), self.opened as descriptor:
+            with contextlib.suppress(OSError), self._descriptor as descriptor:
                 _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size_bytes)
 
     def size(self) -> int:
         try:
-            with self.opened as descriptor:
+            with self._descriptor as descriptor:
                 return os.fstat(descriptor).st_size
         except OSError as error:
             raise refused(error, self.path) from error
 
     def is_linked(self) -> bool:
         try:
-            with self.opened as descriptor:
+            with self._descriptor as descriptor:
                 return os.fstat(descriptor).st_nlink > 0
         except OSError as error:
             raise refused(error, self.path) from error
 
     def close(self) -> None:
         try:
-            self.opened.close()
+            self._descriptor.close()
         except OSError as error:
             raise refused(error, self.path) from error
 
@@ -486,8 +486,9 @@ class PosixDisk(Disk):
         if native is None or type(file) is not PosixFile or type(page) is not PosixPage or type(lock) is not PosixLock:
             return super().record_writer(file, page, lock, shape, rows, seconds, sizes)
         try:
-            with file.opened as number, page.opened as page_number:
-                return native(number, page_number, page.word, *lock.place, shape, rows, seconds, sizes)
+            opened, word = page.handles
+            with file._descriptor as number, opened as page_number:
+                return native(number, page_number, word, *lock.place, shape, rows, seconds, sizes)
         except OSError as error:
             raise refused(error, file.path) from error
 

@@ -36,20 +36,20 @@ class PosixPage(Page):
         try:
             with reach() as place:
                 number = open_regular(path, place, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
-            self.opened = Descriptor(number)
+            self._descriptor = Descriptor(number)
             missing = futex.WORD_BYTES + size_bytes - os.fstat(number).st_size
             if missing > 0:
                 if not writable:
                     raise OSError(errno.ENODATA, "The page does not exist yet")
                 write_whole(number, bytes(missing), os.fstat(number).st_size)
-            self.word = futex.open_word(number)
+            self._word = futex.open_word(number)
         except OSError as error:
             raise refused(error, path) from error
 
     def load(self) -> bytes:
         """The page. Two equal reads prove that no store interrupted them; after a few unequal ones, the last."""
         try:
-            with self.opened as descriptor:
+            with self._descriptor as descriptor:
                 page = os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
                 for _ in range(_WHOLE_LOADS):
                     before, page = page, os.pread(descriptor, self._size_bytes, futex.WORD_BYTES)
@@ -65,20 +65,20 @@ class PosixPage(Page):
         if len(data) > self._size_bytes:
             raise ValueError(f"a page of {self._size_bytes} bytes cannot hold {len(data)}")
         try:
-            with self._mutex, self.opened as descriptor:
+            with self._mutex, self._descriptor as descriptor:
                 counter = (self._counter(descriptor) + 1) % 2**32  # a record writer stores, too
                 write_whole(descriptor, counter.to_bytes(futex.WORD_BYTES, sys.byteorder) + data, 0)
         except OSError as error:
             raise refused(error, self._path) from error
-        if self.word is not None:
-            self.word.wake()
+        if self._word is not None:
+            self._word.wake()
 
     def wait(self, seen: bytes, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         sleep_s = _FIRST_SLEEP_S
         while not self._closed:
             try:
-                with self.opened as descriptor:
+                with self._descriptor as descriptor:
                     counter = self._counter(descriptor)
                 if self.load() != seen:
                     return
@@ -89,16 +89,21 @@ class PosixPage(Page):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            if self.word is None or not self.word.wait(counter, min(left, sleep_s)):
+            if self._word is None or not self._word.wait(counter, min(left, sleep_s)):
                 time.sleep(min(left, _POLL_S))
             sleep_s = _SLEEP_S
 
+    @property
+    def handles(self) -> tuple[Descriptor, futex.Word | None]:
+        """The open file, and the counter to wake waiters of, for a record writer."""
+        return self._descriptor, self._word
+
     def close(self) -> None:
         self._closed = True
-        if self.word is not None:
-            self.word.wake()
+        if self._word is not None:
+            self._word.wake()
         try:
-            self.opened.close()
+            self._descriptor.close()
         except OSError as error:
             raise refused(error, self._path) from error
 

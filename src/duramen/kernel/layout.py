@@ -428,7 +428,7 @@ class HeaderColumns(Columns):
 
 APPENDED_BYTES = 64 << 10
 """The largest record, encoded, that a record writer takes."""
-APPENDED_ROWS = 4096
+APPENDED_ROWS = 1024
 """How many records it writes before the log takes them over."""
 NOT_DONE = -1
 """The result of an append that only the ordinary path can make."""

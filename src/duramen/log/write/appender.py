@@ -72,8 +72,8 @@ class Appender:
     """The failure after which the on-disk state is unknown."""
     _visible: Watermark
     """What the last ordinary append acknowledged."""
-    _writer: RecordWriter | None = None
-    """The record writer of the segment `_written_segment`."""
+    writer: RecordWriter | None = None
+    """The record writer of the segment `_written_segment`, whether it is armed or not."""
     _written_segment: ActiveSegment | None = None
     _record_rows: Columns
     """What the record writer fills."""
@@ -155,7 +155,7 @@ class Appender:
     @property
     def visible(self) -> Watermark:
         """What is acknowledged: readers may see it. It is the same object until more is."""
-        seen = None if self._writer is None else self._writer.seen()
+        seen = None if self.writer is None else self.writer.seen()
         if seen is None:
             return self._visible
         mark, position, next_offset, crc32c = seen
@@ -164,16 +164,12 @@ class Appender:
             shown = self._shown = mark._replace(position=position, next_offset=next_offset, crc32c=crc32c)
         return shown
 
-    @property
-    def writer(self) -> RecordWriter | None:
-        """The record writer, if it is armed."""
-        writer = self._writer
-        return writer if writer is not None and writer.is_armed else None
-
     def arm(self, until_us: int, timed_records: int, timed_bytes: int) -> RecordWriter | None:
         """The record writer, armed until the next thing that is more than one record after the other; None if that
         comes first. ``until_us`` is when the caller wants an ordinary append; the other limits are those of
         `AppendLimits`. `absorb` comes before everything else that this class does."""
+        if self.writer is not None and not self.writer.is_idle:
+            return None
         active, mark, limits = self.active, self._visible, self._fmt.capabilities
         cursor, first_us = active.cursor, active.first_us
         is_ready = self._is_open_durable and self._hidden is None and self.poisoned_by is None
@@ -181,7 +177,7 @@ class Appender:
         if not (is_ready and is_marked) or first_us is None or active.is_empty:
             return None
         writer = self._record_writer()
-        if writer is None or not writer.is_idle:
+        if writer is None:
             return None
         bound = self._durable.position + self._unsynced_bytes - (self._preallocate_bytes or FILL_BYTES)
         most = self._segment_bytes if limits.segments else bound
@@ -206,25 +202,25 @@ class Appender:
         active, shape = self.active, self._fmt.record_shape
         if self._written_segment is not active:
             self.disarm_for_good()
-            self._written_segment, self._writer = active, None
+            self._written_segment, self.writer = active, None
             if shape is not None and self.sidecar.is_exclusive:
                 self._record_rows = type(self._fmt.no_columns()).empty(APPENDED_ROWS)
                 counters = self._counters
                 with contextlib.suppress(StorageError):  # no descriptor is left
-                    self._writer = self.sidecar.record_writer(
+                    self.writer = self.sidecar.record_writer(
                         active.file, shape, self._record_rows, counters.noted_seconds, counters.noted_bytes
                     )
-        return self._writer
+        return self.writer
 
     def disarm_for_good(self) -> None:
         """Retire the record writer: the writer is poisoned, or the segment or the log ends."""
-        if self._writer is not None:
-            self._writer.retire()
+        if self.writer is not None:
+            self.writer.retire()
 
     def absorb(self) -> tuple[int, int]:
         """Take over what the record writer wrote, and disarm it, before an ordinary append or control call. Returns
         the records and bytes at ``interval`` among it."""
-        writer, active = self._writer, self.active
+        writer, active = self.writer, self.active
         if writer is None or writer.is_idle:
             return 0, 0
         self._visible = self.visible

@@ -148,7 +148,8 @@ class WritableLog(Log):
         self._retention = _checked_rules(retention, retention_interval_s)
         self._clock = _checked_clock(clock)
         self._set_up(path)
-        self._lingers = limits.linger_ms > 0
+        self._goes_alone = limits.linger_ms == 0
+        """Whether single appends need not wait for others. Not in a format that only `encode` can write."""
         self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
             disk_or_real(disk), path, format, options, create=create,
@@ -204,6 +205,7 @@ class WritableLog(Log):
                 now_us=self._now_us, counters=self.counters, on_roll=self._wake_timer,
             )  # fmt: skip
             super().__init__(path, disk=opened.disk)
+            self._goes_alone &= self.codec.record_shape is not None
             if has_producers(opened.disk, path):
                 self._open_sequences(opened.proven_offset)
             self._earlier = read_writer_metrics(opened.disk, path)
@@ -262,18 +264,19 @@ class WritableLog(Log):
     def _append_alone(self, parts: tuple[bytes, bytes | None, int], is_timed: bool, began_s: float) -> int:
         """Append a record by the record writer; `NOT_DONE` if the ordinary path must. Whatever leads a group absorbs it
         first, so both see the log as the other left it."""
-        if self._pid != _process or self._sequences is not None or self._lingers:
+        if self._pid != _process or not self._goes_alone:  # in a forked child, no thread would release the lock
             return NOT_DONE
         if is_timed and (self._interval.left_us or 0) <= 0:
             return NOT_DONE
         now_us = -1 if self._clock is None else self._now_us()
         with self._commit.alone():
-            if not self._commit.is_idle or self._closed:
+            if not self._commit.is_idle or self._closed or self._sequences is not None:
                 return NOT_DONE
-            writer = self.tail.writer or self.tail.arm(self._published_us + PUBLISH_EVERY_US, *self._interval.room)
-            if writer is None:
-                return NOT_DONE
-            offset = writer.append(*parts, now_us, began_s, is_timed)
+            writer = self.tail.writer
+            offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
+            if offset == NOT_DONE:
+                writer = self.tail.arm(self._published_us + PUBLISH_EVERY_US, *self._interval.room)
+                offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
         if offset < NOT_DONE:
             self._control("mark")  # which absorbs
             self.counters.noted_seconds.append(time.monotonic() - began_s)
