@@ -65,9 +65,7 @@ class DiskRecordWriter(RecordWriter):
         self._seen_from, self._seen = mark, None
         self._is_torn, self._is_armed = False, True
 
-    def append(
-        self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool
-    ) -> int:
+    def append(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool) -> int:
         headers = headers or b""
         us = self._time(us, now_us)
         if not (self._is_armed and us >= 0 and value and self._may_follow(len(value) + len(headers), is_timed)):
@@ -132,9 +130,7 @@ class DiskRecordWriter(RecordWriter):
             size_bytes += shape.layout.header_bytes + shape.layout.trailer_bytes
             out = bytearray(min(size_bytes, APPENDED_BYTES))
             more = {"headers": headers, "headers_offsets": _ends(headers)} if headers else {}
-            kernel.encode_frames(
-                memoryview(out), shape.layout, row, (value,), base_position=state.position, **more
-            )
+            kernel.encode_frames(memoryview(out), shape.layout, row, (value,), base_position=state.position, **more)
         except ValueError:  # it does not fit
             return None
         return bytes(out)

@@ -134,9 +134,7 @@ class RecordWriter(Protocol):
         """Allow appends after ``state``. ``slot`` is an encoded watermark, of which only the number, the position, the
         next offset, the digest and the checksum will change; ``mark`` is the same for `seen`."""
 
-    def append(
-        self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool
-    ) -> int:
+    def append(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool) -> int:
         """Append a record and return its offset. ``us`` is its time, ``now_us`` the present time; both may be -1.
 
         `NOT_DONE` if the record was not appended: it passes a limit, or writing it failed. ``-2 - offset`` if storing

@@ -119,15 +119,20 @@ cdef class DescriptorRecordWriter:
         return c
 
     def __dealloc__(self):
-        self.close_files()
+        if self.to.file >= 0:
+            close(self.to.file)
+        if self.to.page >= 0:
+            close(self.to.page)
         free(self.to.buffer)
 
-    cdef void close_files(self) noexcept:
+    cdef void release(self) noexcept:
         if self.to.file >= 0:
             close(self.to.file)
         if self.to.page >= 0:
             close(self.to.page)
         self.to.file = self.to.page = -1
+        self.to.counter = NULL
+        self.word = None
 
     def arm(self, state not None, limits not None, bytes slot not None, mark):
         if self.is_retired or self.is_busy:
@@ -166,7 +171,7 @@ cdef class DescriptorRecordWriter:
             result = duramen_append(&self.to, &self.limits, &self.state, &record, &row, self.mark, &after)
         self.is_busy = False
         if self.is_retired:
-            self.close_files()
+            self.release()
         if result == APPEND_NOT_DONE:
             return NOT_DONE
         if result == APPEND_TORN:
@@ -207,4 +212,4 @@ cdef class DescriptorRecordWriter:
     def retire(self):
         self.armed, self.is_retired = False, True
         if not self.is_busy:
-            self.close_files()
+            self.release()
