@@ -31,7 +31,7 @@ from duramen.disk.posix_page import PosixPage
 from duramen.disk.rename import rename_new
 from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, RecordWriter
 from duramen.errors import StorageError, UsageError
-from duramen.kernel import Columns, RecordShape
+from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.metrics import process as process_counters
 
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
@@ -479,16 +479,16 @@ class PosixDisk(Disk):
         lock: Lock,
         shape: RecordShape,
         rows: Columns,
-        seconds: list[float],
-        sizes: list[int],
+        notes: AppendNotes,
     ) -> RecordWriter:
-        native = kernel.DescriptorRecordWriter
-        if native is None or type(file) is not PosixFile or type(page) is not PosixPage or type(lock) is not PosixLock:
-            return super().record_writer(file, page, lock, shape, rows, seconds, sizes)
+        if kernel.PURE_PYTHON or not (
+            isinstance(file, PosixFile) and isinstance(page, PosixPage) and isinstance(lock, PosixLock)
+        ):
+            return super().record_writer(file, page, lock, shape, rows, notes)
+        opened, word = page.handles
         try:
-            opened, word = page.handles
             with file._descriptor as number, opened as page_number:
-                return native(number, page_number, word, *lock.place, shape, rows, seconds, sizes)
+                return kernel.DescriptorRecordWriter(number, page_number, word, *lock.place, shape, rows, notes)
         except OSError as error:
             raise refused(error, file.path) from error
 

@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from duramen import kernel
 from duramen.disk.vfs import File, Lock, Page, RecordWriter
@@ -22,6 +21,7 @@ from duramen.kernel import (
     APPENDED_BYTES,
     NOT_DONE,
     AppendLimits,
+    AppendNotes,
     AppendState,
     Columns,
     FrameColumns,
@@ -43,12 +43,11 @@ class DiskRecordWriter(RecordWriter):
         lock: Lock,
         shape: RecordShape,
         rows: Columns,
-        seconds: list[float],
-        sizes: list[int],
+        notes: AppendNotes,
     ) -> None:
         self._file, self._page, self._lock = file, page, lock
         self._shape, self._rows = shape, rows
-        self._seconds, self._sizes = seconds, sizes
+        self._seconds, self._sizes = notes
         self._state = AppendState(0, 0, 0, 0, 0)
         self._limits = AppendLimits(0, 0, 0, 0, 0)
         self._slot = bytearray(_SLOT_BYTES)
@@ -129,8 +128,15 @@ class DiskRecordWriter(RecordWriter):
             row.timestamp[0], row.flags[0] = us // shape.time_unit_us if shape.time_unit_us else 0, 0
             size_bytes += shape.layout.header_bytes + shape.layout.trailer_bytes
             out = bytearray(min(size_bytes, APPENDED_BYTES))
-            more = {"headers": headers, "headers_offsets": _ends(headers)} if headers else {}
-            kernel.encode_frames(memoryview(out), shape.layout, row, (value,), base_position=state.position, **more)
+            kernel.encode_frames(
+                memoryview(out),
+                shape.layout,
+                row,
+                (value,),
+                base_position=state.position,
+                headers=headers or None,
+                headers_offsets=np.array([0, len(headers)], np.int32) if headers else None,
+            )
         except ValueError:  # it does not fit
             return None
         return bytes(out)
@@ -176,7 +182,3 @@ class DiskRecordWriter(RecordWriter):
 
     def retire(self) -> None:
         self._is_armed, self._is_retired = False, True
-
-
-def _ends(headers: bytes) -> npt.NDArray[np.int32]:
-    return np.array([0, len(headers)], np.int32)

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from duramen.errors import StorageError
-from duramen.kernel import AppendLimits, AppendState, Columns, RecordShape, Written
+from duramen.kernel import AppendLimits, AppendNotes, AppendState, Columns, RecordShape, Written
 
 Buffer = bytes | bytearray | memoryview
 PIECE_BYTES = 8 << 20
@@ -276,14 +276,13 @@ class Disk(Protocol):
         lock: Lock,
         shape: RecordShape,
         rows: Columns,
-        seconds: list[float],
-        sizes: list[int],
+        notes: AppendNotes,
     ) -> RecordWriter:
-        """A record writer for a segment, its watermark page and its lock. ``rows`` take what an encoder fills in, the
-        two lists the duration and the bytes of each append."""
+        """A record writer for a segment, its watermark page and its lock. ``rows`` take what an encoder fills
+        in."""
         from duramen.disk.record_writer import DiskRecordWriter
 
-        return DiskRecordWriter(file, page, lock, shape, rows, seconds, sizes)
+        return DiskRecordWriter(file, page, lock, shape, rows, notes)
 
 
 @contextlib.contextmanager

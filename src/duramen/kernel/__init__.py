@@ -30,6 +30,7 @@ from duramen.kernel.layout import (
     NOT_FOUND,
     NULL_LENGTH,
     AppendLimits,
+    AppendNotes,
     AppendState,
     BatchColumns,
     BodyFault,
@@ -56,7 +57,6 @@ from duramen.kernel.layout import (
 PURE_PYTHON = os.environ.get("DURAMEN_PUREPYTHON", "") not in ("", "0")
 
 if PURE_PYTHON:
-    DescriptorRecordWriter = None
     from duramen.kernel.reference import (
         bound_bodies,
         crc32,

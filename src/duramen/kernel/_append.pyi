@@ -1,6 +1,6 @@
 from typing import Any, Protocol
 
-from duramen.kernel.layout import AppendLimits, AppendState, Columns, RecordShape, Written
+from duramen.kernel.layout import AppendLimits, AppendNotes, AppendState, Columns, RecordShape, Written
 
 class _Word(Protocol):
     @property
@@ -10,7 +10,7 @@ class DescriptorRecordWriter:
     """A record writer over open files, whose descriptors it duplicates: see `duramen.disk.RecordWriter`.
 
     ``word`` has the address of the page's counter, None without futex; ``lock_path`` must lead to the file with that
-    device and inode. ``rows`` are filled as an encoder does. The seconds and bytes of each append go to two lists."""
+    device and inode. ``rows`` are filled as an encoder does."""
 
     def __init__(
         self,
@@ -22,8 +22,7 @@ class DescriptorRecordWriter:
         lock_inode: int,
         shape: RecordShape,
         rows: Columns,
-        seconds: list[float],
-        sizes: list[int],
+        notes: AppendNotes,
     ) -> None: ...
     def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None: ...
     def append(

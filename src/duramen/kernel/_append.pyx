@@ -69,11 +69,12 @@ cdef class DescriptorRecordWriter:
     cdef list seconds, sizes
 
     def __cinit__(self, int file, int page, word, bytes lock_path not None, uint64_t lock_device, uint64_t lock_inode,
-                  shape, rows, list seconds not None, list sizes not None):
+                  shape, rows, notes):
         cdef bytes packed
         self.to.file = self.to.page = -1
         self.is_retired = True  # until all is set up
-        self.rows, self.word, self.lock_path, self.seconds, self.sizes = rows, word, lock_path, seconds, sizes
+        self.rows, self.word, self.lock_path = rows, word, lock_path
+        self.seconds, self.sizes = notes
         self.point_at_columns(len(rows))
         if shape.layout is not None:
             packed = shape.layout.packed

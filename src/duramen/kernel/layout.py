@@ -467,6 +467,13 @@ class AppendLimits(NamedTuple):
     timed_bytes: int
 
 
+class AppendNotes(NamedTuple):
+    """Where a record writer notes the duration and the bytes of each append."""
+
+    seconds: list[float]
+    sizes: list[int]
+
+
 class Written(NamedTuple):
     """What a record writer wrote, and where it stands. ``is_torn``: a part of one more record may follow.
     ``unmarked_bytes`` is the size of the last record if storing its watermark failed, else 0."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duramen.disk import Disk, File, RecordWriter
-from duramen.kernel import Columns, RecordShape
+from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.sidecar.layout import SEALED_NAME, Config, sidecar_path, write_config
 from duramen.sidecar.lock import WriterLock
 from duramen.sidecar.quarantine import quarantine
@@ -40,13 +40,9 @@ class Sidecar:
         if closely:
             self._watermark.check()
 
-    def record_writer(
-        self, file: File, shape: RecordShape, rows: Columns, seconds: list[float], sizes: list[int]
-    ) -> RecordWriter:
+    def record_writer(self, file: File, shape: RecordShape, rows: Columns, notes: AppendNotes) -> RecordWriter:
         """A record writer for the active segment: see `Disk.record_writer`."""
-        return self._disk.record_writer(
-            file, self._watermark.shared()[0], self._lock.file_lock, shape, rows, seconds, sizes
-        )
+        return self._disk.record_writer(file, self._watermark.shared()[0], self._lock.file_lock, shape, rows, notes)
 
     def slot(self, watermark: Watermark) -> tuple[int, bytes]:
         """See `WatermarkPage.slot`."""

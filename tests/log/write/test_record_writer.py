@@ -1,5 +1,6 @@
-"""Single appends at ``write`` and ``interval`` go through a record writer. Whatever it does, the ordinary path would have
-done the same: the same bytes, errors, counters and verdicts; on the real disk by the kernel's, elsewhere by its twin."""
+"""Single appends at ``write`` and ``interval`` go through a record writer. Whatever it does, the ordinary path would
+have done the same: the same bytes, errors, counters and verdicts; on the real disk by the kernel's, elsewhere by its
+twin."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from duramen.sidecar import read_watermark
 from duramen.testing import CrashPattern, FaultyDisk, SimulatedDisk
 from duramen.testing.run import Run
 from tests.log.conftest import FORMATS, START_US, options, value
-from tests.log.writing import ORDERED, Open, content, values
 from tests.log.write.test_group_commit_interrupts import Interrupted, Interrupter
+from tests.log.writing import ORDERED, Open, content, values
 from tests.sampling import every, examples
 from tests.torture.mortal import KilledError, MortalDisk
 
 ALONE = tuple(name for name in FORMATS if make(name, **options(name)).record_shape is not None)
-NATIVE = kernel.DescriptorRecordWriter
+NATIVE = None if kernel.PURE_PYTHON else kernel.DescriptorRecordWriter
 HERE = Path(__file__).parents[3]
 
 

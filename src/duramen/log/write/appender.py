@@ -35,7 +35,7 @@ from duramen.formats import (
     SupportsStateFiles,
     Values,
 )
-from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendState, Columns, ScanEnd, Stop
+from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendNotes, AppendState, Columns, ScanEnd, Stop
 from duramen.log.recover import OpenedLog, Recovered
 from duramen.log.segments import (
     FILL_AFTER_COMMITS,
@@ -205,11 +205,9 @@ class Appender:
             self._written_segment, self.writer = active, None
             if shape is not None and self.sidecar.is_exclusive:
                 self._record_rows = type(self._fmt.no_columns()).empty(APPENDED_ROWS)
-                counters = self._counters
+                notes = AppendNotes(self._counters.noted_seconds, self._counters.noted_bytes)
                 with contextlib.suppress(StorageError):  # no descriptor is left
-                    self.writer = self.sidecar.record_writer(
-                        active.file, shape, self._record_rows, counters.noted_seconds, counters.noted_bytes
-                    )
+                    self.writer = self.sidecar.record_writer(active.file, shape, self._record_rows, notes)
         return self.writer
 
     def disarm_for_good(self) -> None:

@@ -46,6 +46,7 @@ from duramen.log.write.batch import (
     Content,
     GroupBatch,
     HeadersIn,
+    RecordParts,
     SequenceClaim,
     appended_by_request,
     batch_of,
@@ -250,9 +251,8 @@ class WritableLog(Log):
         of None is a tombstone, which deletes its key; only some formats can store it."""
         level = self._durability if durability is None else durability
         if timeout_s is None and level in ("write", "interval"):
-            began_s, parts = time.monotonic(), (value, None, -1)
-            if type(value) is not bytes or key is not None or headers or timestamp is not None:
-                parts = parts_of(self.codec, value, key, headers, timestamp)
+            began_s = time.monotonic()
+            parts = parts_of(self.codec, value, key, headers, timestamp)
             if parts is not None:
                 offset = self._append_alone(parts, level == "interval", began_s)
                 if offset != NOT_DONE:
@@ -261,7 +261,7 @@ class WritableLog(Log):
         appended: Appended = self.submit(batch, durability, timeout_s)
         return appended.base_offset
 
-    def _append_alone(self, parts: tuple[bytes, bytes | None, int], is_timed: bool, began_s: float) -> int:
+    def _append_alone(self, parts: RecordParts, is_timed: bool, began_s: float) -> int:
         """Append a record by the record writer; `NOT_DONE` if the ordinary path must. Whatever leads a group absorbs it
         first, so both see the log as the other left it."""
         if self._pid != _process or not self._goes_alone:  # in a forked child, no thread would release the lock
