@@ -8,6 +8,7 @@ wrote, and appends by the ordinary path, where every error, roll and sync belong
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from typing import Any
@@ -45,7 +46,7 @@ class DiskRecordWriter(RecordWriter):
         rows: Columns,
         notes: AppendNotes,
     ) -> None:
-        self._file, self._page, self._lock = file, page, lock
+        self._file, self._page, self._lock, self._process = file, page, lock, os.getpid()
         self._shape, self._rows = shape, rows
         self._seconds, self._sizes = notes
         self._state = AppendState(0, 0, 0, 0, 0)
@@ -70,7 +71,9 @@ class DiskRecordWriter(RecordWriter):
         if not (self._is_armed and us >= 0 and value and self._may_follow(len(value) + len(headers), is_timed)):
             return NOT_DONE
         data = self._encode(value, headers, us)
-        if data is None or len(data) > self._limits.position - self._state.position or not self._lock.is_in_place():
+        if data is None or len(data) > self._limits.position - self._state.position:
+            return NOT_DONE
+        if os.getpid() != self._process or not self._lock.is_in_place():
             return NOT_DONE
         self._is_armed = False  # until all is written
         try:

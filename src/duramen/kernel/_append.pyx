@@ -38,6 +38,7 @@ cdef extern from "append.h" nogil:
         const void *counter
         const char *lock_path
         uint64_t lock_device, lock_inode
+        int64_t process
         uint8_t *buffer
         int64_t buffer_bytes
     ctypedef struct append_limits:
@@ -88,6 +89,7 @@ cdef class DescriptorRecordWriter:
         self.to.counter = NULL if word is None else <const void *><size_t>word.address
         self.to.lock_path = PyBytes_AS_STRING(lock_path)
         self.to.lock_device, self.to.lock_inode = lock_device, lock_inode
+        self.to.process = os.getpid()
         self.to.buffer_bytes = APPENDED_BYTES
         self.to.buffer = <uint8_t *>malloc(APPENDED_BYTES)
         if self.to.buffer == NULL:

@@ -58,7 +58,7 @@ static int64_t encode(const append_target *to, const append_state *before, const
 static int is_in_place(const append_target *to)
 {
     struct stat found;
-    return stat(to->lock_path, &found) == 0 && (uint64_t)found.st_ino == to->lock_inode &&
+    return getpid() == to->process && stat(to->lock_path, &found) == 0 && (uint64_t)found.st_ino == to->lock_inode &&
            (uint64_t)found.st_dev == to->lock_device;
 }
 

@@ -35,6 +35,7 @@ typedef struct {
     const void *counter;   /* the page's counter, mapped only for its address; NULL without futex */
     const char *lock_path; /* the file that must still have this name */
     uint64_t lock_device, lock_inode;
+    int64_t process;       /* that opened the log: a forked child writes nothing */
     uint8_t *buffer;
     int64_t buffer_bytes;
 } append_target;

@@ -355,6 +355,32 @@ log.close()
     assert duramen.verify(tmp_path / "log").ok
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="calls fork of the C library")
+def test_a_child_that_python_knows_nothing_of_appends_nothing(tmp_path: Path) -> None:
+    script = """
+import ctypes, os, sys, duramen
+log = duramen.open(sys.argv[1], "a", durability="write")
+for n in range(3):
+    log.append(b"%d" % n)
+child = ctypes.PyDLL(None).fork()
+if not child:
+    for _ in range(2):
+        try:
+            log.append(b"child")
+        except duramen.UsageError as error:
+            print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+log.append(b"3")
+log.close()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "log")], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert run.stdout.count("a forked child cannot write to it") == 2
+    assert content(tmp_path / "log") == [b"%d" % n for n in range(4)]
+
+
 def test_a_queued_append_does_not_wait_for_a_stuck_one(create: Open) -> None:
     with create("keratin", durability="write") as log:
         log.append(value(0))

@@ -274,7 +274,7 @@ class WritableLog(Log):
                 return NOT_DONE
             writer = self.tail.writer
             offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
-            if offset == NOT_DONE:
+            if offset == NOT_DONE and os.getpid() == self._pid:
                 writer = self.tail.arm(self._published_us + PUBLISH_EVERY_US, *self._interval.room)
                 offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
         if offset < NOT_DONE:
