@@ -23,6 +23,7 @@ from duramen.log.segments import active_segment
 COUNT = 1000
 BATCH_VALUE_BYTES = 1024
 SINGLE_VALUE_BYTES = 256
+SINGLE_BAR, CHUNK_BAR = 5, 8
 BATCH_BAR = 0.8
 BATCHES_PER_FILE = 16
 DIGEST_BAR = 3
@@ -70,7 +71,7 @@ def _batches(scratch: Path, rounds: int) -> Iterator[list[str]]:
 def singles(scratch: Path, quick: bool) -> Iterator[Table]:
     yield Table(
         "One append of 256 B at `write`, one thread (µs)",
-        ["format", "median", "p99", "os.write median", "p99"],
+        ["format", "median", "p99", "os.write median", "p99", "× os.write", "bar"],
         _singles(scratch, 3_000 if quick else 30_000),
     )
 
@@ -92,7 +93,11 @@ def _singles(scratch: Path, count: int) -> Iterator[list[str]]:
                 write()
                 appended.append(middle - start)
                 written.append(time.perf_counter() - middle)
-        yield [name, us(appended.median), us(appended.percentile(99)), us(written.median), us(written.percentile(99))]
+        ratio = appended.median / written.median
+        bar = CHUNK_BAR if logs.codec(name, SINGLE_VALUE_BYTES).capabilities.chunks else SINGLE_BAR
+        verdict = at_most(ratio, bar, "×", f"{name}: one append of 256 B at `write` ÷ os.write")
+        times = [us(seconds) for one in (appended, written) for seconds in (one.median, one.percentile(99))]
+        yield [name, *times, f"{ratio:.1f}", verdict]
         shutil.rmtree(root)
 
 

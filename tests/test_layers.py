@@ -121,14 +121,20 @@ def test_bytes_layers_touch_no_files(layer: str) -> None:
     assert not [where(path, line, what) for path in paths for line, what in file_access(path)]
 
 
+KERNEL_FILES = {"_append.pyx"}
+"""The record writer: its twin goes through the disk."""
+
+
 def test_cython_touches_no_files() -> None:
+    """But for the declared exception, which fails where it is not needed."""
     modules = "|".join([*sorted(FILE_MODULES), "libc.stdio", "posix"])
     forbidden = re.compile(rf"^\s*(?:from|c?import)\s+(?:{modules})\b|(?<![\w.])open\(")
     found = [
-        where(path, number, line.strip())
+        (path.name, where(path, number, line.strip()))
         for suffix in (".pyx", ".pxd")
         for path in sources("kernel", suffix=suffix)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if forbidden.search(line)
     ]
-    assert not found
+    assert not [line for name, line in found if name not in KERNEL_FILES]
+    assert {name for name, _ in found} == KERNEL_FILES

@@ -462,10 +462,13 @@ def test_a_page_that_is_not_there_yet(at: Place) -> None:
     assert at.disk.page(at("page"), 16, writable=True).load() == bytes(16)
 
 
-def test_a_page_takes_its_own_size_only(at: Place) -> None:
+def test_a_page_takes_its_own_size_at_most(at: Place) -> None:
     page = at.disk.page(at("page"), 16, writable=True)
-    with pytest.raises(ValueError, match="16 bytes cannot hold 3"):
-        page.store(b"abc")
+    with pytest.raises(ValueError, match="16 bytes cannot hold 17"):
+        page.store(bytes(17))
+    page.store(b"0123456789abcdef")
+    page.store(b"abc")  # its first bytes: the others stay
+    assert page.load() == b"abc3456789abcdef"
 
 
 def test_a_reader_cannot_store(at: Place) -> None:

@@ -49,7 +49,7 @@ class Word:
     def __init__(self, descriptor: int, futex: Callable[..., int]) -> None:
         mapped = mmap.mmap(descriptor, WORD_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         self._array: np.ndarray[Any, Any] = np.frombuffer(mapped, np.uint32)  # keeps the mapping, as long as it lives
-        self._address = self._array.ctypes.data
+        self.address = self._array.ctypes.data
         self._futex = futex
 
     def wait(self, expected: int, timeout_s: float) -> bool:
@@ -57,13 +57,13 @@ class Word:
         impossible."""
         seconds = int(timeout_s)
         limit = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
-        if self._futex(self._address, _FUTEX_WAIT, expected, ctypes.byref(limit)) == 0:
+        if self._futex(self.address, _FUTEX_WAIT, expected, ctypes.byref(limit)) == 0:
             return True
         return ctypes.get_errno() in {errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
 
     def wake(self) -> None:
         """Wake all waiters on this word of this file, in every process."""
-        self._futex(self._address, _FUTEX_WAKE, _ALL_WAITERS, None)
+        self._futex(self.address, _FUTEX_WAKE, _ALL_WAITERS, None)
 
 
 def open_word(descriptor: int) -> Word | None:

@@ -23,13 +23,15 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Self
 
+from duramen import kernel
 from duramen.disk.os_errors import kind_name, not_regular, refusal, refused
 from duramen.disk.paths import Descriptor, Paths, Reach, RootedPaths, open_regular
 from duramen.disk.posix_locks import PosixDirectoryLock, PosixGate, PosixLock, check_root
 from duramen.disk.posix_page import PosixPage
 from duramen.disk.rename import rename_new
-from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page
+from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, RecordWriter
 from duramen.errors import StorageError, UsageError
+from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.metrics import process as process_counters
 
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
@@ -469,6 +471,26 @@ class PosixDisk(Disk):
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         return PosixPage(path, self._to(path), size_bytes, writable=writable)
+
+    def record_writer(
+        self,
+        file: File,
+        page: Page,
+        lock: Lock,
+        shape: RecordShape,
+        rows: Columns,
+        notes: AppendNotes,
+    ) -> RecordWriter:
+        if kernel.PURE_PYTHON or not (
+            isinstance(file, PosixFile) and isinstance(page, PosixPage) and isinstance(lock, PosixLock)
+        ):
+            return super().record_writer(file, page, lock, shape, rows, notes)
+        opened, word = page.handles
+        try:
+            with file._descriptor as number, opened as page_number:
+                return kernel.DescriptorRecordWriter(number, page_number, word, *lock.place, shape, rows, notes)
+        except OSError as error:
+            raise refused(error, file.path) from error
 
 
 def disk_or_real(disk: Disk | None) -> Disk:

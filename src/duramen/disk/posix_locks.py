@@ -61,6 +61,11 @@ class PosixLock(Lock):
             return False
         return found.st_ino == self._number and found.st_dev == self._device
 
+    @property
+    def place(self) -> tuple[bytes, int, int]:
+        """What `is_in_place` compares: the absolute path, and the device and number of the locked file."""
+        return self._at, self._device, self._number
+
     def check(self) -> None:
         check_root(self._paths)
         try:

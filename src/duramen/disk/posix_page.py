@@ -15,6 +15,7 @@ from duramen.disk.vfs import Page
 
 _POLL_S = 0.005
 _SLEEP_S = 0.5  # the longest sleep at once: how late a waiter may notice that another thread closed its page
+_FIRST_SLEEP_S = 0.002
 _WHOLE_LOADS = 8
 
 
@@ -22,9 +23,9 @@ class PosixPage(Page):
     """A counter of stores (four bytes), then the page.
 
     Both are accessed with pread and pwrite, which the page cache keeps coherent between processes: a store into a
-    mapping would end the process with SIGBUS when the disk is full or the file was cut. The counter is written after
-    the page, so that a reader of the old page sleeps on the old counter and cannot miss the change. Only one page at a
-    time is writable: its owner holds the log's lock.
+    mapping would end the process with SIGBUS when the disk is full or the file was cut. One write changes both. A
+    reader that sees the new counter and the old page, because it came in the middle of that write, could miss the
+    wake-up: so its first sleep is short. Only one page at a time is writable: its owner holds the log's lock.
     """
 
     def __init__(self, path: str, reach: Reach, size_bytes: int, *, writable: bool) -> None:
@@ -41,7 +42,6 @@ class PosixPage(Page):
                 if not writable:
                     raise OSError(errno.ENODATA, "The page does not exist yet")
                 write_whole(number, bytes(missing), os.fstat(number).st_size)
-            self._stores = self._counter(number)
             self._word = futex.open_word(number)
         except OSError as error:
             raise refused(error, path) from error
@@ -62,13 +62,12 @@ class PosixPage(Page):
         return page
 
     def store(self, data: bytes) -> None:
-        if len(data) != self._size_bytes:
+        if len(data) > self._size_bytes:
             raise ValueError(f"a page of {self._size_bytes} bytes cannot hold {len(data)}")
         try:
             with self._mutex, self._descriptor as descriptor:
-                self._stores = (self._stores + 1) % 2**32
-                write_whole(descriptor, data, futex.WORD_BYTES)
-                write_whole(descriptor, self._stores.to_bytes(futex.WORD_BYTES, sys.byteorder), 0)
+                counter = (self._counter(descriptor) + 1) % 2**32  # a record writer stores, too
+                write_whole(descriptor, counter.to_bytes(futex.WORD_BYTES, sys.byteorder) + data, 0)
         except OSError as error:
             raise refused(error, self._path) from error
         if self._word is not None:
@@ -76,6 +75,7 @@ class PosixPage(Page):
 
     def wait(self, seen: bytes, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
+        sleep_s = _FIRST_SLEEP_S
         while not self._closed:
             try:
                 with self._descriptor as descriptor:
@@ -89,8 +89,14 @@ class PosixPage(Page):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            if self._word is None or not self._word.wait(counter, min(left, _SLEEP_S)):
+            if self._word is None or not self._word.wait(counter, min(left, sleep_s)):
                 time.sleep(min(left, _POLL_S))
+            sleep_s = _SLEEP_S
+
+    @property
+    def handles(self) -> tuple[Descriptor, futex.Word | None]:
+        """The open file, and the counter to wake waiters of, for a record writer."""
+        return self._descriptor, self._word
 
     def close(self) -> None:
         self._closed = True

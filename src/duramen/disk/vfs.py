@@ -16,11 +16,12 @@ import errno
 import mmap
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from duramen.errors import StorageError
+from duramen.kernel import AppendLimits, AppendNotes, AppendState, Columns, RecordShape, Written
 
 Buffer = bytes | bytearray | memoryview
 PIECE_BYTES = 8 << 20
@@ -115,12 +116,46 @@ class Page(Protocol):
 
     def load(self) -> bytes: ...
 
-    def store(self, data: bytes) -> None: ...
+    def store(self, data: bytes) -> None:
+        """Replace the first bytes of the page: all of it, or fewer."""
 
     def wait(self, seen: bytes, timeout_s: float) -> None:
         """Sleep until the page differs from ``seen``, or until the timeout."""
 
     def close(self) -> None: ...
+
+
+class RecordWriter(Protocol):
+    """Appends single records to an open segment, each with the watermark that acknowledges it, as long as none passes
+    the limits that it was armed with. One thread at a time arms, appends and disarms; the other methods are for any.
+    Before it is armed, it is disarmed."""
+
+    def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None:
+        """Allow appends after ``state``. ``slot`` is an encoded watermark, of which only the number, the position, the
+        next offset, the digest and the checksum will change; ``mark`` is the same for `seen`."""
+
+    def append(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool) -> int:
+        """Append a record and return its offset. ``us`` is its time, ``now_us`` the present time; both may be -1.
+
+        `NOT_DONE` if the record was not appended: it passes a limit, or writing it failed. ``-2 - offset`` if storing
+        the watermark failed: the record is written, and the caller must store the watermark."""
+
+    @property
+    def is_armed(self) -> bool: ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is not armed, and nothing is left to take over."""
+
+    def seen(self) -> tuple[Any, int, int, int] | None:
+        """The ``mark`` that it was armed with, and position, next offset and digest of the last one that it stored
+        since; None if it stored none."""
+
+    def disarm(self) -> Written:
+        """End the appends, and return what was written."""
+
+    def retire(self) -> None:
+        """End the appends for good, and release the files. May be called at any time."""
 
 
 class Disk(Protocol):
@@ -233,6 +268,21 @@ class Disk(Protocol):
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         """Share a page of ``size_bytes`` in the file at ``path``; a writer creates it, zero-filled, if missing."""
+
+    def record_writer(
+        self,
+        file: File,
+        page: Page,
+        lock: Lock,
+        shape: RecordShape,
+        rows: Columns,
+        notes: AppendNotes,
+    ) -> RecordWriter:
+        """A record writer for a segment, its watermark page and its lock. ``rows`` take what an encoder fills
+        in."""
+        from duramen.disk.record_writer import DiskRecordWriter
+
+        return DiskRecordWriter(file, page, lock, shape, rows, notes)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from duramen.formats.extensions import SupportsManifest, SupportsStateFiles
 from duramen.formats.index import Index, IndexBuilder, NoIndex, Places
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Block, Buffer
-from duramen.kernel import Columns, FrameColumns, ScanEnd, Stop
+from duramen.kernel import Columns, FrameColumns, RecordShape, ScanEnd, Stop
 from duramen.record import COLUMNS, schema_of
 
 DOCUMENT, PROGRAM = "document", "program"
@@ -281,6 +281,15 @@ class Format(ABC):
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         """`encode` for values alone; some formats need no Arrow batch for that."""
         return self.encode(values.batch(), cursor, default_us)
+
+    @property
+    def record_shape(self) -> RecordShape | None:
+        """How a record writer encodes single records; None where it cannot."""
+        return None
+
+    def user_headers(self, key: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
+        """The bytes before the value of a record that store its key and headers; None where only `encode` can."""
+        return None
 
     def temporary_path(self, path: str) -> str:
         """Where the next content of ``path`` is written before it replaces the file."""

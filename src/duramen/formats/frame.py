@@ -35,8 +35,10 @@ from duramen.formats.format import Format
 from duramen.formats.index import Index, IndexBuilder, Picked, position_near
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, SECTOR_BYTES, Encoded, Role, Rows, ScanPosition, Segment
 from duramen.formats.struct import Block, Buffer, Field, Struct
-from duramen.kernel import Checksum, Columns, FrameColumns, FrameLayout, Int64s, ScanEnd, Stop, UInt32s
+from duramen.kernel import Checksum, Columns, FrameColumns, FrameLayout, Int64s, RecordShape, ScanEnd, Stop, UInt32s
 from duramen.record import HEADERS, KEY, SCHEMA, Headers, Record, from_us
+
+_UNITS_US = {None: 0, "us": 1, "ms": 1000}
 
 ExtraColumns = Callable[[FrameColumns, str], pa.Array]
 
@@ -65,6 +67,14 @@ class FrameFormat(Format):
     """A format of the family. ``writes`` is the dialect of new records."""
 
     writes: Dialect
+
+    @property
+    def record_shape(self) -> RecordShape | None:
+        unit_us = _UNITS_US[self.writes.timestamp_unit]
+        limits = self.capabilities
+        return RecordShape(
+            self.writes.layout, 0, unit_us, is_ordered=limits.ordered_timestamps, has_digest=not limits.covers_all
+        )
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         return encode_values(values, cursor, self.writes, default_us)

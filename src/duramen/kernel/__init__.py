@@ -6,9 +6,11 @@
 - A `FrameLayout` is a table of positions that describes a record format: the kernel itself knows no format.
 - `reference` is the same in plain Python, one module per C file: the executable specification, and the oracle of the
   tests. ``DURAMEN_PUREPYTHON=1`` selects it.
+- `DescriptorRecordWriter` is the one object with state and the one that writes: single appends, between limits that the
+  log sets. Its twin is in `duramen.disk`, because it goes through the disk interface.
 
-The kernel does no I/O and has no policy. If the compiled kernel cannot be loaded, the import raises: falling back to
-Python silently would make a program a hundred times slower without explanation.
+The kernel has no policy, and apart from that object does no I/O. If the compiled kernel cannot be loaded, the import
+raises: falling back to Python silently would make a program a hundred times slower without explanation.
 """
 
 # mypy: implicit-reexport
@@ -18,12 +20,18 @@ from __future__ import annotations
 import os
 
 from duramen.kernel.layout import (
+    APPENDED_BYTES,
+    APPENDED_ROWS,
     BAD_TRACKING,
     CODEC,
     CONTROL,
     GAVE_UP,
+    NOT_DONE,
     NOT_FOUND,
     NULL_LENGTH,
+    AppendLimits,
+    AppendNotes,
+    AppendState,
     BatchColumns,
     BodyFault,
     Checksum,
@@ -38,9 +46,11 @@ from duramen.kernel.layout import (
     Int64s,
     RecordColumns,
     RecordRanges,
+    RecordShape,
     ScanEnd,
     Stop,
     UInt32s,
+    Written,
     column,
 )
 
@@ -85,6 +95,7 @@ if PURE_PYTHON:
     )
 else:
     try:
+        from duramen.kernel._append import DescriptorRecordWriter
         from duramen.kernel._batches import (
             encode_batches,
             find_batch,

@@ -426,3 +426,69 @@ class HeaderColumns(Columns):
 
     def __len__(self) -> int:
         return len(self.key_position)
+
+
+# --- one append at a time
+
+APPENDED_BYTES = 64 << 10
+"""The largest record, encoded, that a record writer takes."""
+APPENDED_ROWS = 1024
+"""How many records it writes before the log takes them over."""
+NOT_DONE = -1
+"""The result of an append that only the ordinary path can make."""
+
+
+class RecordShape(NamedTuple):
+    """How a record writer encodes: frames of a layout, or slots for records of that many bytes. ``time_unit_us`` is the
+    unit of stored times, 0 without times."""
+
+    layout: FrameLayout | None
+    slot_bytes: int = 0
+    time_unit_us: int = 0
+    is_ordered: bool = False
+    has_digest: bool = True
+
+
+class AppendState(NamedTuple):
+    """Where a record writer goes on: after the last record, its time, the number of the last watermark, and the digest
+    of the segment."""
+
+    position: int
+    next_offset: int
+    last_us: int
+    number: int
+    crc32c: int
+
+
+class AppendLimits(NamedTuple):
+    """What a record writer may not pass: the end of a record, the next offset, the time (which it may not reach), and
+    the records and bytes that may wait for the sync of ``interval``."""
+
+    position: int
+    next_offset: int
+    us: int
+    timed_records: int
+    timed_bytes: int
+
+
+class AppendNotes(NamedTuple):
+    """Where a record writer notes the duration and the bytes of each append."""
+
+    seconds: list[float]
+    sizes: list[int]
+
+
+class Written(NamedTuple):
+    """What a record writer wrote, and where it stands. ``is_torn``: a part of one more record may follow.
+    ``unmarked_bytes`` is the size of the last record if storing its watermark failed, else 0."""
+
+    rows: int
+    position: int
+    next_offset: int
+    last_us: int
+    number: int
+    crc32c: int
+    timed_records: int
+    timed_bytes: int
+    is_torn: bool
+    unmarked_bytes: int

@@ -107,7 +107,8 @@ class LogCounters:
         self.sync_seconds = Histogram(SECONDS)
         self.noted_seconds: list[float] = []
         """The duration of each acknowledged append, with its wait in the queue, until it is counted."""
-        self._noted_bytes: list[int] = []
+        self.noted_bytes: list[int] = []
+        """The size of each commit group, likewise. A record writer extends both lists."""
         self._noted_records: list[int] = []
         """Without those of commit groups of one record."""
         self._append_seconds = Histogram(APPEND_SECONDS)
@@ -125,7 +126,7 @@ class LogCounters:
 
     def committed(self, records: int, size_bytes: int) -> None:
         """Note an acknowledged commit group, which is cheaper than counting it."""
-        noted = self._noted_bytes
+        noted = self.noted_bytes
         noted.append(size_bytes)
         if records > 1:
             self._noted_records.append(records)
@@ -134,11 +135,11 @@ class LogCounters:
 
     def _count(self) -> None:
         """Count what was noted; the writer may note more at the same time."""
-        if not (self.noted_seconds or self._noted_bytes):
+        if not (self.noted_seconds or self.noted_bytes):
             return
         with self._counting:
-            seconds, sizes, records = self.noted_seconds[:], self._noted_bytes[:], self._noted_records[:]
-            del self.noted_seconds[: len(seconds)], self._noted_bytes[: len(sizes)], self._noted_records[: len(records)]
+            seconds, sizes, records = self.noted_seconds[:], self.noted_bytes[:], self._noted_records[:]
+            del self.noted_seconds[: len(seconds)], self.noted_bytes[: len(sizes)], self._noted_records[: len(records)]
             self._append_seconds.observe_all(seconds)
             self._batch_bytes.observe_all(sizes)
             self._batch_records.observe_all(records)

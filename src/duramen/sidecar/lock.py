@@ -90,6 +90,12 @@ class WriterLock:
         """Whether nothing of this was deleted or replaced, as far as one look tells: cheap enough for every commit."""
         return self._lock is None or self._lock.is_in_place()
 
+    @property
+    def file_lock(self) -> Lock:
+        """The lock on ``.duramen/lock``, which is held."""
+        assert self._lock is not None
+        return self._lock
+
     def check(self, *, closely: bool = False) -> None:
         """Raise `FencedError` if the log's directory or sidecar was deleted or replaced since it was
         locked. ``closely`` also notices a directory whose files are hard links to the same ones."""

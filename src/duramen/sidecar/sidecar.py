@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from duramen.disk import Disk
+from duramen.disk import Disk, File, RecordWriter
+from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.sidecar.layout import SEALED_NAME, Config, sidecar_path, write_config
 from duramen.sidecar.lock import WriterLock
 from duramen.sidecar.quarantine import quarantine
 from duramen.sidecar.sealed_list import Sealed, SealedList
-from duramen.sidecar.watermark import WatermarkFile
+from duramen.sidecar.watermark import Watermark, WatermarkFile
 
 
 class Sidecar:
@@ -40,6 +41,18 @@ class Sidecar:
         self._lock.check(closely=closely)
         if closely:
             self._watermark.check()
+
+    def record_writer(self, file: File, shape: RecordShape, rows: Columns, notes: AppendNotes) -> RecordWriter:
+        """A record writer for the active segment: see `Disk.record_writer`."""
+        return self._disk.record_writer(file, self._watermark.shared()[0], self._lock.file_lock, shape, rows, notes)
+
+    def slot(self, watermark: Watermark) -> tuple[int, bytes]:
+        """See `WatermarkPage.slot`."""
+        return self._watermark.shared()[1].slot(watermark)
+
+    def adopt(self, watermark: Watermark, number: int) -> None:
+        """See `WatermarkPage.adopt`."""
+        self._watermark.shared()[1].adopt(watermark, number)
 
     def release(self) -> None:
         self._watermark.close()

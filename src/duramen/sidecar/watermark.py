@@ -88,6 +88,15 @@ class WatermarkPage:
         """The page with a new watermark in a slot whose loss is harmless. The caller syncs it before the next put."""
         return self._put(1 if self._numbers[1] < self._numbers[2] else 2, watermark)
 
+    def slot(self, watermark: Watermark) -> tuple[int, bytes]:
+        """The last number, and a watermark encoded with it: what a record writer starts from."""
+        return self._number, watermark.encode(self._number)
+
+    def adopt(self, watermark: Watermark, number: int) -> None:
+        """Continue after a record writer, whose last store this was."""
+        self._number = number - 1
+        self._put(0, watermark)
+
     def _put(self, slot: int, watermark: Watermark) -> bytes:
         self._number += 1
         self.newest = watermark
@@ -152,6 +161,10 @@ class WatermarkFile:
             page.store(marks.put_safely(watermark))
             self._sync()
         page.store(marks.put(watermark))
+
+    def shared(self) -> tuple[Page, WatermarkPage]:
+        """The page that this process writes, and its content, for a record writer."""
+        return self._mapped()
 
     def content(self) -> bytes:
         """The bytes of the page."""

@@ -31,6 +31,8 @@ from duramen.testing.workloads import (
 )
 
 ROOT = "/log"
+CLOCKED = ("log.segments.log_builder", "log.write.appender", "log.write.writable_log", "disk.record_writer")
+"""The modules whose clock `clocked` replaces."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -96,8 +98,8 @@ def clocked() -> Iterator[None]:
     """Run with a clock that tells the same times in every run."""
     clock = Clock()
     with contextlib.ExitStack() as patches:
-        for module in ("segments.log_builder", "write.appender", "write.writable_log"):
-            patches.enter_context(mock.patch(f"duramen.log.{module}.time", clock))
+        for module in CLOCKED:
+            patches.enter_context(mock.patch(f"duramen.{module}.time", clock))
         yield
 
 
@@ -270,7 +272,7 @@ class _Writing:
 
     @property
     def cursor_position(self) -> int:
-        return self.log.tail.cursor.position
+        return self.log.tail.visible.position
 
     def close(self) -> None:
         self.log.close()

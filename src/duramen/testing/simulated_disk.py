@@ -243,7 +243,7 @@ class SimulatedPage(Page):
             return self._bytes()
 
     def store(self, data: bytes) -> None:
-        if len(data) != self._size_bytes:
+        if len(data) > self._size_bytes:
             raise ValueError(f"a page of {self._size_bytes} bytes cannot hold {len(data)}")
         with self._disk._mutex:
             self._check()
@@ -252,8 +252,8 @@ class SimulatedPage(Page):
             counter = int.from_bytes(self._node.data[:_COUNTER_BYTES], "little") + 1
             whole = (counter % 2**32).to_bytes(_COUNTER_BYTES, "little") + data
             self._node.change(Written(self._disk._next_moment(), 0, whole))
-            # Never synced, so its history would grow for ever. Every store writes the whole page, so dropping one
-            # from the middle leaves the versions after it as they are.
+            # Never synced, so its history would grow for ever. A store that changes more than the first slot is synced
+            # before the next, so dropping one from the middle leaves the versions after it as they are.
             if len(self._node.pending) > 2 * _PAGE_HISTORY:
                 del self._node.pending[_PAGE_HISTORY // 2 : -_PAGE_HISTORY]
             self._disk._stored.notify_all()

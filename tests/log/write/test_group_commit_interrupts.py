@@ -28,14 +28,15 @@ class Interrupted(BaseException):
 
 
 class Interrupter:
-    """Traces one thread, and raises at the n-th place in the module."""
+    """Traces one thread, and raises at the n-th place in the module, or in those whose path ends so."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, modules: str | tuple[str, ...] = module.__file__) -> None:
         self.left = places
+        self._modules = modules
         self._points: dict[CodeType, set[int]] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != module.__file__:
+        if not frame.f_code.co_filename.endswith(self._modules):
             return None
         frame.f_trace_opcodes = True
         return self._step

@@ -55,7 +55,7 @@ def test_the_device_starts_before_the_sync(create: Open, format_name: str, monke
         for name in ("write", "begin_sync", "sync"):
             monkeypatch.setattr(PosixFile, name, noted(name))
         log.append(value(1))
-        log.append(value(2), durability="write")
+        log.append_batch([value(2)], durability="write")  # not by the record writer
         monkeypatch.undo()
     assert calls == ["write", "begin_sync", "sync", "write"]
 

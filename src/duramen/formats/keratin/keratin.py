@@ -72,7 +72,7 @@ from duramen.formats.index import (
     table,
     times_us,
 )
-from duramen.formats.keratin.header_block import decode_block, decode_blocks, encode_blocks
+from duramen.formats.keratin.header_block import decode_block, decode_blocks, encode_block, encode_blocks
 from duramen.formats.keratin.manifest import (
     MANIFEST_MAGIC,
     SHARED_MARKER,
@@ -497,6 +497,9 @@ class Keratin(FrameFormat, SupportsManifest):
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         blocks = encode_blocks(columns.get("key"), columns.get("headers"), columns["value"])
         return encode_frames(batch, cursor, DIALECT, default_us, headers=blocks, flags=_flags_of(columns))
+
+    def user_headers(self, key: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
+        return encode_block(key, list(headers), has_payload=True)
 
     def index_builder(self, base: int, created_ms: int) -> SparseIndex:
         stride_bytes = self.options.get("index_stride_bytes", Manifest.index_stride_bytes)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from duramen import kernel
 from duramen.disk import Disk, File, Kind, open_private, write_all
 from duramen.errors import CorruptionError, StorageError, printable
-from duramen.formats import Encoded, Format, IndexBuilder, Role, ScanPosition, SegmentSummary
+from duramen.formats import Encoded, Format, IndexBuilder, Role, Rows, ScanPosition, SegmentSummary
 from duramen.sidecar import Sealed, SealedIndex
 
 logger = logging.getLogger(__package__)
@@ -123,14 +123,28 @@ class ActiveSegment:
             self._fill(position + size_bytes, size_bytes)
         if not self.fmt.capabilities.covers_all:
             self.crc32c = kernel.crc32c(encoded.data, self.crc32c)
-        self.cursor = encoded.rows.cursor
-        self.rows += len(encoded.rows.columns)
-        self.records += encoded.rows.count
-        self.index.add(encoded.rows)
+        self._count(encoded.rows)
         self.ends_in_doubt = self._in_doubt(encoded)
-        self._index_pending_bytes += size_bytes
         if self._index_pending_bytes >= INDEX_FLUSH_BYTES or self.fmt.capabilities.index_at_once:
             self._try_flush_index()
+
+    def take_over(self, rows: Rows, crc32c: int) -> None:
+        """Count records, none of them empty, that a record writer wrote after the cursor."""
+        self.crc32c, self.ends_in_doubt = crc32c, False
+        self._count(rows)
+
+    def _count(self, rows: Rows) -> None:
+        self._index_pending_bytes += rows.end.position - self.cursor.position
+        self.cursor = rows.cursor
+        self.rows += len(rows.columns)
+        self.records += rows.count
+        self.index.add(rows)
+
+    @property
+    def plain_until(self) -> int:
+        """The position up to which appends only write records: they neither reserve space nor write the index."""
+        covered = self.cursor.position - self._index_pending_bytes
+        return min(max(RESERVE_FROM_BYTES, self._reserved_bytes), covered + INDEX_FLUSH_BYTES - 1)
 
     def _reserve(self, end: int) -> None:
         """Allocate the blocks of a large file in large steps, which makes each write cheaper."""

@@ -10,6 +10,7 @@ and maintenance.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import posixpath
 import time
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from duramen import kernel
-from duramen.disk import Disk, Kind, write_all
+from duramen.disk import Disk, Kind, RecordWriter, write_all
 from duramen.errors import CorruptionError, StorageError, UsageError, printable
 from duramen.formats import (
     PROGRAM,
@@ -26,6 +27,7 @@ from duramen.formats import (
     EncodedRecords,
     Format,
     Role,
+    Rows,
     ScanPosition,
     Segment,
     SegmentSummary,
@@ -35,7 +37,7 @@ from duramen.formats import (
     SupportsStateFiles,
     Values,
 )
-from duramen.kernel import Stop
+from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendNotes, AppendState, Columns, ScanEnd, Stop
 from duramen.log.recover import OpenedLog, Recovered
 from duramen.log.segments import (
     FILL_AFTER_COMMITS,
@@ -70,8 +72,15 @@ class Appender:
 
     poisoned_by: BaseException | None = None
     """The failure after which the on-disk state is unknown."""
-    visible: Watermark
-    """What is acknowledged: readers may see it."""
+    _visible: Watermark
+    """What the last ordinary append acknowledged."""
+    writer: RecordWriter | None = None
+    """The record writer of the segment `_written_segment`, whether it is armed or not."""
+    _written_segment: ActiveSegment | None = None
+    _record_rows: Columns
+    """What the record writer fills."""
+    _shown: Watermark | None = None
+    """The last watermark of the record writer that a reader asked for."""
     _is_midway = False
     """Whether a part of a batch is written, and none of it acknowledged."""
     _is_open_durable = False
@@ -150,8 +159,99 @@ class Appender:
         """Poison the writer: the on-disk state is unknown. The first failure is kept."""
         if self.poisoned_by is None:
             self.poisoned_by = error
+            self.disarm_for_good()
             extra = {"path": self._path, "error": type(error).__name__, "offset": self._durable.previous_offset + 1}
             logger.error("the writer of %s stops: %s", printable(self._path), printable(error), extra=extra)
+
+    # --- one record at a time
+
+    @property
+    def visible(self) -> Watermark:
+        """What is acknowledged: readers may see it. It is the same object until more is."""
+        seen = None if self.writer is None else self.writer.seen()
+        if seen is None:
+            return self._visible
+        mark, position, next_offset, crc32c = seen
+        shown = self._shown
+        if shown is None or shown.next_offset != next_offset:
+            shown = self._shown = mark._replace(position=position, next_offset=next_offset, crc32c=crc32c)
+        return shown
+
+    def arm(self, until_us: int, timed_records: int, timed_bytes: int) -> RecordWriter | None:
+        """The record writer, armed until the next thing that is more than one record after the other; None if that
+        comes first. ``until_us`` is when the caller wants an ordinary append; the other limits are those of
+        `AppendLimits`. `absorb` comes before everything else that this class does."""
+        if self.writer is not None and not self.writer.is_idle:
+            return None
+        active, mark, limits = self.active, self._visible, self._fmt.capabilities
+        cursor, first_us = active.cursor, active.first_us
+        is_ready = self._is_open_durable and self._hidden is None and self.poisoned_by is None
+        is_marked = (mark.base, mark.position, mark.next_offset - 1) == (active.base, *cursor)
+        if not (is_ready and is_marked) or first_us is None or active.is_empty:
+            return None
+        writer = self._record_writer()
+        if writer is None:
+            return None
+        bound = self._durable.position + self._unsynced_bytes - (self._preallocate_bytes or FILL_BYTES)
+        most = self._segment_bytes if limits.segments else bound
+        offset = min(active.base + limits.max_relative_offset, MAX_OFFSET - 1) + 1
+        rows_left = limits.max_segment_rows - active.rows
+        until = AppendLimits(
+            min(bound, most, active.plain_until),
+            min(offset, cursor.previous_offset + 1 + rows_left),
+            min(until_us, first_us + self.max_age_us) if self.max_age_us else until_us,
+            timed_records,
+            timed_bytes,
+        )
+        number, slot = self.sidecar.slot(mark)
+        state = AppendState(cursor.position, cursor.previous_offset + 1, self.last_us, number, active.crc32c)
+        writer.arm(state, until, slot, mark)
+        if self.poisoned_by is not None:  # by another thread, meanwhile
+            writer.retire()
+        return writer
+
+    def _record_writer(self) -> RecordWriter | None:
+        """The record writer of the active segment; None if there is none for this format and this disk."""
+        active, shape = self.active, self._fmt.record_shape
+        if self._written_segment is not active:
+            self.disarm_for_good()
+            self._written_segment, self.writer = active, None
+            if shape is not None and self.sidecar.is_exclusive:
+                self._record_rows = type(self._fmt.no_columns()).empty(APPENDED_ROWS)
+                notes = AppendNotes(self._counters.noted_seconds, self._counters.noted_bytes)
+                with contextlib.suppress(StorageError):  # no descriptor is left
+                    self.writer = self.sidecar.record_writer(active.file, shape, self._record_rows, notes)
+        return self.writer
+
+    def disarm_for_good(self) -> None:
+        """Retire the record writer: the writer is poisoned, or the segment or the log ends."""
+        if self.writer is not None:
+            self.writer.retire()
+
+    def absorb(self) -> tuple[int, int]:
+        """Take over what the record writer wrote, and disarm it, before an ordinary append or control call. Returns
+        the records and bytes at ``interval`` among it."""
+        writer, active = self.writer, self.active
+        if writer is None or writer.is_idle:
+            return 0, 0
+        self._visible = self.visible
+        written = writer.disarm()
+        if written.rows:
+            columns = type(self._record_rows).concat([self._record_rows.head(written.rows)])
+            end = ScanEnd(written.rows, written.position, int(Stop.END), written.next_offset - 1)
+            active.take_over(Rows(columns, written.rows, end), written.crc32c)
+            self.last_us = written.last_us
+            self.sidecar.adopt(self._visible, written.number)
+        if written.is_torn:
+            try:
+                active.cut_back()
+            except StorageError as error:
+                self.poison(error)
+                raise
+        if written.unmarked_bytes:
+            self.mark()
+            self._counters.committed(1, written.unmarked_bytes)
+        return written.timed_records, written.timed_bytes
 
     # --- writing
 
@@ -348,7 +448,7 @@ class Appender:
         if durable:
             self._is_open_durable, self._proven = is_open, self._durable
         if not self._is_midway:
-            self.visible = mark
+            self._visible = mark
 
     def _must_prove(self) -> bool:
         """Whether the watermark must be synced before the append is acknowledged: the bytes do not prove themselves."""
@@ -570,6 +670,7 @@ class Appender:
 
     def close(self) -> None:
         """Close the files as they are."""
+        self.disarm_for_good()
         self.active.close()
 
 

@@ -93,6 +93,40 @@ def batch_of_one(
     return fmt.accept(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
 
 
+RecordParts: TypeAlias = tuple[bytes, bytes | None, int]
+"""One record for a record writer: its value, the user headers before it, and its time in microseconds or -1."""
+
+
+def parts_of(
+    fmt: Format,
+    value: object,
+    key: object,
+    headers: object,
+    timestamp: datetime | int | str | None,
+) -> RecordParts | None:
+    """The record, if it needs neither conversion nor an error: for everything else `batch_of_one` decides."""
+    if type(value) is bytes and key is None and not headers and timestamp is None:
+        return value, None, -1
+    try:
+        plain, key = _utf8(value), _utf8(key)
+        us = -1 if timestamp is None else checked_us(timestamp)
+        if type(plain) is not bytes or (timestamp is not None and us < 0):
+            return None
+        if key is None and not headers:
+            return plain, None, us
+        pairs = [(pair["key"], _utf8(pair["value"])) for pair in _pairs(headers or ())]
+        if not all(type(one) in (bytes, type(None)) for one in (key, *(value for _, value in pairs))):
+            return None
+        block = fmt.user_headers(key, pairs)  # type: ignore[arg-type]
+    except (UsageError, UnicodeError):
+        return None
+    return None if block is None else (plain, block, us)
+
+
+def _utf8(content: object) -> object:
+    return content.encode() if type(content) is str else content
+
+
 def batch_of(fmt: Format, data: Any) -> Batch:
     """A batch from what `columns_of` takes. A column ``offset`` is ignored: the writer assigns offsets."""
     if isinstance(data, EncodedRecords):

@@ -9,6 +9,9 @@ turns, and each would wait for the other's sync (16 threads then share groups of
 completes the crowd takes the lead, which saves waking the one that waited. The queue is bounded: callers wait for room,
 and `QueueTimeoutError` reports a queue that stays full.
 
+A single append may need no group: while nothing is queued, its caller holds the lock of the queue instead of the lead
+(`alone`).
+
 An exception may arrive between any two steps (Ctrl-C, a signal handler that raises). The interrupted caller leaves
 through `_leave`, which finishes what it started, so that no thread waits for it. Therefore a single field names the
 leader, waking a request twice does no harm, and a leader's group is stored on its request.
@@ -134,6 +137,18 @@ class GroupCommit:
         self._waiting = 0
         """How many callers wait for room."""
 
+    def alone(self) -> Any:
+        """The lock of the queue, for a caller that commits without a request: it may do so while it holds the lock and
+        `is_idle`. Callers of `submit` wait meanwhile."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise _within()
+        return self._lock
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is queued or being committed. Only meaningful while the lock is held."""
+        return self._leader is None
+
     def submit(self, request: Request, timeout_s: float | None = None) -> Any:
         """Commit the request; returns its result or raises its error.
 
@@ -142,7 +157,10 @@ class GroupCommit:
         request.thread = threading.get_ident()
         deadline = None if timeout_s is None else time.monotonic() + check_timeout(timeout_s)
         try:
-            self._enter(request, deadline)
+            if deadline is None:
+                self._enter(request, None)
+            else:
+                self._enter_until(request, deadline)
             while not request.done:
                 if self._leader is request:
                     self._lead(request)
@@ -154,6 +172,15 @@ class GroupCommit:
             self._leave(request)
             raise
         return request.outcome()
+
+    def _enter_until(self, request: Request, deadline: float) -> None:
+        """Enter, unless a commit without a request holds the lock for that long."""
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise _not_begun()
+        try:
+            self._enter(request, deadline)
+        finally:
+            self._lock.release()
 
     def _enter(self, request: Request, deadline: float | None) -> None:
         with self._lock:
@@ -185,13 +212,15 @@ class GroupCommit:
         if request.sleep(deadline):
             return
         if self._withdraw(request):
-            raise QueueTimeoutError("not begun in time", hint="the disk is slower than the appends")
+            raise _not_begun()
         if self._leader is not request:
             request.sleep(None)
 
     def _leave(self, request: Request) -> None:
         """Withdraw the request of an interrupted caller if no leader has taken it, pass the lead on, and wake every
         caller that waits for it, again if need be."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            self._lock.release()  # the exception came right after it was acquired
         with self._lock:
             request.left = True
             gone = (request, *request.group)
@@ -337,6 +366,10 @@ class GroupCommit:
         self._leader = following = self._queue[0] if self._queue else None
         if following is not None:
             following.wake()  # under the lock: a leader that sleeps again must not be woken by this
+
+
+def _not_begun() -> QueueTimeoutError:
+    return QueueTimeoutError("not begun in time", hint="the disk is slower than the appends")
 
 
 def refuse_owned(lock: Any) -> None:

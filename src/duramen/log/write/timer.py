@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakMethod
 
-from duramen.arguments import LONGEST_S, check_int, check_number
+from duramen.arguments import LONGEST_S, MOST, check_int, check_number
 from duramen.log.write.group_commit import Request
 
 SYNC_INTERVAL_MS = 1000.0
@@ -43,6 +43,15 @@ class IntervalSync:
         """How long until a sync is due; None if nothing waits for one."""
         return None if self._due_us is None else self._due_us - self._clock() // 1000
 
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many more records and bytes may be written before a sync must follow at once: none if nothing waits for
+        a sync, because the first record sets the time."""
+        if self._due_us is None:
+            return 0, 0
+        most_records, most_bytes = self._most_records or MOST, self._most_bytes or MOST
+        return most_records - self._records - 1, most_bytes - self._bytes - 1
+
     def is_completed_by(self, requests: Sequence[Request]) -> bool:
         """Whether a sync must follow the write of these requests at once."""
         records, size_bytes = _total(requests)
@@ -53,11 +62,14 @@ class IntervalSync:
             or (self._most_bytes is not None and self._bytes + size_bytes >= self._most_bytes)
         )
 
-    def wrote(self, requests: Sequence[Request]) -> None:
-        """Count requests that were written and not synced."""
-        records, size_bytes = _total(requests)
+    def count(self, records: int, size_bytes: int) -> None:
+        """Count records that were written and not synced, after others."""
         self._records += records
         self._bytes += size_bytes
+
+    def wrote(self, requests: Sequence[Request]) -> None:
+        """Count requests that were written and not synced."""
+        self.count(*_total(requests))
         if self._due_us is None:
             self._due_us = self._clock() // 1000 + self._us
 

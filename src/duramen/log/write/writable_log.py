@@ -22,6 +22,7 @@ from duramen.arguments import LONGEST_S, check_choice, check_int, check_kind, ch
 from duramen.disk import Disk, disk_or_real, fenced
 from duramen.errors import CorruptionError, DuramenError, FencedError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, FormatOptions
+from duramen.kernel import NOT_DONE
 from duramen.log.maintain import (
     RETENTION_INTERVAL_S,
     Compaction,
@@ -45,11 +46,13 @@ from duramen.log.write.batch import (
     Content,
     GroupBatch,
     HeadersIn,
+    RecordParts,
     SequenceClaim,
     appended_by_request,
     batch_of,
     batch_of_one,
     one_batch,
+    parts_of,
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 from duramen.log.write.hidden_rows import append_once
@@ -63,6 +66,17 @@ AGE_CHECK_S = 60.0
 """How long a segment that is too old when the log is opened may stay active: most logs are opened for a moment."""
 PUBLISH_EVERY_US = 1_000_000
 MOST_PREALLOCATED_BYTES = 1 << 30
+
+
+_process = os.getpid()
+
+
+def _forked() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class WriterOptions(TypedDict, total=False):
@@ -135,6 +149,8 @@ class WritableLog(Log):
         self._retention = _checked_rules(retention, retention_interval_s)
         self._clock = _checked_clock(clock)
         self._set_up(path)
+        self._goes_alone = limits.linger_ms == 0
+        """Whether single appends need not wait for others. Not in a format that only `encode` can write."""
         self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
             disk_or_real(disk), path, format, options, create=create,
@@ -191,6 +207,7 @@ class WritableLog(Log):
                 now_us=self._now_us, counters=self.counters, on_roll=self._wake_timer,
             )  # fmt: skip
             super().__init__(path, disk=opened.disk)
+            self._goes_alone &= self.codec.record_shape is not None
             if has_producers(opened.disk, path):
                 self._open_sequences(opened.proven_offset)
             self._earlier = read_writer_metrics(opened.disk, path)
@@ -233,9 +250,41 @@ class WritableLog(Log):
     ) -> int:
         """Append one record and return its offset, once it is as durable as requested. Text is stored as UTF-8. A value
         of None is a tombstone, which deletes its key; only some formats can store it."""
+        level = self._durability if durability is None else durability
+        if timeout_s is None and level in ("write", "interval"):
+            began_s = time.monotonic()
+            parts = parts_of(self.codec, value, key, headers, timestamp)
+            if parts is not None:
+                offset = self._append_alone(parts, level == "interval", began_s)
+                if offset != NOT_DONE:
+                    return offset
         batch = batch_of_one(self.codec, value, key, headers, timestamp)
         appended: Appended = self.submit(batch, durability, timeout_s)
         return appended.base_offset
+
+    def _append_alone(self, parts: RecordParts, is_timed: bool, began_s: float) -> int:
+        """Append a record by the record writer; `NOT_DONE` if the ordinary path must. Whatever leads a group absorbs it
+        first, so both see the log as the other left it."""
+        if self._pid != _process or not self._goes_alone:  # in a forked child, no thread would release the lock
+            return NOT_DONE
+        if is_timed and (self._interval.left_us or 0) <= 0:
+            return NOT_DONE
+        now_us = -1 if self._clock is None else self._now_us()
+        with self._commit.alone():
+            if not self._commit.is_idle or self._closed or self._sequences is not None:
+                return NOT_DONE
+            writer = self.tail.writer
+            offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
+            if offset == NOT_DONE and os.getpid() == self._pid:
+                writer = self.tail.arm(self._published_us + PUBLISH_EVERY_US, *self._interval.room)
+                offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
+        if offset < NOT_DONE:
+            self._control("mark")  # which absorbs
+            self.counters.noted_seconds.append(time.monotonic() - began_s)
+            offset = -2 - offset
+        if self._followers:
+            self._wake_followers()
+        return offset
 
     def append_batch(self, data: Any, *, durability: str | None = None, timeout_s: float | None = None) -> Appended:
         """Append many records: a list of values, a list of pairs of key and value, an Arrow array of values, or a
@@ -404,6 +453,7 @@ class WritableLog(Log):
         self._check_usable()
         first = group[0].work
         try:
+            self._interval.count(*self.tail.absorb())
             if isinstance(first, _Control):
                 self.check_place(closely=True)
                 (first.run or getattr(self, f"_do_{first.name}"))()
@@ -545,6 +595,9 @@ class WritableLog(Log):
         return []
 
     # --- control
+
+    def _do_mark(self) -> None:
+        """Absorbing is all that it takes."""
 
     def _do_sync(self) -> None:
         self.tail.sync()

@@ -1,0 +1,187 @@
+"""The record writer over any disk: the twin of the kernel's, which needs descriptors.
+
+A record writer appends single records to the active segment while nothing but the next record happens: it encodes one,
+extends the digest, writes the record and the watermark, and wakes the readers. The log *arms* it with where it stands
+and with limits. What would pass a limit, or fails, is not done: the log then disarms the writer, takes over what it
+wrote, and appends by the ordinary path, where every error, roll and sync belongs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import Any
+
+import numpy as np
+
+from duramen import kernel
+from duramen.disk.vfs import File, Lock, Page, RecordWriter
+from duramen.errors import StorageError
+from duramen.kernel import (
+    APPENDED_BYTES,
+    NOT_DONE,
+    AppendLimits,
+    AppendNotes,
+    AppendState,
+    Columns,
+    FrameColumns,
+    RecordShape,
+    Written,
+)
+
+_SLOT_BYTES = 80
+_NUMBER_AT, _POSITION_AT, _DIGEST_AT, _CRC_AT = 8, 24, 64, 76  # the byte diagram is in kernel/append.h
+
+
+class DiskRecordWriter(RecordWriter):
+    """The same writes as the kernel's, through a file, a page and a lock."""
+
+    def __init__(
+        self,
+        file: File,
+        page: Page,
+        lock: Lock,
+        shape: RecordShape,
+        rows: Columns,
+        notes: AppendNotes,
+    ) -> None:
+        self._file, self._page, self._lock, self._process = file, page, lock, os.getpid()
+        self._shape, self._rows = shape, rows
+        self._seconds, self._sizes = notes
+        self._state = AppendState(0, 0, 0, 0, 0)
+        self._limits = AppendLimits(0, 0, 0, 0, 0)
+        self._slot = bytearray(_SLOT_BYTES)
+        self._seen_from: Any = None
+        self._seen: tuple[Any, int, int, int] | None = None
+        self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = 0
+        self._is_armed = self._is_torn = self._is_retired = False
+
+    def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None:
+        if self._is_retired:
+            return
+        self._state, self._limits, self._slot = state, limits, bytearray(slot)
+        self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = 0
+        self._seen_from, self._seen = mark, None
+        self._is_torn, self._is_armed = False, True
+
+    def append(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool) -> int:
+        headers = headers or b""
+        us = self._time(us, now_us)
+        if not (self._is_armed and us >= 0 and value and self._may_follow(len(value) + len(headers), is_timed)):
+            return NOT_DONE
+        data = self._encode(value, headers, us)
+        if data is None or len(data) > self._limits.position - self._state.position:
+            return NOT_DONE
+        if os.getpid() != self._process or not self._lock.is_in_place():
+            return NOT_DONE
+        self._is_armed = False  # until all is written
+        try:
+            self._is_torn = True
+            self._is_torn = self._file.write(self._state.position, data) != len(data)
+        except StorageError:
+            pass
+        if self._is_torn:
+            return NOT_DONE
+        self._advance(data, us, (len(value) + len(headers)) * is_timed, is_timed)
+        offset = self._state.next_offset - 1
+        self._unmarked_bytes = len(data)
+        try:
+            self._page.store(self._mark())
+        except StorageError:
+            return -2 - offset
+        self._unmarked_bytes = 0
+        self._seen = (self._seen_from, self._state.position, self._state.next_offset, self._state.crc32c)
+        self._sizes.append(len(data))
+        self._seconds.append(time.monotonic() - began_s)
+        self._is_armed = not self._is_retired
+        return offset
+
+    def _time(self, us: int, now_us: int) -> int:
+        """The time of the record; -1 where the ordinary path must decide."""
+        now_us = time.time_ns() // 1000 if now_us < 0 else now_us
+        usual = max(now_us, self._state.last_us) if self._shape.is_ordered else now_us
+        if usual >= self._limits.us:
+            return -1
+        if us < 0:
+            return usual
+        if not self._shape.time_unit_us or (self._shape.is_ordered and us < self._state.last_us):
+            return -1
+        return us
+
+    def _may_follow(self, size_bytes: int, is_timed: bool) -> bool:
+        limits = self._limits
+        if self._count >= len(self._rows) or self._state.next_offset >= limits.next_offset:
+            return False
+        if not is_timed:
+            return True
+        return self._timed_records < limits.timed_records and self._timed_bytes + size_bytes <= limits.timed_bytes
+
+    def _encode(self, value: bytes, headers: bytes, us: int) -> bytes | None:
+        shape, state = self._shape, self._state
+        row = self._rows.slice(self._count, self._count + 1)
+        row.first_offsets[0] = state.next_offset
+        size_bytes = len(value) + len(headers)
+        try:
+            if shape.layout is None:
+                row.position[0] = state.position
+                out = bytearray(0 if headers else min(len(value) + 4, APPENDED_BYTES))
+                return bytes(out[: kernel.encode_slots(memoryview(out), shape.slot_bytes, (value,))])
+            assert isinstance(row, FrameColumns)
+            row.timestamp[0], row.flags[0] = us // shape.time_unit_us if shape.time_unit_us else 0, 0
+            size_bytes += shape.layout.header_bytes + shape.layout.trailer_bytes
+            out = bytearray(min(size_bytes, APPENDED_BYTES))
+            kernel.encode_frames(
+                memoryview(out),
+                shape.layout,
+                row,
+                (value,),
+                base_position=state.position,
+                headers=headers or None,
+                headers_offsets=np.array([0, len(headers)], np.int32) if headers else None,
+            )
+        except ValueError:  # it does not fit
+            return None
+        return bytes(out)
+
+    def _advance(self, data: bytes, us: int, timed_bytes: int, is_timed: bool) -> None:
+        position, next_offset, last_us, number, crc32c = self._state
+        if self._shape.has_digest:
+            crc32c = kernel.crc32c(data, crc32c)
+        self._state = AppendState(position + len(data), next_offset + 1, max(last_us, us), number + 1, crc32c)
+        self._count += 1
+        self._timed_records += is_timed
+        self._timed_bytes += timed_bytes
+
+    def _mark(self) -> bytes:
+        state, slot = self._state, self._slot
+        struct.pack_into("<q", slot, _NUMBER_AT, state.number)
+        struct.pack_into("<qq", slot, _POSITION_AT, state.position, state.next_offset)
+        struct.pack_into("<I", slot, _DIGEST_AT, state.crc32c)
+        struct.pack_into("<I", slot, _CRC_AT, kernel.crc32c(slot[:_CRC_AT]))
+        return bytes(slot)
+
+    @property
+    def is_armed(self) -> bool:
+        return self._is_armed
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._is_armed or self._is_torn or self._count)
+
+    def seen(self) -> tuple[Any, int, int, int] | None:
+        return self._seen
+
+    def disarm(self) -> Written:
+        state = self._state
+        found = Written(
+            self._count, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
+            self._timed_records, self._timed_bytes, self._is_torn, self._unmarked_bytes,
+        )  # fmt: skip
+        self._is_armed = self._is_torn = False
+        self._count = self._unmarked_bytes = 0
+        self._seen = None
+        return found
+
+    def retire(self) -> None:
+        self._is_armed, self._is_retired = False, True

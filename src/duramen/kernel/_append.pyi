@@ -1,0 +1,37 @@
+from typing import Any, Protocol
+
+from duramen.kernel.layout import AppendLimits, AppendNotes, AppendState, Columns, RecordShape, Written
+
+class _Word(Protocol):
+    @property
+    def address(self) -> int: ...
+
+class DescriptorRecordWriter:
+    """A record writer over open files, whose descriptors it duplicates: see `duramen.disk.RecordWriter`.
+
+    ``word`` has the address of the page's counter, None without futex; ``lock_path`` must lead to the file with that
+    device and inode. ``rows`` are filled as an encoder does."""
+
+    def __init__(
+        self,
+        file: int,
+        page: int,
+        word: _Word | None,
+        lock_path: bytes,
+        lock_device: int,
+        lock_inode: int,
+        shape: RecordShape,
+        rows: Columns,
+        notes: AppendNotes,
+    ) -> None: ...
+    def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None: ...
+    def append(
+        self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool
+    ) -> int: ...
+    @property
+    def is_idle(self) -> bool: ...
+    @property
+    def is_armed(self) -> bool: ...
+    def seen(self) -> tuple[Any, int, int, int] | None: ...
+    def disarm(self) -> Written: ...
+    def retire(self) -> None: ...

@@ -1,0 +1,69 @@
+/* One record, written to the end of an open segment together with the watermark that acknowledges it.
+ * The only file access of the kernel: its twin, which goes through the disk interface, is disk/record_writer.py.
+ *
+ *   what is stored into the watermark page (see sidecar/watermark.py), in one write at byte 0
+ *    0  counter      u32      of stores, in the byte order of the machine
+ *    4  slot                  as the caller gave it; little-endian, of which this module changes
+ *       8  number       i64
+ *      24  position     i64
+ *      32  next_offset  i64
+ *      64  crc32c       u32   of the segment up to the position
+ *      76  slot_crc     u32   CRC-32C of the slot before it
+ */
+#ifndef DURAMEN_APPEND_H
+#define DURAMEN_APPEND_H
+
+#include "frames.h"
+
+enum { MARK_COUNTER_BYTES = 4, MARK_SLOT_BYTES = 80, MARK_BYTES = MARK_COUNTER_BYTES + MARK_SLOT_BYTES };
+
+/* Results of duramen_append. */
+enum {
+    APPEND_DONE = 0,
+    APPEND_NOT_DONE = 1, /* nothing was written */
+    APPEND_TORN = 2,     /* some of the record may be written */
+    APPEND_UNMARKED = 3  /* the record is written, the watermark may be stored */
+};
+
+/* What does not change while a segment is open, and the files. */
+typedef struct {
+    frame_layout layout;
+    int64_t slot_bytes;    /* of a fixed-slot record, without its checksum; 0 for the layout */
+    int64_t time_unit_us;  /* 0: records have no time */
+    int is_ordered, has_digest;
+    int file, page;
+    const void *counter;   /* the page's counter, mapped only for its address; NULL without futex */
+    const char *lock_path; /* the file that must still have this name */
+    uint64_t lock_device, lock_inode;
+    int64_t process;       /* that opened the log: a forked child writes nothing */
+    uint8_t *buffer;
+    int64_t buffer_bytes;
+} append_target;
+
+/* The last values that the next record may reach. */
+typedef struct {
+    int64_t position, next_offset, us, rows, timed_records, timed_bytes;
+} append_limits;
+
+typedef struct {
+    int64_t position, next_offset, last_us, number;
+    uint32_t crc32c, counter;
+    int64_t rows, timed_records, timed_bytes;
+} append_state;
+
+typedef struct {
+    const uint8_t *value, *headers;
+    int64_t value_bytes, headers_bytes, us; /* us < 0: now */
+    int64_t now_us;                         /* < 0: of the clock of the machine */
+    int is_timed;
+} append_record;
+
+/* Writes the record after `before`, and sets `after`; `row` has one row, as an encoder fills it. `mark` is the last
+ * store, with the state of `before`, and becomes the next one. Changes `mark` and `after` only. */
+int duramen_append(const append_target *to, const append_limits *limits, const append_state *before,
+                   const append_record *record, frame_columns *row, uint8_t *mark, append_state *after);
+
+/* Seconds of the monotonic clock. */
+double duramen_monotonic_s(void);
+
+#endif
