@@ -48,6 +48,7 @@ from duramen.errors import (
     LeaseError,
     LimitError,
     LockedError,
+    MalformedError,
     OffsetError,
     PoisonedError,
     QueueTimeoutError,
@@ -102,6 +103,7 @@ from duramen.store import (
     open_topic,
     topic_address,
 )
+from duramen.values import DecodeOptions, Decoder, MalformedValue, decoder
 
 
 def __getattr__(name: str) -> Any:
@@ -269,6 +271,8 @@ __all__ = [
     "CorruptionError",
     "Cursor",
     "CursorState",
+    "DecodeOptions",
+    "Decoder",
     "Delivery",
     "DeliveryBatch",
     "Detected",
@@ -290,6 +294,8 @@ __all__ = [
     "LimitError",
     "LockedError",
     "Log",
+    "MalformedError",
+    "MalformedValue",
     "Member",
     "Need",
     "OffsetError",
@@ -327,6 +333,7 @@ __all__ = [
     "WriterOptions",
     "convert",
     "copy",
+    "decoder",
     "detect",
     "formats",
     "open",

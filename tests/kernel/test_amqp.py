@@ -24,7 +24,11 @@ def scan(parts: Sequence[bytes], buf: Any = None, offsets: Any = None) -> tuple[
         positions = np.zeros(len(parts), np.int64)
         made.append((spans, faults))
         filled = [spans.code, spans.position, spans.length, spans.count, faults, positions]
-        return (joined if buf is None else buf, bounds if offsets is None else offsets, spans, faults, positions), {}, filled
+        return (
+            (joined if buf is None else buf, bounds if offsets is None else offsets, spans, faults, positions),
+            {},
+            filled,
+        )
 
     answer = both("scan_amqp", make)
     if isinstance(answer, Refused):

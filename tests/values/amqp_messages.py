@@ -136,9 +136,7 @@ def messages(draw: st.DrawFn) -> bytes:
     parts = []
     if draw(st.booleans()):
         parts.append(section(0x70, _cut(draw(headers), draw(st.integers(0, 5)))))
-    for number in (0x71, 0x72):
-        if draw(st.booleans()):
-            parts.append(section(number, draw(maps)))
+    parts += [section(number, draw(maps)) for number in (0x71, 0x72) if draw(st.booleans())]
     if draw(st.booleans()):
         parts.append(section(0x73, _cut(draw(properties), draw(st.integers(0, 13)))))
     if draw(st.booleans()):

@@ -62,7 +62,7 @@ class _Value(NamedTuple):
     position: int
     length: int
     next: int
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]
 
     def span(self, at: int) -> tuple[int, int, int, int]:
         """A value with parts keeps its constructor."""
@@ -230,9 +230,7 @@ def _add_section(view: memoryview, section: int, start: int, body: _Value, body_
     elif section == 0x77:
         spans[AmqpField.VALUE] = body.span(body_at)
     else:
-        field, allowed = (
-            (AmqpField.DATA, _BINARY) if section == 0x75 else (AmqpField.SEQUENCE, (0x45, *_LISTS))
-        )
+        field, allowed = (AmqpField.DATA, _BINARY) if section == 0x75 else (AmqpField.SEQUENCE, (0x45, *_LISTS))
         if body.code not in allowed:
             raise _FaultError(body_at, AmqpFault.BAD_FIELD)
         _, first, _, count = spans.get(field, (0, start, 0, 0))
