@@ -187,22 +187,26 @@ class Decoding:
         """The columns that hold malformed bytes."""
         return [_MALFORMED_NAMES[column] for column, one in self.decoders.items() if one.on_malformed == "raw"]
 
-    def decode(self, batch: pa.RecordBatch, names: Sequence[str] | None = None) -> pa.RecordBatch:
-        """A batch with its values and keys decoded; ``names`` are the columns that stay."""
+    def columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The decoded columns of a batch, and those of malformed bytes."""
         self.bind(batch)
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        raw = {}
+        found = {}
         for column, one in self.decoders.items():
             try:
-                columns[column], malformed = one.decode(columns["offset"], columns[column], column)
+                found[column], malformed = one.decode(batch.column("offset"), batch.column(column), column)
             except MalformedError as error:
                 error.path = error.path or self.path
                 raise
             if one.on_malformed == "raw":
-                raw[_MALFORMED_NAMES[column]] = malformed
+                found[_MALFORMED_NAMES[column]] = malformed
+        return found
+
+    def decode(self, batch: pa.RecordBatch, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        """A batch with its values and keys decoded; ``names`` are the columns that stay."""
+        columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), **self.columns(batch)}
         kept = list(names or batch.schema.names)
         schema = self.schema(pa.schema([batch.schema.field(name) for name in kept]))
-        return pa.RecordBatch.from_arrays([*(columns[name] for name in kept), *raw.values()], schema=schema)
+        return pa.RecordBatch.from_arrays([columns[name] for name in (*kept, *self.raw_columns)], schema=schema)
 
     def batches(
         self, batches: Iterable[pa.RecordBatch], names: Sequence[str] | None = None
