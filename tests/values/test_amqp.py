@@ -52,7 +52,7 @@ def test_each_type_among_others_is_shown_the_same(name: str) -> None:
 
 def test_all_sections() -> None:
     found = message(
-        amqp.section(0x70, amqp.list_of([b"\x41", amqp.fixed(0x50, "B", 7), amqp.fixed(0x52, "B", 9), b"\x42", b"\x43"]))
+        amqp.section(0x70, amqp.list_of([b"\x41", b"\x50\x07", b"\x52\x09", b"\x42", b"\x43"]))
         + amqp.section(0x71, amqp.map_of([(amqp.symbol("d"), b"\x41")]))
         + amqp.section(0x72, amqp.map_of([(amqp.symbol("x-opt"), amqp.text("a")), (b"\x53\x07", b"\x40")]))
         + amqp.section(0x73, amqp.list_of([

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,22 @@ _TEXT_CODES = (0xA1, 0xB1, 0xA3, 0xB3)
 _NUMBER_CODES = (0x43, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x81, 0x44)
 """Codes whose number is shown as it is."""
 _CLASS = np.zeros(256, np.uint8)
-_OTHER, _TEXT, _NUMBER = 1, 2, 3
+_OTHER, _TEXT, _NUMBER, _ULONG, _UUID = 1, 2, 3, 4, 5
 _CLASS[:] = _OTHER
 _CLASS[list(_TEXT_CODES)] = _TEXT
 _CLASS[list(_NUMBER_CODES)] = _NUMBER
-_CLASS[0] = 0
+_CLASS[0x80], _CLASS[0x98], _CLASS[0] = _ULONG, _UUID, 0
+NULL_ROWS = 1 << 16
+"""Rows of the arrays of nulls that are kept: most fields of most messages are absent."""
+
+
+@cache
+def _many_nulls(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(NULL_ROWS, kind)
+
+
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    return _many_nulls(kind).slice(0, rows) if rows <= NULL_ROWS else pa.nulls(rows, kind)
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class _Columns:
     def _column(self, field: AmqpField, kind: pa.DataType) -> pa.Array:
         spans = self._field(field)
         if spans is None:
-            return pa.nulls(self._rows, kind)
+            return nulls(self._rows, kind)
         if kind == PAIRS:
             return self._pairs(spans)
         if kind == ANY:
@@ -135,7 +147,7 @@ class _Columns:
         codes = [self._spans.code[field * self._rows : (field + 1) * self._rows] for field in fields]
         absent = ~np.logical_or.reduce([code != 0 for code in codes])
         if absent.all():
-            return pa.nulls(self._rows, HEADER)
+            return nulls(self._rows, HEADER)
         arrays = [self._column(field, HEADER.field(number).type) for number, field in enumerate(fields)]
         return _struct(arrays, HEADER, absent)
 
@@ -143,13 +155,13 @@ class _Columns:
 
     def _body(self) -> pa.StructArray:
         value = self._field(AmqpField.VALUE)
-        shown = pa.nulls(self._rows, ANY) if value is None else self._any(value)
+        shown = nulls(self._rows, ANY) if value is None else self._any(value)
         return _struct([self._data_bodies(), self._sequences(), shown], BODY, None)
 
     def _data_bodies(self) -> pa.Array:
         spans = self._field(AmqpField.DATA)
         if spans is None:
-            return pa.nulls(self._rows, pa.binary())
+            return nulls(self._rows, pa.binary())
         several = np.flatnonzero(spans.count > 1)
         if len(several):
             return self._joined_bodies(spans, several)
@@ -169,7 +181,7 @@ class _Columns:
     def _sequences(self) -> pa.Array:
         spans = self._field(AmqpField.SEQUENCE)
         if spans is None:
-            return pa.nulls(self._rows, pa.list_(ANY))
+            return nulls(self._rows, pa.list_(ANY))
         items: list[tuple[int, int, int]] = []
         ends = [0]
         for at, length in zip(spans.position.tolist(), spans.length.tolist(), strict=True):
@@ -207,8 +219,11 @@ class _Columns:
             return with_nulls(self._gathered(spans, pa.string()), kinds == 0)
         parts: list[pa.Array] = []
         rows: list[npt.NDArray[np.int64]] = []
-        for kind in np.unique(kinds).tolist():
-            rows.append(np.flatnonzero(kinds == kind))
+        for kind in (0, _OTHER, _TEXT, _NUMBER, _ULONG, _UUID):
+            found = np.flatnonzero(kinds == kind)
+            if not len(found):
+                continue
+            rows.append(found)
             parts.append(self._text_of_kind(kind, _at(spans, rows[-1])))
         return _interleaved(parts, rows)
 
@@ -217,10 +232,30 @@ class _Columns:
             return self._gathered(spans, pa.string())
         if kind == _NUMBER:
             return number_array(spans.position).cast(pa.string())
+        if kind == _ULONG:
+            return number_array(spans.position.view(np.uint64)).cast(pa.string())
+        if kind == _UUID:
+            return _uuid_text(np.frombuffer(binary_buffers(self._gathered(spans, pa.binary()))[0], np.uint8))
         if kind != _OTHER:
-            return pa.nulls(len(spans.code), pa.string())
+            return nulls(len(spans.code), pa.string())
         columns = (column.tolist() for column in (spans.code, spans.position, spans.length))
         return pa.array([text_of(self._view, *span) for span in zip(*columns, strict=True)], pa.string())
+
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_DASHES = (8, 13, 18, 23)
+_DIGITS = [place for place in range(36) if place not in _DASHES]
+
+
+def _uuid_text(raw: npt.NDArray[np.uint8]) -> pa.StringArray:
+    """UUIDs of 16 bytes each as text."""
+    count = len(raw) // 16
+    text = np.empty((count, 36), np.uint8)
+    text[:, _DASHES] = ord("-")
+    text[:, _DIGITS[::2]] = _HEX[raw >> 4].reshape(count, 16)
+    text[:, _DIGITS[1::2]] = _HEX[raw & 15].reshape(count, 16)
+    ends = np.arange(count + 1, dtype=np.int32) * 36
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text)])
 
 
 _ENTRIES = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", ANY)])
