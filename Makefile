@@ -10,7 +10,7 @@ ASAN := build/asan
 
 # The browser tests run wherever a Chromium is found.
 CHROMIUM    := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-EXTRAS      := test lint spark lake docs $(if $(CHROMIUM),browser)
+EXTRAS      := test lint spark lake avro protobuf msgpack docs $(if $(CHROMIUM),browser)
 KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
 BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 

@@ -119,10 +119,11 @@ def decoder(kind: str, schema: Schema = None, *, on_malformed: str = "fail", reg
         raise UsageError(f"{kind} values have no schema (got {schema!r:.80})", hint="leave it out")
     if kind != "confluent" and registry is not None:
         raise UsageError(f"registry has no meaning for {kind} values", hint="decode='confluent' reads one")
-    return Decoder(kind, _codec(kind, schema, registry), on_malformed)
+    return Decoder(kind, _codec(kind, schema, registry, None), on_malformed)
 
 
-def _codec(kind: str, schema: Schema, registry: str | None) -> Codec | Inferring:
+def _codec(kind: str, schema: Schema, registry: str | None, log: str | None) -> Codec | Inferring:
+    """The codec of a kind. Modules are imported here: most programs need one of them."""
     if kind == "amqp":
         from duramen.values.amqp import Amqp
 
@@ -131,6 +132,22 @@ def _codec(kind: str, schema: Schema, registry: str | None) -> Codec | Inferring
         from duramen.values.json_values import json_codec
 
         return json_codec(schema)
+    if kind == "avro":
+        from duramen.values.avro import avro_codec
+
+        return avro_codec(schema)
+    if kind == "msgpack":
+        from duramen.values.msgpack_values import msgpack_codec
+
+        return msgpack_codec(schema)
+    if kind == "protobuf":
+        from duramen.values.protobuf import protobuf_codec
+
+        return protobuf_codec(schema)
+    if kind == "confluent":
+        from duramen.values.confluent import confluent_codec
+
+        return confluent_codec(schema, registry, log)
     return Utf8()
 
 
@@ -153,7 +170,7 @@ class Decoding:
             raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
         found = {}
         for column, name, schema in (("value", "decode", "value_schema"), ("key", "decode_key", "key_schema")):
-            made = _decoder_of(options, name, schema)
+            made = _decoder_of(options, name, schema, path)
             if made is not None:
                 found[column] = made
         if not found and any(options.get(name) is not None for name in ("on_malformed", "registry")):
@@ -226,7 +243,7 @@ class Decoding:
         return pa.RecordBatchReader.from_batches(decoded, self.batches(rest, names))
 
 
-def _decoder_of(options: Mapping[str, Any], name: str, schema_name: str) -> Decoder | None:
+def _decoder_of(options: Mapping[str, Any], name: str, schema_name: str, path: str | None) -> Decoder | None:
     kind, schema = options.get(name), options.get(schema_name)
     on_malformed = options.get("on_malformed")
     if isinstance(kind, Decoder):
@@ -237,7 +254,10 @@ def _decoder_of(options: Mapping[str, Any], name: str, schema_name: str) -> Deco
         return None
     check_choice(name, kind, KINDS)
     registry = options.get("registry") if kind == "confluent" else None
-    return decoder(kind, schema, on_malformed=on_malformed or "fail", registry=registry)
+    made = decoder(kind, schema, on_malformed=on_malformed or "fail", registry=registry)
+    if registry is None or path is None:
+        return made
+    return replace(made, codec=_codec(kind, schema, registry, path))  # schemas are kept beside the log
 
 
 def _checked(on_malformed: str) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from duramen.errors import UsageError
 from duramen.record import TIMESTAMP
+from duramen.values.codec import MalformedValueError
 
 MAX_FIELDS = 2000
 MAX_DEPTH = 32
@@ -114,6 +115,13 @@ def _scalar_type(value: Any) -> pa.DataType:
     if isinstance(value, datetime):
         return TIMESTAMP.type
     return pa.string()
+
+
+def check_known(tree: Any, kind: pa.DataType, *, strict: bool) -> None:
+    """Raise where ``strict`` and the object has a field that none of the first values had."""
+    unknown = unknown_field(tree, kind) if strict else None
+    if unknown is not None:
+        raise MalformedValueError(f"the field {unknown[:80]!r} is in none of the first values: give a schema")
 
 
 def unknown_field(tree: Any, kind: pa.DataType, path: str = "") -> str | None:

@@ -22,7 +22,7 @@ from duramen import compute as pc
 from duramen.errors import UsageError
 from duramen.formats import binary_buffers, binary_of, gather, number_array
 from duramen.values.codec import Codec, Decoded, MalformedValueError, decode_each, first_line
-from duramen.values.infer import struct_of_objects, unknown_field
+from duramen.values.infer import check_known, struct_of_objects
 from duramen.values.objects import fitting
 from duramen.values.schemas import struct_of
 
@@ -94,12 +94,6 @@ class JsonTrees:
             return fit(tree)
 
         return decode_each(values, self.type, read, _ERRORS)
-
-
-def check_known(tree: Any, kind: pa.DataType, *, strict: bool) -> None:
-    unknown = unknown_field(tree, kind) if strict else None
-    if unknown is not None:
-        raise MalformedValueError(f"the field {unknown[:80]!r} is in none of the first values: give a schema")
 
 
 @dataclass(frozen=True)

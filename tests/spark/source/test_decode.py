@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import duramen
 from duramen.spark import parse_options, scan
 from tests.values import amqp_messages as amqp
+from tests.values.test_confluent import Produced
 
 MESSAGES = [
     amqp.section(0x73, amqp.list_of([amqp.text(f"id-{number}")]))
@@ -128,3 +129,11 @@ def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
 def test_wrong_options(options: dict[str, str], why: str) -> None:
     with pytest.raises(duramen.UsageError, match=why):
         parse_options({"path": "/log", **options}, streaming=False)
+
+
+@pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
+def test_confluents_serializers(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    produced = Produced(kind)
+    path, registry = produced.log(tmp_path / "log"), produced.directory(tmp_path / "schemas")
+    frame = load(spark, path, decode="confluent", registry=registry)
+    assert [row.value.id for row in frame.orderBy("offset").collect()] == [1, 2, 3]
