@@ -103,7 +103,7 @@ from duramen.store import (
     open_topic,
     topic_address,
 )
-from duramen.values import DecodeOptions, Decoder, MalformedValue, decoder
+from duramen.values import DecodeOptions, Decoder, Encoder, MalformedValue, decoder, encoder
 
 
 def __getattr__(name: str) -> Any:
@@ -278,6 +278,7 @@ __all__ = [
     "Detected",
     "DetectionError",
     "DuramenError",
+    "Encoder",
     "FencedError",
     "Finding",
     "FormatOptions",
@@ -335,6 +336,7 @@ __all__ = [
     "copy",
     "decoder",
     "detect",
+    "encoder",
     "formats",
     "open",
     "repair",

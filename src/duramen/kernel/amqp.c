@@ -356,7 +356,6 @@ static int walk_message(amqp_walk *walk, int64_t at, int64_t end)
 {
     amqp_value descriptor, body;
     int previous = 0;
-    if (at == end) return fail(walk, at, AMQP_EMPTY);
     while (at < end) {
         if (walk->buf[at] != 0) return fail(walk, at, AMQP_BAD_SECTION);
         int fault = walk_value(walk, at + 1, end, MAX_DEPTH, &descriptor);

@@ -9,7 +9,6 @@
 /* The numbers of layout.AmqpFault. */
 enum {
     AMQP_SOUND = 0,
-    AMQP_EMPTY = 1,
     AMQP_CUT_SHORT = 2,
     AMQP_BAD_CODE = 3,
     AMQP_BAD_SIZE = 4,

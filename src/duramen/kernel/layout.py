@@ -346,7 +346,6 @@ class AmqpFault(IntEnum):
     """Why a value is not a message of AMQP 1.0."""
 
     SOUND = 0
-    EMPTY = 1
     CUT_SHORT = 2
     BAD_CODE = 3
     BAD_SIZE = 4
@@ -364,7 +363,6 @@ class AmqpFault(IntEnum):
 
 _AMQP_FAULTS = {
     AmqpFault.SOUND: "sound",
-    AmqpFault.EMPTY: "the value is empty",
     AmqpFault.CUT_SHORT: "the value ends within a field",
     AmqpFault.BAD_CODE: "unknown type code",
     AmqpFault.BAD_SIZE: "a size or count does not fit the content",

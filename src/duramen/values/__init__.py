@@ -11,6 +11,7 @@
   does not decode: ``fail``, ``null``, or ``raw``, which keeps reason and bytes in a column of their own.
 - `Decoding` applies decoders to the values and keys of batches. `Decoding.of` takes the keyword arguments that all
   readers share (`DecodeOptions`), so ``decode="amqp"`` means the same in `Log.scan`, on the command line and in Spark.
+- `encoder` makes an `Encoder`, which turns typed tables back into records with values of bytes.
 - A codec (one module each) turns values into one Arrow array and never raises because of what they hold.
 
 No log and no format is known here. A codec whose library is an extra names the extra when it is missing.
@@ -35,3 +36,4 @@ from duramen.values.decoding import (
     decoder,
     python_values,
 )
+from duramen.values.encoding import ENCODED_KINDS, Encoder, encoded, encoder

@@ -201,8 +201,6 @@ def _map(view: memoryview, body_at: int, body: _Value, field: AmqpField, spans: 
 def _message(view: memoryview, at: int, end: int) -> _Spans:
     spans: _Spans = {}
     previous = 0
-    if at == end:
-        raise _FaultError(at, AmqpFault.EMPTY)
     while at < end:
         if view[at] != 0:
             raise _FaultError(at, AmqpFault.BAD_SECTION)
@@ -250,7 +248,7 @@ def scan_amqp(
 ) -> None:
     """Walk messages of AMQP 1.0, one between each two offsets. Fill in a span for each `AmqpField` of each row, one
     field after another, and the `AmqpFault` of each row with the byte of the value that shows it. A row with a fault
-    has no field.
+    has no field. A value without bytes is a message without sections, as some clients write one.
 
     A body of one section of data has the span of its content; one of several sections, and one of sequences, the span
     of all of them, with their number as the count."""
