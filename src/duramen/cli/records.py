@@ -11,12 +11,9 @@
 
 from __future__ import annotations
 
-import json
-import math
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from json.encoder import encode_basestring as quoted
@@ -30,7 +27,7 @@ from duramen.cli.output import safe_value
 from duramen.errors import UsageError
 from duramen.formats import Format, binary_buffers, binary_of, null_mask, numbers_of
 from duramen.record import SCHEMA
-from duramen.values import MALFORMED_KEY, MALFORMED_VALUE, Decoding, python_values
+from duramen.values import MALFORMED_KEY, MALFORMED_VALUE, Decoding, decoded_json, python_values
 
 _EMPTY, _NEWLINE = binary_of([b"", b"\n"])
 """Arrow scalars: for a bytes object, Arrow would import pandas."""
@@ -175,38 +172,6 @@ def shown_values(batch: pa.RecordBatch) -> list[bytes | None]:
             if found is not None:
                 shown[row] = f'{{"{MALFORMED_VALUE}":{decoded_json(found)}}}'.encode()
     return shown
-
-
-def decoded_json(value: Any) -> str:
-    """A decoded value as JSON, without the fields that are null.
-
-    >>> decoded_json({"id": 7, "body": b"\xff", "name": None})
-    '{"id":7,"body_base64":"/w=="}'
-    """
-    return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return dict(_member(str(name), item) for name, item in value.items() if item is not None)
-    if isinstance(value, list):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, bytes):
-        return dict([_member("bytes", value)])
-    if isinstance(value, datetime) and value.utcoffset() is not None:
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _member(name: str, value: Any) -> tuple[str, Any]:
-    if not isinstance(value, bytes):
-        return name, _jsonable(value)
-    try:
-        return name, value.decode()
-    except UnicodeDecodeError:
-        return f"{name}_base64", b64encode(value).decode()
 
 
 def _times(column: pa.Array, unit: str) -> list[str]:

@@ -36,4 +36,4 @@ from duramen.values.decoding import (
     decoder,
     python_values,
 )
-from duramen.values.encoding import ENCODED_KINDS, Encoder, encoded, encoder
+from duramen.values.encoding import ENCODED_KINDS, Encoder, decoded_json, encoded, encoder

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import struct
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -130,6 +132,41 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"a {type(value).__name__} is no text")
     return value
+
+
+# --- decoded values for people
+
+
+def decoded_json(value: Any) -> str:
+    """A decoded value as JSON, without the fields that are null.
+
+    >>> decoded_json({"id": 7, "body": b"\xff", "name": None})
+    '{"id":7,"body_base64":"/w=="}'
+    """
+    return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return dict(_member(str(name), item) for name, item in value.items() if item is not None)
+    if isinstance(value, list):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, bytes):
+        return dict([_member("bytes", value)])
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _member(name: str, value: Any) -> tuple[str, Any]:
+    if not isinstance(value, bytes):
+        return name, _jsonable(value)
+    try:
+        return name, value.decode()
+    except UnicodeDecodeError:
+        return f"{name}_base64", b64encode(value).decode()
 
 
 # --- JSON and MessagePack
