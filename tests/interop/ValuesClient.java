@@ -8,6 +8,7 @@ import org.apache.qpid.proton.amqp.Decimal128;
 import org.apache.qpid.proton.amqp.Decimal32;
 import org.apache.qpid.proton.amqp.Decimal64;
 import org.apache.qpid.proton.amqp.messaging.AmqpValue;
+import org.apache.qpid.proton.amqp.messaging.Data;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
@@ -121,6 +122,8 @@ public class ValuesClient {
   static void add(List<String> got, long offset, String name, Object value) {
     if (value instanceof AmqpValue) {
       value = ((AmqpValue) value).getValue();
+    } else if (value instanceof Data) {
+      value = ((Data) value).getValue();
     }
     if (value == null) {
       return;

@@ -196,12 +196,16 @@ def java(command: list[str], *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def compare_java(check: Comparison, ours: list[Any], lines: list[str]) -> None:
+def compare_java(check: Comparison, ours: list[Any], raw: list[bytes], lines: list[str]) -> None:
     names: dict[int, set[str]] = {}
     for line in lines:
         offset, name, kind, encoded = line.split("\t")
         theirs, value = base64.b64decode(encoded).decode(), ours[int(offset)]
         names.setdefault(int(offset), set()).add(name)
+        if name == "body" and raw[int(offset)].count(b"\0\x53\x75") > 1:  # of several sections it keeps the first
+            first = base64.b64decode(theirs)
+            check.check(f"Java {offset} body", value["body"]["data"][: len(first)], first)
+            continue
         group, _, key = name.partition(".")
         own = value[group][key] if key else value[name] if name != "body" else java_body(value["body"])
         if own is None and theirs in ("0", "-1", "[]"):
@@ -239,7 +243,7 @@ def java_text(own: Any, kind: str, theirs: str) -> Any:
 
 
 HEADERS: dict[str, Any] = {
-    "string": "text", "long": 7, "big": 2**40, "bool": True, "float": 0.25, "bytes": b"\xff",
+    "string": "text", "long": 7, "big": 2**40, "bool": True, "bytes": b"\xff",
     "time": datetime(2024, 1, 31, 12, tzinfo=UTC), "list": [1, "two"], "table": {"k": "v"}, "none": None,
 }  # fmt: skip
 
@@ -314,10 +318,10 @@ def steps(root: Path, broker: Broker, check: Comparison) -> Iterator[str]:
         Client(broker.stream_port).declare("by-java")
         java(command, "publish", str(broker.stream_port), "by-java")
         ours, raw = decoded(broker, "by-java")
-        compare_java(check, ours, java(command, "consume", str(broker.stream_port), "by-java", str(len(raw))))
+        compare_java(check, ours, raw, java(command, "consume", str(broker.stream_port), "by-java", str(len(raw))))
         compare_rstream(check, ours, raw)
         theirs, raw = decoded(broker, "by-rstream")
-        compare_java(check, theirs, java(command, "consume", str(broker.stream_port), "by-rstream", str(len(raw))))
+        compare_java(check, theirs, raw, java(command, "consume", str(broker.stream_port), "by-rstream", str(len(raw))))
         yield f"Java: {len(ours)} messages of its own, {len(theirs)} of rstream"
     returned = pika_round(broker.amqp_port, "by-pika")
     ours, raw = decoded(broker, "by-pika")

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -106,39 +105,50 @@ class ArrowJson:
     def decode(self, values: pa.BinaryArray) -> Decoded:
         if not len(values):
             return Decoded(pa.array([], self.type), {})
+        found = self._at_once(values) if _plain_objects(values).all() else None
+        return self._checked(values) if found is None else Decoded(found, {})
+
+    def _checked(self, values: pa.BinaryArray) -> Decoded:
+        """Each value looked at before Arrow's reader gets it: those that are one object each go on together."""
         malformed: dict[int, str] = {}
-        is_plain = _plain_objects(values)
-        if is_plain.all():
-            return Decoded(self._halved(values, 0, malformed), malformed)
-        parts = []
-        for start, stop in _runs(is_plain):
-            part = values.slice(start, stop - start)
-            decode = self._halved if is_plain[start] else self._one_by_one
-            parts.append(decode(part, start, malformed))
-        return Decoded(pa.concat_arrays(parts), malformed)
+        places = np.zeros(len(values), np.int64)
+        full: list[bytes] = []
+        rows: list[int] = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                tree = parsed(value)
+                check_known(tree, self.type, strict=self.strict)
+            except (MalformedValueError, *_ERRORS) as error:
+                malformed[row] = first_line(error)
+                continue
+            places[row] = 2 + len(full) if tree else 1
+            if tree:
+                full.append(value.strip(b" \t\r\n"))
+                rows.append(row)
+        unfit: dict[int, str] = {}
+        none, empty = pa.nulls(1, self.type), self._read(b"{}", self.type)
+        parts = [none, empty, self._halved(binary_of(full), 0, unfit)]
+        malformed.update({rows[row]: reason for row, reason in unfit.items()})
+        return Decoded(pa.concat_arrays(parts).take(number_array(places)), malformed)
 
     def _halved(self, values: pa.BinaryArray, first_row: int, malformed: dict[int, str]) -> pa.Array:
+        """Objects of which some may not have the types: all at once, else half by half."""
+        if not len(values):
+            return pa.array([], self.type)
         found = self._at_once(values)
         if found is not None:
             return found
         if len(values) == 1:
-            return self._one_by_one(values, first_row, malformed)
+            try:
+                return self._read(values[0].as_py(), self.type)
+            except pa.ArrowException as error:
+                malformed[first_row] = first_line(error)
+                return pa.nulls(1, self.type)
         middle = len(values) // 2
         parts = [
             self._halved(values.slice(0, middle), first_row, malformed),
             self._halved(values.slice(middle), first_row + middle, malformed),
         ]
-        return pa.concat_arrays(parts)
-
-    def _one_by_one(self, values: pa.BinaryArray, first_row: int, malformed: dict[int, str]) -> pa.Array:
-        parts = []
-        for row, value in enumerate(values.to_pylist(), first_row):
-            try:
-                check_known(parsed(value), self.type, strict=self.strict)
-                parts.append(self._read(value.strip(b" \t\r\n"), self.type))
-            except (MalformedValueError, pa.ArrowException, *_ERRORS) as error:
-                parts.append(pa.nulls(1, self.type))
-                malformed[row] = first_line(error)
         return pa.concat_arrays(parts)
 
     @cached_property
@@ -187,9 +197,3 @@ def _plain_objects(values: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.bool_]
     text = np.frombuffer(data, np.uint8)
     plain[plain] &= (text[offsets[:-1][plain]] == ord("{")) & (text[offsets[1:][plain] - 1] == ord("}"))
     return plain & ~np.asarray(pc.match_substring_regex(values, _SUSPICIOUS))
-
-
-def _runs(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:
-    """Where the flag stays the same."""
-    bounds = [0, *(np.flatnonzero(np.diff(flags)) + 1).tolist(), len(flags)]
-    return pairwise(bounds)
