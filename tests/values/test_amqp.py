@@ -145,3 +145,12 @@ def test_slices_and_no_values() -> None:
     decoded = AMQP.decode(values)
     assert list(decoded.malformed) == [1]
     assert [found and found["body"]["data"] for found in decoded.array.to_pylist()] == [b"a", None, b"b"]
+
+
+def test_some_of_the_fields() -> None:
+    value = amqp.section(0x73, amqp.list_of([amqp.text("id")])) + amqp.data(b"a")
+    some = decoder("amqp", "message_id, body", on_malformed="raw")
+    found, malformed = some.decode(pa.array([0, 1]), pa.array([value, b"?"], pa.binary()))
+    assert found.type.names == ["message_id", "body"]
+    assert found.to_pylist()[0]["message_id"] == {"type": "string", "text": "id"}
+    assert malformed[1]["reason"].as_py()

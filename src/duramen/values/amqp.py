@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import kernel
+from duramen.errors import UsageError
 from duramen.formats import binary_buffers, binary_of, bool_array, gather, number_array, with_nulls
 from duramen.kernel import AmqpFault, AmqpField, AmqpSpans
 from duramen.record import TIMESTAMP
@@ -69,11 +70,24 @@ def nulls(rows: int, kind: pa.DataType) -> pa.Array:
     return _many_nulls(kind).slice(0, rows) if rows <= NULL_ROWS else pa.nulls(rows, kind)
 
 
+def amqp_codec(fields: Any) -> Amqp:
+    """The codec of all fields, or of those that a text names, with commas between them."""
+    if fields is None:
+        return Amqp()
+    names = [part.strip() for part in fields.split(",")] if isinstance(fields, str) else []
+    if not names or len(set(names)) < len(names) or not set(names) <= set(MESSAGE.names):
+        raise UsageError(
+            f"the schema of AMQP messages is a list of their fields (got {fields!r:.80})",
+            hint=f"some of {', '.join(MESSAGE.names)}",
+        )
+    return Amqp(pa.struct([MESSAGE.field(name) for name in names]))
+
+
 @dataclass(frozen=True)
 class Amqp:
-    """The codec."""
+    """The codec. ``type`` has the fields that are wanted."""
 
-    type: pa.DataType = MESSAGE
+    type: pa.StructType = MESSAGE
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         data, offsets = binary_buffers(values)
@@ -86,7 +100,7 @@ class Amqp:
         malformed = {
             int(row): f"byte {fault_positions[row]}: {AmqpFault(int(faults[row])).meaning}" for row in bad.tolist()
         }
-        return Decoded(columns.messages(faults != 0 if len(bad) else None), malformed)
+        return Decoded(columns.messages(self.type, faults != 0 if len(bad) else None), malformed)
 
 
 def _at(spans: AmqpSpans, rows: Any) -> AmqpSpans:
@@ -104,9 +118,14 @@ class _Columns:
         self._spans = spans
         self._rows = rows
 
-    def messages(self, malformed: npt.NDArray[np.bool_] | None) -> pa.StructArray:
-        arrays = [self._body(), *(self._column(field, kind) for field, kind in _PROPERTIES.items()), self._header()]
-        return _struct(arrays, MESSAGE, malformed)
+    def messages(self, kind: pa.StructType, malformed: npt.NDArray[np.bool_] | None) -> pa.StructArray:
+        return _struct([self._part(field.name) for field in kind], kind, malformed)
+
+    def _part(self, name: str) -> pa.Array:
+        if name in ("body", "header"):
+            return self._body() if name == "body" else self._header()
+        field = AmqpField[name.upper()]
+        return self._column(field, _PROPERTIES[field])
 
     def _field(self, field: AmqpField) -> AmqpSpans | None:
         """The spans of a field; None where no message has it."""

@@ -106,16 +106,16 @@ def decoder(kind: str, schema: Schema = None, *, on_malformed: str = "fail", reg
     """Make a decoder of one of `KINDS`.
 
     ``schema``: for ``json`` and ``msgpack`` a DDL text (``"id bigint, name string"``), a JSON Schema or an Arrow schema
-    (without one the first values decide); for ``avro`` the schema; for ``protobuf`` ``"FILE#Message"`` with a
-    descriptor set, ``"module#Message"`` or a generated class. ``"@FILE"`` reads the text from a file. ``registry``: a
-    directory or a URL with the schemas of ``confluent`` values.
+    (without one the first values decide); for ``amqp`` the names of the fields that are wanted; for ``avro`` the
+    schema; for ``protobuf`` ``"FILE#Message"`` with a descriptor set, ``"module#Message"`` or a generated class.
+    ``"@FILE"`` reads the text from a file. ``registry``: a directory or a URL with the schemas of ``confluent`` values.
 
     >>> decoder("json", "id bigint, name string").type
     StructType(struct<id: int64, name: string>)
     """
     check_choice("decode", kind, KINDS)
     check_choice("on_malformed", on_malformed, ON_MALFORMED)
-    if kind in ("amqp", "utf8") and schema is not None:
+    if kind == "utf8" and schema is not None:
         raise UsageError(f"{kind} values have no schema (got {schema!r:.80})", hint="leave it out")
     if kind != "confluent" and registry is not None:
         raise UsageError(f"registry has no meaning for {kind} values", hint="decode='confluent' reads one")
@@ -125,9 +125,9 @@ def decoder(kind: str, schema: Schema = None, *, on_malformed: str = "fail", reg
 def _codec(kind: str, schema: Schema, registry: str | None, log: str | None) -> Codec | Inferring:
     """The codec of a kind. Modules are imported here: most programs need one of them."""
     if kind == "amqp":
-        from duramen.values.amqp import Amqp
+        from duramen.values.amqp import amqp_codec
 
-        return Amqp()
+        return amqp_codec(schema)
     if kind == "json":
         from duramen.values.json_values import json_codec
 

@@ -120,7 +120,7 @@ def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
         ({"onMalformed": "raw"}, "option onMalformed is given alone"),
         ({"decode": "amqp", "onMalformed": "skip"}, "option onMalformed='skip'"),
         ({"valueSchema": "n int"}, "option valueSchema is given alone"),
-        ({"decode": "amqp", "valueSchema": "n int"}, "have no schema"),
+        ({"decode": "amqp", "valueSchema": "n int"}, "a list of their fields"),
         ({"decode": "amqp", "columns": "offset,key"}, "not among the columns"),
         ({"decode": "amqp", "summary": "true"}, "summary and decode"),
         ({"decode": "json", "valueSchema": "n wat"}, "'wat' is not known"),
