@@ -10,7 +10,7 @@ ASAN := build/asan
 
 # The browser tests run wherever a Chromium is found.
 CHROMIUM    := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-EXTRAS      := test lint spark lake docs $(if $(CHROMIUM),browser)
+EXTRAS      := test lint spark lake avro protobuf msgpack docs $(if $(CHROMIUM),browser)
 KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
 BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
 
@@ -131,6 +131,7 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 
 interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq
+	$(BIN)/python -m tests.interop.values
 	$(BIN)/python -m tests.interop.kafka.partitions
 	$(BIN)/python -m tests.interop.kafka.cleaning
 	$(BIN)/python -m tests.interop.kafka.ingest

@@ -18,7 +18,7 @@ import numpy as np
 
 from duramen.formats import durable_log, rustlog
 from duramen.formats.keratin import keratin
-from duramen.kernel import _chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots, reference
+from duramen.kernel import _amqp, _chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots, reference
 from duramen.kernel.layout import (
     Checksum,
     ChunkColumns,
@@ -33,7 +33,7 @@ from duramen.kernel.layout import (
 REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 COMPILED: dict[str, ModuleType] = {
     name: module
-    for module in (_chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots)
+    for module in (_amqp, _chunks, _columns, _crc, _events, _frames, _hashes, _keys, _slots)
     for name in dir(module)
     if hasattr(reference, name) and callable(getattr(module, name)) and not isinstance(getattr(module, name), type)
 }

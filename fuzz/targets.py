@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,15 @@ from duramen.formats.osiris.chunk import SUB_BATCH, Chunk, SimpleEntry, SubBatch
 from duramen.formats.osiris.osiris import LOG_HEADER
 from duramen.formats.osiris.tracking import Tracking, encode_blocks, parse_blocks
 from duramen.formats.rustlog import Checkpoint
+from duramen.kernel import AmqpField, AmqpSpans
 from duramen.log.verify.verify import verify_log
 from duramen.record import TIMESTAMP
+from duramen.values import decoder
 from fuzz import agreement, checks, mending, seeds
 from fuzz.checks import may_refuse
 from fuzz.memory import MemoryDisk
 from tests.formats.stroma import plain
+from tests.values import amqp_messages as amqp
 
 Run = Callable[[bytes], None]
 
@@ -264,6 +267,44 @@ def _detect_seeds() -> list[bytes]:
     return [bytes([number % len(NAMES)]) + data[:300] for number, data in enumerate(found)]
 
 
+# --- values
+
+AMQP_DECODER = decoder("amqp", on_malformed="raw")
+
+
+def amqp_messages(data: bytes) -> None:
+    """Both halves of the kernel agree on the bytes, whole and cut in two; the columns are sound, and what is not
+    decoded has a reason."""
+    middle = len(data) // 2
+    for parts in ([data], [data[:middle], data[middle:]]):
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+
+        def make(offsets: Any = offsets, rows: int = len(parts)) -> agreement.Call:
+            spans = agreement.zeroed(AmqpSpans, rows * len(AmqpField))
+            faults, positions = np.zeros(rows, np.uint32), np.zeros(rows, np.int64)
+            args = (data, offsets, spans, faults, positions)
+            return args, {}, [*agreement.arrays_of(spans), faults, positions]
+
+        agreement.both("scan_amqp", make)
+        numbers = pa.array(range(len(parts)), pa.int64())
+        values, malformed = AMQP_DECODER.decode(numbers, pa.array(parts, pa.binary()))
+        values.validate(full=True)
+        if [value.is_valid for value in values] != [not reason.is_valid for reason in malformed]:
+            raise AssertionError("a value that does not decode has no reason, or one that decodes has one")
+        values.to_pylist()
+
+
+def amqp_seeds() -> list[bytes]:
+    everything = amqp.list_of([encoded for encoded, _ in amqp.SCALARS.values()])
+    pairs = amqp.map_of([(amqp.text(name), encoded) for name, (encoded, _) in amqp.SCALARS.items()])
+    properties = amqp.list_of([amqp.text("id"), amqp.binary(b"guest"), amqp.text("to")])
+    return [
+        amqp.data(b"body"), amqp.section(0x77, everything), amqp.section(0x76, everything) * 2,
+        amqp.section(0x70, amqp.list_of([b"\x41"])) + amqp.section(0x72, pairs) + amqp.section(0x73, properties)
+        + amqp.section(0x74, pairs) + amqp.data(b"a" * 300) + amqp.data(b"b") + amqp.section(0x78, pairs),
+    ]  # fmt: skip
+
+
 TARGETS: dict[str, Target] = {
     "durable-log-segment": Target(segment(DURABLE), lambda: seeds.golden("durable-log/*/*.log"), mending.durable),
     "durable-log-index": Target(index(DURABLE), lambda: [small_index(DURABLE), *seeds.golden("durable-log/*/*.idx")]),
@@ -312,4 +353,5 @@ TARGETS: dict[str, Target] = {
     "kafka-state": Target(kafka_state, seeds.kafka_state, mending.kafka_snapshot),
     "detect": Target(detect, _detect_seeds),
     "kernel": Target(agreement.kernel, seeds.kernel),
+    "amqp": Target(amqp_messages, amqp_seeds),
 }

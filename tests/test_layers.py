@@ -93,7 +93,6 @@ SPARK_FILES = {
         "os.close": "the process's own stderr",
         "os.path": "looks for the program `java`",
     },
-    "spark/jobs/value_decoder.py": {"import io": "a stream in memory, which the Avro decoder reads"},
 }
 """What Spark code may do with files past `duramen.disk`, and what for: never to a log, a staged file or an export.
 (`deltalake` and `pyiceberg` write the metadata of their tables themselves.)"""

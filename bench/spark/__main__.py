@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench.report import at_least, at_most, machine
-from bench.spark import beside, committing, exporting, reading, scale, sink, trigger, verifying
+from bench.spark import beside, committing, decoding, exporting, reading, scale, sink, trigger, verifying
 from duramen.spark.local_session import session
 
 PAYLOADS = (100, 1024)
@@ -62,12 +62,18 @@ def commit(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
     return [figure for payload in PAYLOADS for figure in committing.measure(scratch, payload, size, rounds)]
 
 
+def decode(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
+    size, rounds = (64 << 20, 2) if quick else (1 << 30, 5)
+    return [figure for payload in PAYLOADS for figure in decoding.measure(spark, scratch, payload, size, rounds)]
+
+
 def plan(spark: SparkSession, scratch: Path, quick: bool) -> Figures:
     return trigger.measure(scratch, 1000, 2) if quick else trigger.measure(scratch)
 
 
 SUBJECTS: dict[str, Callable[[SparkSession, Path, bool], Figures]] = {
-    "plan": plan, "cpu": compare, "read": read, "verify": verify, "export": export, "sink": write, "commit": commit,
+    "plan": plan, "cpu": compare, "decode": decode, "read": read, "verify": verify, "export": export, "sink": write,
+    "commit": commit,
 }  # fmt: skip
 
 
@@ -80,7 +86,7 @@ def show(console: Console, title: str, columns: list[str], rows: Iterator[list[s
     console.print(table)
 
 
-UPPER = ("cpu",)
+UPPER = ("cpu", "decode")
 """Subjects whose bars are upper bounds."""
 
 

@@ -48,6 +48,7 @@ from duramen.errors import (
     LeaseError,
     LimitError,
     LockedError,
+    MalformedError,
     OffsetError,
     PoisonedError,
     QueueTimeoutError,
@@ -102,6 +103,7 @@ from duramen.store import (
     open_topic,
     topic_address,
 )
+from duramen.values import DecodeOptions, Decoder, Encoder, MalformedValue, decoder, encoder
 
 
 def __getattr__(name: str) -> Any:
@@ -269,11 +271,14 @@ __all__ = [
     "CorruptionError",
     "Cursor",
     "CursorState",
+    "DecodeOptions",
+    "Decoder",
     "Delivery",
     "DeliveryBatch",
     "Detected",
     "DetectionError",
     "DuramenError",
+    "Encoder",
     "FencedError",
     "Finding",
     "FormatOptions",
@@ -290,6 +295,8 @@ __all__ = [
     "LimitError",
     "LockedError",
     "Log",
+    "MalformedError",
+    "MalformedValue",
     "Member",
     "Need",
     "OffsetError",
@@ -327,7 +334,9 @@ __all__ = [
     "WriterOptions",
     "convert",
     "copy",
+    "decoder",
     "detect",
+    "encoder",
     "formats",
     "open",
     "repair",

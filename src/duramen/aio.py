@@ -39,6 +39,7 @@ from duramen.errors import UsageError
 from duramen.formats import columns_for
 from duramen.log import FOLLOW_WAIT_S, AppendOptions, SegmentInfo, WriterOptions, records_of
 from duramen.record import Record
+from duramen.values import Decoding
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -357,6 +358,7 @@ class AsyncLog(AsyncHandle[Log]):
     append_once, sync, seal = awaited(WritableLog.append_once), awaited(WritableLog.sync), awaited(WritableLog.seal)
     retain, compact = awaited(WritableLog.retain), awaited(WritableLog.compact)
     read, offset_at, verify = awaited(Log.read), awaited(Log.offset_at), awaited(Log.verify)
+    table = awaited(Log.table)
     groups, cursors, producers = awaited(Log.groups), awaited(Log.cursors), awaited(Log.producers)
     group, cursor = made(Log.group, AsyncGroup), made(Log.cursor, AsyncCursor)
     producer = made(WritableLog.producer, AsyncProducer)
@@ -369,13 +371,15 @@ class AsyncLog(AsyncHandle[Log]):
     async def batches(self, *bounds: Any, **options: Any) -> AsyncIterator[pa.RecordBatch]:
         given = signature(Log.batches).bind(self.blocking, *bounds, **options)
         given.apply_defaults()
-        _, *window, columns, follow, verify = given.arguments.values()
+        _, *window, columns, follow, verify, options = given.arguments.values()
         names = columns_for(self.blocking.codec, columns)
-        passes = (await self._run(self.blocking._window, *window)).passes(names, verify)
+        decoding = Decoding.of(options, self.blocking.path)
+        needed = names if decoding is None else decoding.needed(names)
+        passes = (await self._run(self.blocking._window, *window)).passes(needed, verify)
         seen: object = None
         while (batch := await self._run(next, passes, _END)) is not _END:
             if batch is not None:
-                yield batch
+                yield batch if decoding is None else await self._run(decoding.decode, batch, names)
             elif follow:
                 seen = await self._more(seen)
             else:

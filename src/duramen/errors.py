@@ -116,6 +116,10 @@ class UnknownVersionError(CorruptionError):
     """A version that this program does not know. Such data is never truncated and never skipped."""
 
 
+class MalformedError(CorruptionError):
+    """A value or key does not decode as asked for. The record itself is sound; ``offset`` names it."""
+
+
 class LimitError(DuramenError):
     """A length in a file exceeds a limit that bounds memory. The limit is an option."""
 

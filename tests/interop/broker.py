@@ -70,19 +70,21 @@ class Broker:
         self.root = root
         self.logs = root / "log"
         self.data = root / "mnesia"
-        amqp_port, self.stream_port, dist_port, self._epmd_port = _free_ports(4)
+        self.amqp_port, self.stream_port, dist_port, self._epmd_port = _free_ports(4)
         for directory in (self.logs, self.data):
             directory.mkdir(parents=True)
         (root / "enabled_plugins").write_text("[rabbitmq_stream].\n")
         (root / "env.conf").write_text("")
-        (root / "rabbitmq.conf").write_text(CONF.format(host=HOST, amqp_port=amqp_port, stream_port=self.stream_port))
+        (root / "rabbitmq.conf").write_text(
+            CONF.format(host=HOST, amqp_port=self.amqp_port, stream_port=self.stream_port)
+        )
         self._environment = {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HOME": str(root),  # here Erlang makes its cookie
-            "RABBITMQ_NODENAME": f"duramen-{amqp_port}@localhost",
+            "RABBITMQ_NODENAME": f"duramen-{self.amqp_port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": HOST,
-            "RABBITMQ_NODE_PORT": str(amqp_port),
+            "RABBITMQ_NODE_PORT": str(self.amqp_port),
             "RABBITMQ_DIST_PORT": str(dist_port),
             "RABBITMQ_MNESIA_BASE": str(self.data),
             "RABBITMQ_LOG_BASE": str(self.logs),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duramen
 from duramen.log import Compaction, Retention, TransactionPart, commit_batch, convert, repair_log, undo_repair
-from duramen.sidecar import BatchKey
+from duramen.sidecar import BatchKey, StoredSchema, write_schema
 from duramen.sidecar.holds import put_hold
 from duramen.sidecar.layout import FILES, STAGING_NAME, is_inventoried
 from duramen.store import Store
@@ -46,6 +46,7 @@ def drive() -> SimulatedDisk:
     commit_batch("/logs/a", BatchKey("other", 0, "b"), [replacing], disk=disk)
     with Store("/store", disk=disk) as store:
         store.create("events", partitions=2)
+    write_schema(disk, "/converted", "http://registry", 7, StoredSchema("json", "{}"))
     return disk
 
 

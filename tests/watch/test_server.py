@@ -24,6 +24,7 @@ from duramen.watch.discovery import WatchedPath
 from duramen.watch.history import History
 from duramen.watch.observer import Observer
 from duramen.watch.server import FILES, Server
+from tests.values import amqp_messages as amqp
 from tests.watch.building import many_segments, many_topics
 
 Get = Callable[..., tuple[int, dict[str, str], bytes]]
@@ -505,3 +506,26 @@ def test_names_that_want_to_do_harm(serving: Callable[..., Client], tmp_path: Pa
     assert client.json("/api/log", log=hostile)["now"]["next_offset"] == 1
     text = client.ask("/metrics")[2].decode()
     assert all(line.startswith("# ") or LINE.match(line) for line in text.splitlines())
+
+
+def test_values_are_decoded_on_their_own_and_on_request(serving: Callable[..., Client], tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "messages", "a") as log:
+        log.append(amqp.section(0x73, amqp.list_of([amqp.text("id-1")])) + amqp.data(b"hello"))
+        log.append(b'{"n": 1}')
+        log.append(b"\0\x53\x75junk")
+    client, path = serving(tmp_path / "messages"), tmp_path / "messages"
+    shown = client.json("/api/record", log=path, offset=0)["decoded"]
+    assert shown["kind"] == "amqp"
+    assert json.loads(shown["text"])["message_id"] == {"type": "string", "text": "id-1"}
+    assert client.json("/api/record", log=path, offset=0, decode="none")["decoded"] is None
+    assert client.json("/api/record", log=path, offset=1)["decoded"] is None
+    assert client.json("/api/record", log=path, offset=2)["decoded"] is None
+    assert client.json("/api/record", log=path, offset=1, decode="json")["decoded"]["text"] == '{"n":1}'
+    assert "problem" in client.json("/api/record", log=path, offset=2, decode="amqp")["decoded"]
+    client.json("/api/record", 400, log=path, offset=0, decode="wat")
+    previews = [record["preview"] for record in client.json("/api/records", log=path)["records"]]
+    assert previews[0] == "hello"
+    assert previews[1] == '{"n": 1}'
+    plain = client.json("/api/records", log=path, decode="none")["records"][0]["preview"]
+    assert plain.startswith("0x")
+    client.json("/api/records", 400, log=path, decode="wat")

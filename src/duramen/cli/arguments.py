@@ -27,6 +27,7 @@ from duramen.store import (
     topic_address,
     topic_path,
 )
+from duramen.values import KINDS
 
 Job = Callable[[], int]
 """What a typer command returns: the work, which `main` runs. It returns the exit code."""
@@ -43,6 +44,20 @@ FormatName = Annotated[
 FormatOptions = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="K=V", help="Option of the format, e.g. record_size=16; repeatable."),
+]
+Decode = Annotated[str | None, typer.Option("--decode", metavar="KIND", help=f"Decode values: {', '.join(KINDS)}.")]
+DecodeKey = Annotated[str | None, typer.Option("--decode-key", metavar="KIND", help="Decode keys; same kinds.")]
+ValueSchema = Annotated[
+    str | None,
+    typer.Option("--value-schema", "--schema", metavar="TEXT", help="Schema of values, or @FILE (see docs/values.md)."),
+]
+KeySchema = Annotated[str | None, typer.Option("--key-schema", metavar="TEXT", help="Schema of keys, or @FILE.")]
+Registry = Annotated[
+    str | None, typer.Option("--registry", metavar="WHERE", help="For confluent: a directory or URL with schemas.")
+]
+OnMalformed = Annotated[
+    str | None,
+    typer.Option("--on-malformed", "--malformed", metavar="HOW", help="For undecodable values: fail, null or raw."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]

@@ -12,7 +12,17 @@ opens a file, knows the sidecar or decides when to sync: the caller brings names
 
 from __future__ import annotations
 
-from duramen.formats.arrow import Values, binary_buffers, binary_of, bool_array, null_mask, number_array, numbers_of
+from duramen.formats.arrow import (
+    Values,
+    binary_buffers,
+    binary_of,
+    bool_array,
+    gather,
+    null_mask,
+    number_array,
+    numbers_of,
+    with_nulls,
+)
 from duramen.formats.detect import Detected, detect_directory, detect_file
 from duramen.formats.dump import SHOWN_BYTES
 from duramen.formats.extensions import (
@@ -205,6 +215,7 @@ __all__ = [
     "encode_runs",
     "encode_snapshot",
     "extractor",
+    "gather",
     "make",
     "murmur2",
     "names",
@@ -218,4 +229,5 @@ __all__ = [
     "schema_for",
     "siphash",
     "with_crc",
+    "with_nulls",
 ]

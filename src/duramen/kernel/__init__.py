@@ -3,6 +3,7 @@
 - A scan (`scan_frames`, `scan_chunks`, `scan_batches`, `scan_slots`) walks records and fills columns (`FrameColumns`,
   `ChunkColumns`, `BatchColumns`); it returns a `ScanEnd` with the `Stop` that explains why it ended. An encoder fills
   the same columns.
+- `scan_amqp` walks messages of AMQP 1.0 and fills `AmqpSpans`: which fields each value has, and where.
 - A `FrameLayout` is a table of positions that describes a record format: the kernel itself knows no format.
 - `reference` is the same in plain Python, one module per C file: the executable specification, and the oracle of the
   tests. ``DURAMEN_PUREPYTHON=1`` selects it.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import os
 
 from duramen.kernel.layout import (
+    AMQP_DESCRIBED,
     APPENDED_BYTES,
     APPENDED_ROWS,
     BAD_TRACKING,
@@ -29,6 +31,9 @@ from duramen.kernel.layout import (
     NOT_DONE,
     NOT_FOUND,
     NULL_LENGTH,
+    AmqpFault,
+    AmqpField,
+    AmqpSpans,
     AppendLimits,
     AppendNotes,
     AppendState,
@@ -79,6 +84,8 @@ if PURE_PYTHON:
         measure_values,
         murmur2,
         pick_strides,
+        scan_amqp,
+        scan_amqp_items,
         scan_batches,
         scan_chunks,
         scan_entries,
@@ -95,6 +102,7 @@ if PURE_PYTHON:
     )
 else:
     try:
+        from duramen.kernel._amqp import scan_amqp, scan_amqp_items
         from duramen.kernel._append import DescriptorRecordWriter
         from duramen.kernel._batches import (
             encode_batches,

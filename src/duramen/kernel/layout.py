@@ -346,6 +346,86 @@ _BODY_FAULTS = {
 }
 
 
+class AmqpFault(IntEnum):
+    """Why a value is not a message of AMQP 1.0."""
+
+    SOUND = 0
+    CUT_SHORT = 2
+    BAD_CODE = 3
+    BAD_SIZE = 4
+    TOO_DEEP = 5
+    BAD_TEXT = 6
+    BAD_VALUE = 7
+    BAD_SECTION = 8
+    BAD_ORDER = 9
+    BAD_FIELD = 10
+
+    @property
+    def meaning(self) -> str:
+        return _AMQP_FAULTS[self]
+
+
+_AMQP_FAULTS = {
+    AmqpFault.SOUND: "sound",
+    AmqpFault.CUT_SHORT: "the value ends within a field",
+    AmqpFault.BAD_CODE: "unknown type code",
+    AmqpFault.BAD_SIZE: "a size or count does not fit the content",
+    AmqpFault.TOO_DEEP: "nested more than 32 levels deep",
+    AmqpFault.BAD_TEXT: "a string is not UTF-8, or a symbol not ASCII",
+    AmqpFault.BAD_VALUE: "a boolean or a character is out of range",
+    AmqpFault.BAD_SECTION: "not a section of a message",
+    AmqpFault.BAD_ORDER: "a section that must not follow the one before",
+    AmqpFault.BAD_FIELD: "a field has a type or a time that is not allowed there",
+}
+
+
+class AmqpField(IntEnum):
+    """The rows of spans that `scan_amqp` fills: fields of the header, of the properties, and sections."""
+
+    DURABLE = 0
+    PRIORITY = 1
+    TTL = 2
+    FIRST_ACQUIRER = 3
+    DELIVERY_COUNT = 4
+    DELIVERY_ANNOTATIONS = 5
+    ANNOTATIONS = 6
+    MESSAGE_ID = 7
+    USER_ID = 8
+    TO = 9
+    SUBJECT = 10
+    REPLY_TO = 11
+    CORRELATION_ID = 12
+    CONTENT_TYPE = 13
+    CONTENT_ENCODING = 14
+    ABSOLUTE_EXPIRY_TIME = 15
+    CREATION_TIME = 16
+    GROUP_ID = 17
+    GROUP_SEQUENCE = 18
+    REPLY_TO_GROUP_ID = 19
+    APPLICATION_PROPERTIES = 20
+    DATA = 21
+    SEQUENCE = 22
+    VALUE = 23
+    FOOTER = 24
+
+
+AMQP_DESCRIBED = 1
+"""In `AmqpSpans.code`: a described value, whose own code is that of an absent one."""
+
+
+@dataclass
+class AmqpSpans(Columns):
+    """Values of AMQP's type system. ``position``: where the content begins; of a number of up to 8 bytes the number
+    itself; of a list, map, array or described value its constructor. Where ``code`` is 0, the value is absent, and the
+    other columns hold anything."""
+
+    code: npt.NDArray[np.uint8] = column(np.uint8)
+    position: Int64s = column(np.int64)
+    length: UInt32s = column(np.uint32)
+    count: UInt32s = column(np.uint32)
+    """Items of a list, map or array; sections of a body of data or of sequences."""
+
+
 @dataclass
 class BatchColumns(Columns):
     """One row per Kafka batch, or per message of the older formats. ``data_position`` is after the header."""

@@ -86,10 +86,13 @@ from duramen.sidecar.layout import (
 )
 from duramen.sidecar.lock import has_writer
 from duramen.sidecar.published import (
+    StoredSchema,
     Verification,
     WriterMetrics,
+    read_schema,
     read_verification,
     read_writer_metrics,
+    write_schema,
     write_verification,
     write_writer_metrics,
 )

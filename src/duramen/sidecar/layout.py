@@ -44,6 +44,7 @@ CURSORS_NAME = "cursors"
 GROUPS_NAME = "groups"
 HOLDS_NAME = "holds"
 QUARANTINE_NAME = "quarantine"
+SCHEMAS_NAME = "schemas"
 NEXT_NAME = "next"
 COMPACTING_NAME = "compacting"
 STAGING_NAME = "staging"
@@ -117,6 +118,8 @@ FILES = (
                 True, True, "the group starts at the beginning of the log"),
     SidecarFile(HOLDS_NAME, _FOLDER, "offsets that running jobs need", "jobs", "retention, compaction", True, True,
                 "retention may remove what the job has not read"),
+    SidecarFile(SCHEMAS_NAME, _FOLDER, "schemas of values, as a registry gave them", "readers that decode values",
+                "the same", True, True, "the registry is asked again"),
     SidecarFile(QUARANTINE_NAME, _TREE, "copies of bytes that recovery or repair removed", "recovery, repair",
                 "undo of a repair", True, True, "the last repair cannot be undone"),
     SidecarFile(NEXT_NAME, _TREE, "the log that a transaction puts in place of this one", "the transaction",

@@ -1,5 +1,6 @@
 """What processes publish about a log, for processes that watch it: the counters of its writers in
-``.duramen/metrics.json``, and the result of its last check in ``.duramen/verified.json``.
+``.duramen/metrics.json``, and the result of its last check in ``.duramen/verified.json``. Readers that decode values
+keep in ``.duramen/schemas`` what a registry gave them.
 
 The writer replaces its counters about once a second while it appends, without a sync: a crash may lose them. They go on
 from those of the writer before it. A reader ignores a file that it cannot parse, because the writer may be half-way
@@ -9,9 +10,10 @@ through.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from duramen.disk import Disk, Kind, open_private, write_all
 from duramen.errors import DuramenError, StorageError
@@ -26,13 +28,14 @@ from duramen.metrics import (
     log_samples,
 )
 from duramen.sidecar.json_file import SMALL_BYTES, JsonFile
-from duramen.sidecar.layout import METRICS_NAME, VERIFIED_NAME, sidecar_path
+from duramen.sidecar.layout import METRICS_NAME, SCHEMAS_NAME, VERIFIED_NAME, sidecar_path
 
 SIZE_BYTES = 8192
 """The file always has this size: a file that shrinks while a process has it mapped would kill that process."""
 SEVERITIES = ("damage", "warning", "note")
 _METRICS = JsonFile("the writer's counters", limit_bytes=SMALL_BYTES, is_versioned=False, sort_keys=False)
 _VERIFIED = JsonFile("the result of the last check", limit_bytes=SMALL_BYTES)
+_SCHEMA = JsonFile("the schema", separator=b" ")
 
 
 def _named(*kinds: MetricKind) -> tuple[str, ...]:
@@ -168,3 +171,37 @@ def read_verification(disk: Disk, root: str) -> Verification | None:
         return _VERIFIED.read_if_sound(disk, sidecar_path(root, VERIFIED_NAME), Verification.parse)
     except StorageError:
         return None
+
+
+class StoredSchema(NamedTuple):
+    """A schema of values as a registry gave it, with the texts of those that it refers to."""
+
+    kind: str
+    text: str
+    imported: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, tree: dict[str, Any]) -> StoredSchema:
+        return cls(str(tree["kind"]), str(tree["text"]), tuple(map(str, tree["imported"])))
+
+
+def _schema_path(root: str, registry: str, number: int) -> str:
+    """A file for each schema of each registry, whose address may hold a password."""
+    return sidecar_path(root, f"{SCHEMAS_NAME}/{hashlib.sha256(registry.encode()).hexdigest()[:16]}-{number}.json")
+
+
+def write_schema(disk: Disk, root: str, registry: str, number: int, schema: StoredSchema) -> None:
+    """Keep a schema where the log has a sidecar that this process may write to."""
+    with contextlib.suppress(DuramenError):
+        within = disk.within(root)
+        if within.kind(sidecar_path(root)) == Kind.DIRECTORY:
+            if within.kind(sidecar_path(root, SCHEMAS_NAME)) == Kind.MISSING:
+                within.make_directory(sidecar_path(root, SCHEMAS_NAME))
+            _SCHEMA.replace(within, _schema_path(root, registry, number), schema._asdict())
+
+
+def read_schema(disk: Disk, root: str, registry: str, number: int) -> StoredSchema | None:
+    """A schema that was kept; None if it is missing or cannot be read."""
+    with contextlib.suppress(StorageError):
+        return _SCHEMA.read_if_sound(disk.within(root), _schema_path(root, registry, number), StoredSchema.parse)
+    return None

@@ -38,6 +38,7 @@ from duramen.record import Headers, Record
 from duramen.store.consumers import TopicDelivery, TopicGroup
 from duramen.store.partitioner import Numbers, Sticky, assign, key_column, partition_of
 from duramen.store.partitions import Partitions, TopicPartitions
+from duramen.values import DecodeOptions, Decoding
 
 T = TypeVar("T")
 
@@ -205,10 +206,10 @@ class Topic(TopicPartitions):
 
     # --- reading
 
-    def read(self, partition: int, offset: int) -> Record:
-        """The record at an offset of a partition."""
+    def read(self, partition: int, offset: int, **decoding: Unpack[DecodeOptions]) -> Record:
+        """The record at an offset of a partition; its value and key decoded as in `Log.read`."""
         with self.log(partition) as log:
-            return log.read(offset)
+            return log.read(offset, **decoding)
 
     def scan(self, /, partition: int | None = None, **window: Any) -> Iterator[TopicRecord]:
         """The records of one partition, or of all, one partition after another. See `batches`."""
@@ -220,8 +221,8 @@ class Topic(TopicPartitions):
         self, /, partition: int | None = None, *, columns: Sequence[str] | None = None, **window: Any
     ) -> Iterator[pa.RecordBatch]:
         """Like `scan`, as Arrow batches with a first column ``partition``. ``from_offset``, ``to_offset``,
-        ``from_time``, ``to_time``, ``max_records``, ``max_bytes`` and ``follow`` as for a log; over all partitions,
-        offsets and limits apply to each partition."""
+        ``from_time``, ``to_time``, ``max_records``, ``max_bytes``, ``follow`` and ``decode`` with what belongs to it as
+        for a log; over all partitions, offsets and limits apply to each partition."""
         named = columns
         if isinstance(columns, list | tuple):
             named = [name for name in columns if name != PARTITION.name]
@@ -231,6 +232,19 @@ class Topic(TopicPartitions):
             yield pa.RecordBatch.from_arrays([with_partition, *batch.columns], schema=schema)
 
     def _batches(
+        self, partition: int | None, columns: Sequence[str] | None, window: dict[str, Any]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The batches of partitions. One decoding serves all of them, so that their columns have the same types."""
+        options = {name: window.pop(name) for name in DecodeOptions.__annotations__ if name in window}
+        decoding = Decoding.of(options)
+        if decoding is None:
+            yield from self._stored_batches(partition, columns, window)
+            return
+        needed = columns if columns is None else decoding.needed(columns)
+        for number, batch in self._stored_batches(partition, needed, window):
+            yield number, decoding.decode(batch, columns)
+
+    def _stored_batches(
         self, partition: int | None, columns: Sequence[str] | None, window: dict[str, Any]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         if window.get("follow") and partition is None:

@@ -108,7 +108,9 @@ def _tail(watch: Watch, query: Query) -> dict[str, Any]:
 
 def _record(watch: Watch, query: Query) -> dict[str, Any]:
     with _noticing(watch, query):
-        return browser.one(watch.observer(query.get("log", "")).log(), _number(query, "offset", 0))
+        return browser.one(
+            watch.observer(query.get("log", "")).log(), _number(query, "offset", 0), query.get("decode", "auto")
+        )
 
 
 def value(watch: Watch, query: Query) -> bytes:

@@ -11,10 +11,14 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
+
+from duramen.arguments import check_choice
 from duramen.errors import DuramenError, LimitError, UsageError
 from duramen.formats import Role
 from duramen.log import Log
 from duramen.record import MAX_OFFSET, Record, to_us
+from duramen.values import decoded_json, decoder, python_values
 from duramen.watch.search import Found, RecordFilter, SearchRange, find
 
 PREVIEW_BYTES = 160
@@ -24,6 +28,9 @@ FIELD_BYTES = 256
 MAX_FIELDS = 500
 NULL = "∅ (null: a tombstone)"
 PAGE_RECORDS = 200
+AUTO, NONE = "auto", "none"
+DECODED = ("amqp", "json", "msgpack", "utf8")
+"""Kinds that need no schema."""
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -68,7 +75,8 @@ def records(log: Log, query: Mapping[str, str], count: int) -> dict[str, Any]:
         start = stop - 1
     else:
         start = min(start_offset(log, at), MAX_OFFSET - 1) if at else first
-    return shown(find(log, wanted, SearchRange(start, first, stop, newest), max(1, min(count, PAGE_RECORDS))), wanted)
+    found = find(log, wanted, SearchRange(start, first, stop, newest), max(1, min(count, PAGE_RECORDS)))
+    return shown(found, wanted, query.get("decode", AUTO))
 
 
 def tail(log: Log, query: Mapping[str, str], after: int, count: int) -> dict[str, Any]:
@@ -77,11 +85,12 @@ def tail(log: Log, query: Mapping[str, str], after: int, count: int) -> dict[str
     stop = log.next_offset
     found = find(log, wanted, SearchRange(stop - 1, max(after, log.first_offset), stop, True), min(count, PAGE_RECORDS))
     skipped = 0 if found.next is None else max(found.next - max(after, log.first_offset) + 1, 0)
-    return {**shown(found, wanted), "next": stop, "skipped": skipped}
+    return {**shown(found, wanted, query.get("decode", AUTO)), "next": stop, "skipped": skipped}
 
 
-def shown(found: Found, wanted: RecordFilter) -> dict[str, Any]:
-    return {**found._asdict(), "records": [_short(record, wanted.text) for record in found.records]}
+def shown(found: Found, wanted: RecordFilter, decode: str) -> dict[str, Any]:
+    check_choice("decode", decode, (AUTO, NONE, *DECODED))
+    return {**found._asdict(), "records": [_short(record, wanted.text, decode) for record in found.records]}
 
 
 def value_of(log: Log, offset: int) -> bytes:
@@ -95,10 +104,11 @@ def value_of(log: Log, offset: int) -> bytes:
     return value
 
 
-def one(log: Log, offset: int) -> dict[str, Any]:
-    """A record with its fields, byte ranges and bytes."""
+def one(log: Log, offset: int, decode: str = AUTO) -> dict[str, Any]:
+    """A record with its fields, byte ranges and bytes, and its value decoded: as ``decode`` says, or as what it is."""
     record = log.read(offset)
-    shown = _short(record)
+    shown = _short(record, decode=decode)
+    shown["decoded"] = decoded_value(record.value, decode)
     value = (record.value or b"")[:DETAIL_BYTES]
     shown["value_hex"] = value.hex()
     shown["value_text"] = NULL if record.value is None else printable(value)
@@ -157,8 +167,31 @@ def _legible(raw: bytes, at: int = 0) -> str:
     return "0x" + raw[at : at + PREVIEW_BYTES // 4].hex()
 
 
-def _short(record: Record, needle: bytes = b"") -> dict[str, Any]:
+def decoded_value(value: bytes | None, decode: str) -> dict[str, str] | None:
+    """A value as JSON with the kind that it was decoded as; the reason where it is not of the kind that was asked for.
+    ``auto`` tries AMQP, which begins with its own bytes; ``none`` decodes nothing."""
+    check_choice("decode", decode, (AUTO, NONE, *DECODED))
+    if value is None or decode == NONE or len(value) > DETAIL_BYTES or (decode == AUTO and value[:1] != b"\0"):
+        return None
+    kind = "amqp" if decode == AUTO else decode
+    found, malformed = decoder(kind, on_malformed="raw").decode(pa.array([0]), pa.array([value], pa.binary()))
+    if not malformed[0].is_valid:
+        return {"kind": kind, "text": decoded_json(python_values(found)[0])}
+    return None if decode == AUTO else {"kind": kind, "problem": malformed[0].as_py()["reason"]}
+
+
+def _body(value: bytes, decode: str) -> bytes:
+    """The body of a message, for a line of a list; any other value as it is."""
+    if decode != AUTO or value[:2] != b"\0\x53" or len(value) > DETAIL_BYTES:
+        return value
+    found, malformed = decoder("amqp", on_malformed="raw").decode(pa.array([0]), pa.array([value], pa.binary()))
+    body = found[0]["body"]["data"].as_py() if not malformed[0].is_valid else None
+    return value if body is None else body
+
+
+def _short(record: Record, needle: bytes = b"", decode: str = NONE) -> dict[str, Any]:
     value = record.value or b""
+    body = value if needle else _body(value, decode)
     at = max(value.find(needle) - PREVIEW_BYTES // 4, 0) if needle else 0
     return {
         "offset": record.offset,
@@ -166,7 +199,7 @@ def _short(record: Record, needle: bytes = b"") -> dict[str, Any]:
         "key": None if record.key is None else _legible(record.key),
         "size_bytes": len(value),
         "is_null": record.value is None,
-        "preview": NULL if record.value is None else _legible(value, at),
+        "preview": NULL if record.value is None else _legible(body, at),
         "headers_count": len(record.headers or []),
     }
 

@@ -14,6 +14,7 @@ import duramen
 from duramen.formats import make
 from duramen.record import SCHEMA
 from tests.cli.running import FORMATS, Logs, Run, flip, segments
+from tests.values import amqp_messages as amqp
 
 
 def offsets(result_lines: list[dict[str, object]]) -> list[object]:
@@ -175,3 +176,67 @@ def test_null_values(tmp_path: Path, call: Run) -> None:
     assert call("cat", new, "--json").json_lines == [json.loads(line) for line in lines.splitlines()]
     (tmp_path / "lines").write_text('{"key": "k"}\n')
     assert "the field 'value' is missing" in call("append", new, tmp_path / "lines", "--jsonl").err
+
+
+# --- decoded values
+
+
+@pytest.fixture
+def messages(tmp_path: Path) -> Path:
+    with duramen.open(tmp_path / "messages", "a") as log:
+        log.append(amqp.section(0x74, amqp.map_of([(amqp.text("n"), b"\x50\x05")])) + amqp.data(b"hello"), key=b"k")
+        log.append(amqp.data(b"\xff"))
+        log.append(b"junk")
+    return tmp_path / "messages"
+
+
+def test_decoded_values_as_text_and_as_json(call: Run, messages: Path) -> None:
+    result = call("cat", messages, "--decode", "amqp", "--on-malformed", "raw")
+    assert [json.loads(line) for line in result.text.splitlines()] == [
+        {"body": {"data": "hello"}, "application_properties": {"n": {"type": "ubyte", "text": "5"}}},
+        {"body": {"data_base64": "/w=="}},
+        {"_malformed": {"reason": "byte 0: not a section of a message", "bytes": "junk"}},
+    ]
+    lines = call("cat", messages, "--decode", "amqp", "--decode-key", "utf8", "--on-malformed", "raw", "--json")
+    found = lines.json_lines
+    assert [line["key"] for line in found] == ["k", None, None]
+    assert found[0]["value"]["body"] == {"data": "hello"}
+    assert (found[2]["value"], found[2]["_malformed"]["bytes"]) == (None, "junk")
+
+
+def test_decoded_values_as_arrow(call: Run, messages: Path) -> None:
+    out = call("cat", messages, "--decode", "amqp", "--on-malformed", "raw", "--output", "arrow").out
+    table = pa.ipc.open_stream(out).read_all()
+    assert table.column_names == [*SCHEMA.names, "_malformed"]
+    assert [value and value["body"]["data"] for value in table["value"].to_pylist()] == [b"hello", b"\xff", None]
+    empty = call("cat", messages, "--from", "end", "--decode", "amqp", "--output", "arrow").out
+    assert pa.ipc.open_stream(empty).read_all().schema.field("value").type == table.schema.field("value").type
+
+
+def test_a_malformed_value_ends_the_output(call: Run, messages: Path) -> None:
+    assert call("cat", messages, "--decode", "amqp").fails(1, "offset 2: the value is not amqp")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--decode", "amqq"], "decode must be"), (["--on-malformed", "raw"], "only with decode"),
+        (["--decode", "amqp", "--output", "raw"], "drop --decode"),
+        (["--decode-key", "utf8"], "prints no keys"), (["--decode", "json", "--schema", "a"], "cannot be read"),
+        (["--decode", "json", "--schema", "@/missing"], "/missing"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_decoding(call: Run, messages: Path, options: list[str], why: str) -> None:
+    assert call("cat", messages, *options).fails(3 if why == "/missing" else 2, why)
+
+
+def test_a_topic_is_decoded(call: Run, tmp_path: Path) -> None:
+    with duramen.Store(tmp_path / "store") as store:
+        topic = store.create("orders", partitions=2)
+        for number in range(4):
+            topic.append(b'{"n": %d}' % number, partition=number % 2)
+    found = call("cat", f"{tmp_path}/store#orders", "--decode", "json", "--json").json_lines
+    assert sorted((line["partition"], line["value"]["n"]) for line in found) == [(0, 0), (0, 2), (1, 1), (1, 3)]
+    assert call("cat", f"{tmp_path}/store#orders", "--decode", "json").text.splitlines()[0] == '{"n":0}'
+    arrow = call("cat", f"{tmp_path}/store#orders", "--decode", "json", "--output", "arrow").out
+    assert pa.ipc.open_stream(arrow).read_all()["value"].to_pylist()[0] == {"n": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -24,7 +23,6 @@ from duramen.cli.pipeline import pipeline
 from duramen.record import TIMESTAMP
 from duramen.spark import jobs
 from duramen.spark.jobs import export_target
-from duramen.spark.jobs.value_decoder import arrow_of_avro
 
 HOUR_US = 3_600_000_000
 START_US = 1_700_000_000_000_000
@@ -233,53 +231,27 @@ def test_retention_that_overtakes_is_said(spark: SparkSession, events: Path, tmp
 @pytest.mark.parametrize("kind", READ)
 def test_json_values(spark: SparkSession, events: Path, tmp_path: Path, kind: str) -> None:
     target = tmp_path / "out"
-    jobs.export(spark, str(events), str(target), kind=kind, decoder=jobs.decoder("json", "n bigint, wood string"))
+    jobs.export(spark, str(events), str(target), kind=kind, decode="json", value_schema="n bigint, wood string")
     table = READ[kind](target).sort_by("offset")
     assert table.column("value").to_pylist() == [{"n": n, "wood": "oak"} for n in range(300)]
 
 
-def test_values_that_are_no_json() -> None:
-    offsets, values = pa.array([7, 8, 9]), pa.array([b'{"n": 1}', b"no", b'{\n"n": "x"}'], pa.binary())
-    with pytest.raises(duramen.CorruptionError, match="offset 8"):
-        jobs.decoder("json", "n bigint").decode(offsets, values)
-    lenient = jobs.decoder("json", "n bigint", malformed="null").decode(offsets, values)
-    assert lenient.to_pylist() == [{"n": 1}, None, None]
-    many = jobs.decoder("json", "n bigint").decode(offsets, pa.array([b'{\n"n":1}', b"{}", b'{"n":3}'], pa.binary()))
-    assert many.to_pylist() == [{"n": 1}, {"n": None}, {"n": 3}]
+def test_keys_and_malformed_values(spark: SparkSession, tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append_batch([(b"a", b'{"n": 1}'), (b"b", b"no"), (b"c", b'{"n": 3}')])
+    path, target = str(tmp_path / "log"), tmp_path / "out"
+    with pytest.raises(duramen.CorruptionError, match="offset 1: the value is not json"):
+        jobs.export(spark, path, str(target), decode="json")
+    jobs.export(spark, path, str(target), decode="json", decode_key="utf8", on_malformed="raw")
+    table = parquet(target).sort_by("offset")
+    assert table["key"].to_pylist() == ["a", "b", "c"]
+    assert table["value"].to_pylist() == [{"n": 1}, None, {"n": 3}]
+    assert [each and each["bytes"] for each in table["_malformed"].to_pylist()] == [None, b"no", None]
 
 
-def test_avro_values() -> None:
-    fastavro = importlib.import_module("fastavro")
-    import io
-
-    schema = {
-        "type": "record",
-        "name": "order",
-        "fields": [
-            {"name": "n", "type": "long"},
-            {"name": "wood", "type": ["null", "string"]},
-            {"name": "tags", "type": {"type": "array", "items": "string"}},
-        ],
-    }
-    trees = [{"n": 1, "wood": "oak", "tags": ["a"]}, {"n": 2, "wood": None, "tags": []}]
-    values = []
-    for tree in trees:
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, fastavro.parse_schema(schema), tree)
-        values.append(out.getvalue())
-    decoder = jobs.decoder("avro", json.dumps(schema))
-    assert decoder.decode(pa.array([0, 1]), pa.array(values, pa.binary())).to_pylist() == trees
-    with pytest.raises(duramen.CorruptionError, match="offset 1"):
-        decoder.decode(pa.array([0, 1]), pa.array([values[0], b"\xff"], pa.binary()))
-    with pytest.raises(duramen.UsageError, match="union"):
-        arrow_of_avro_error(["string", "long"])
-
-
-def arrow_of_avro_error(kind: Any) -> None:
-    record = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
-    with pytest.raises(ValueError, match="union"):
-        arrow_of_avro(record)
-    jobs.decoder("avro", json.dumps(record))
+def test_an_incremental_export_needs_a_schema(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    with pytest.raises(duramen.UsageError, match="needs a schema"):
+        jobs.export(spark, str(events), str(tmp_path / "out"), decode="json", incremental=True)
 
 
 def test_wrong_usage(spark: SparkSession, events: Path, samples: dict[str, Any], tmp_path: Path) -> None:
@@ -294,7 +266,9 @@ def test_wrong_usage(spark: SparkSession, events: Path, samples: dict[str, Any],
         jobs.export(spark, str(tmp_path / "nowhere"), str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
     with pytest.raises(duramen.UsageError, match="cannot be read"):
-        jobs.decoder("json", "n wibble")
+        jobs.export(spark, str(events), out, decode="json", value_schema="n wibble")
+    with pytest.raises(duramen.UsageError, match="not among the columns"):
+        jobs.export(spark, str(events), out, decode="json", columns=["offset"])
 
 
 def test_a_dry_run_makes_nothing(spark: SparkSession, events: Path, tmp_path: Path) -> None:
@@ -311,34 +285,12 @@ def test_files_hold_their_own_hours(spark: SparkSession, events: Path, tmp_path:
         assert pc.min(times).as_py() // HOUR_US == pc.max(times).as_py() // HOUR_US
 
 
-def test_the_verb_reads_the_schema_once_there_is_a_session(
-    spark: SparkSession, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark parses DDL in the JVM: before the session is started, a right schema looked wrong."""
-    running = False
-
+def test_the_verb_decodes(spark: SparkSession, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def session(*_: Any) -> Iterator[SparkSession]:
-        nonlocal running
-        running = True
         yield spark
 
-    real = jobs.decoder
-
-    def decoder(*args: Any) -> Any:
-        assert running
-        return real(*args)
-
     monkeypatch.setattr(pipeline, "running", session)
-    monkeypatch.setattr(jobs, "decoder", decoder)
-    words = ["--decode", "json", "--schema", "n bigint"]
+    words = ["--decode", "json", "--value-schema", "n bigint"]
     assert main(["pipeline", "export", str(events), str(tmp_path / "out"), *words]) == 0
     assert parquet(tmp_path / "out").column("value").to_pylist()[5] == {"n": 5}
-
-
-@pytest.mark.usefixtures("spark")
-def test_null_values_stay_null() -> None:
-    values = pa.array([b'{"n": 1}', None, b'{"n": 3}'], pa.binary())
-    decoded = jobs.decoder("json", "n bigint").decode(pa.array([7, 8, 9]), values)
-    assert decoded.to_pylist() == [{"n": 1}, None, {"n": 3}]
-    assert jobs.decoder("json", "n bigint").decode(pa.array([7]), values[1:2]).to_pylist() == [None]

@@ -111,7 +111,7 @@ def test_jobs_as_steps(spark: SparkSession, orders: Path) -> None:
         {"job": "verify", "path": "logs/orders"},
         {"job": "profile", "path": "logs/orders", "html": "page.html", "duplicates": False},
         {"job": "export", "path": "logs/orders", "to": "parquet", "partition_by": "date", "decode": "json",
-         "schema": "order bigint, wood string"},
+         "value_schema": "order bigint, wood string"},
         {"job": "compact", "path": "logs/orders", "to": "logs/compacted"},
         {"job": "convert", "path": "logs/compacted", "to": "logs/osiris", "format": "osiris", "allow_loss": ["key"]},
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections import Counter
 from html.parser import HTMLParser
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import duramen
+from duramen.cli.output import Output
+from duramen.cli.pipeline.pipeline import show_fields
 from duramen.formats import make
 from duramen.record import TIMESTAMP
 from duramen.spark import jobs
@@ -167,3 +170,22 @@ def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
     found = jobs.profile(spark, str(tmp_path / "empty"))
     assert (found.records, found.duplicates) == (0, 0)
     assert "<svg" not in jobs.profile_page(found)
+
+
+def test_the_fields_of_decoded_values(spark: SparkSession, tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", segment_max_bytes=4096) as log:
+        for number in range(400):
+            wood = '"oak"' if number % 4 else "null"
+            log.append(b'{"n": %d, "wood": %s, "tags": ["a"], "o": {"x": 1.5}}' % (number, wood.encode()))
+        log.append(b"junk")
+    found = jobs.profile(spark, str(tmp_path / "log"), duplicates=False, decode="json", on_malformed="null").as_dict()
+    assert found["decoded"]["malformed"] == 1
+    fields = found["decoded"]["fields"]
+    assert list(fields) == ["value.n", "value.wood", "value.tags", "value.o.x"]
+    assert (fields["value.n"]["min"], fields["value.n"]["max"], fields["value.n"]["nulls"]) == (0, 399, 1)
+    assert fields["value.wood"]["null_rate"] == round(101 / 401, 6)
+    assert (fields["value.tags"]["min"], fields["value.tags"]["is_size"]) == (1, True)
+    out = io.StringIO()
+    show_fields(found["decoded"], Output(out))
+    assert "value.o.x" in out.getvalue()
+    assert "1 value did not decode" in out.getvalue()

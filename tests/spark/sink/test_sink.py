@@ -325,3 +325,23 @@ def test_null_values_go_there_and_back(spark: SparkSession, tmp_path: Path) -> N
     assert sorted((bytes(row.key), row.value and bytes(row.value)) for row in copied.collect()) == [
         (b"0", b"v"), (b"1", None), (b"2", b"v"), (b"3", None),
     ]  # fmt: skip
+
+
+def test_encoded_values(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    frame = spark.sql(
+        "SELECT named_struct('id', id, 'tags', array('a')) AS value, cast(id AS string) AS key FROM range(5)"
+    )
+    frame.write.format("duramen").mode("append").option("encode", "json").save(path)
+    with duramen.open(path) as log:
+        found = sorted((record.key, record.value) for record in log.scan(decode="json"))
+    assert found == [(b"%d" % number, {"id": number, "tags": ["a"]}) for number in range(5)]
+    with pytest.raises(PySparkException, match="cast it first"):
+        frame.write.format("duramen").mode("append").save(path)
+    raw = spark.sql("SELECT named_struct('raw', X'FF') AS value")
+    with pytest.raises(PySparkException, match="row 0 cannot be encoded"):
+        raw.write.format("duramen").mode("append").option("encode", "json").save(path)
+    with pytest.raises(PySparkException, match="encode must be"):
+        frame.write.format("duramen").mode("append").option("encode", "jsn").save(path)
+    with duramen.open(path) as log:
+        assert log.next_offset == 5

@@ -11,13 +11,26 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, LogPath, Target
+from duramen.cli.arguments import (
+    Decode,
+    DecodeKey,
+    FormatName,
+    FormatOptions,
+    Job,
+    KeySchema,
+    LogPath,
+    OnMalformed,
+    Registry,
+    Target,
+    ValueSchema,
+)
 from duramen.cli.records import Form, writer
 from duramen.cli.store import topic_records
 from duramen.errors import UsageError
 from duramen.log import Log
 from duramen.record import MAX_OFFSET, to_us
 from duramen.store import topic_address
+from duramen.values import Decoding
 
 _POSITIONS = "an offset, -N (the last N records), beginning, end or @TIME (ISO 8601 or epoch milliseconds)"
 
@@ -36,6 +49,12 @@ def command(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")] = False,
     output: Annotated[Form | None, typer.Option("--output", help="Output form (default: text).")] = None,
     base64: Annotated[bool, typer.Option("--base64", help="For jsonl: encode all bytes as base64.")] = False,
+    decode: Decode = None,
+    decode_key: DecodeKey = None,
+    value_schema: ValueSchema = None,
+    key_schema: KeySchema = None,
+    registry: Registry = None,
+    on_malformed: OnMalformed = None,
     format: FormatName = None,
     option: FormatOptions = None,
     json: Annotated[bool, typer.Option("--json", help="Same as --output jsonl.")] = False,
@@ -48,12 +67,19 @@ def command(
            bytes that are not UTF-8 as base64 under value_base64
     raw    the bytes of the values, without separators
     arrow  an Arrow IPC stream
+
+    With --decode, text shows each value as JSON without its nulls, jsonl has
+    it as value, and arrow has its columns.
     """
     if json and output not in (None, Form.JSONL):
         raise UsageError(f"--json and --output {output} cannot be used together")
     form = Form.JSONL if json else output or Form.TEXT
     if base64 and form != Form.JSONL:
         raise UsageError(f"--base64 works with --output jsonl only (got --output {form})")
+    decoding = _decoding(
+        form, path, decode=decode, decode_key=decode_key, value_schema=value_schema, key_schema=key_schema,
+        registry=registry, on_malformed=on_malformed,
+    )  # fmt: skip
     address = topic_address(path)
     if address is not None:
         first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
@@ -64,10 +90,20 @@ def command(
             given = "--format" if format is not None else f"--option {min(options)}"
             raise UsageError(f"{given} has no meaning for a topic", hint="only --option isolation=… has")
         return partial(
-            topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64, isolation=isolation
-        )
+            topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64, isolation=isolation,
+            decoding=decoding,
+        )  # fmt: skip
     target = Target.of(path, format, option)
-    return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64)
+    return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64, decoding=decoding)
+
+
+def _decoding(form: Form, path: str, **options: str | None) -> Decoding | None:
+    decoding = Decoding.of(options, path)
+    if decoding is not None and form == Form.RAW:
+        raise UsageError("--output raw prints the bytes of values", hint="drop --decode, or choose another output")
+    if decoding is not None and form == Form.TEXT and "key" in decoding.decoders:
+        raise UsageError("--output text prints no keys", hint="--output jsonl prints decoded keys")
+    return decoding
 
 
 def run(
@@ -79,14 +115,16 @@ def run(
     count: int | None = None,
     follow: bool = False,
     base64: bool = False,
+    decoding: Decoding | None = None,
 ) -> int:
     first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
     sys.stdout.flush()
     out = sys.stdout.buffer
     with target.open() as log:
         _say_outside(log, first)
-        batches = log.batches(**_bounds(log, first, last), max_records=count, columns=form.columns, follow=follow)
-        with writer(form, out, log.codec, base64=base64) as write:
+        columns = form.needed(decoding)
+        batches = log.batches(**_bounds(log, first, last), max_records=count, columns=columns, follow=follow)
+        with writer(form, out, log.codec, base64=base64, decoding=decoding) as write:
             for batch in batches:
                 write(batch)
                 if follow:

@@ -12,14 +12,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from duramen.cli.arguments import FormatName, FormatOptions, Job, Target
+from duramen.cli.arguments import (
+    Decode,
+    DecodeKey,
+    FormatName,
+    FormatOptions,
+    Job,
+    KeySchema,
+    OnMalformed,
+    Registry,
+    Target,
+    ValueSchema,
+)
 from duramen.cli.usage import Command
+from duramen.values import Decoding
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,24 @@ class RangeOptions:
             "endingTimestamp": self.to_time, "subscribe": self.subscribe,
         }  # fmt: skip
         return {name: text for name, text in given.items() if text is not None}
+
+
+@dataclass(frozen=True)
+class DecodeArguments:
+    """How to decode values and keys."""
+
+    decode: Decode = None
+    decode_key: DecodeKey = None
+    value_schema: ValueSchema = None
+    key_schema: KeySchema = None
+    registry: Registry = None
+    on_malformed: OnMalformed = None
+
+    def options(self) -> dict[str, str]:
+        """The arguments of a decoding, checked before a JVM starts."""
+        given = {name: text for name, text in asdict(self).items() if text is not None}
+        Decoding.of(given)
+        return given
 
 
 def verb(app: typer.Typer, name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -17,7 +17,7 @@ import typer
 from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Json, LogPath, Target
 from duramen.cli.log import verify as in_process
 from duramen.cli.output import Column, Output, duration, number, rate, size, to_json
-from duramen.cli.pipeline.options import LogOptions, RangeOptions, SparkOptions, verb
+from duramen.cli.pipeline.options import DecodeArguments, LogOptions, RangeOptions, SparkOptions, verb
 from duramen.errors import StorageError, UsageError
 from duramen.log import list_log
 
@@ -91,6 +91,7 @@ def profile(
     path: LogPath,
     log: LogOptions,
     spark: SparkOptions,
+    values: DecodeArguments,
     subscribe: Annotated[
         str | None, typer.Option("--subscribe", metavar="TOPICS", help="Topics of a store, separated by commas.")
     ] = None,
@@ -98,14 +99,17 @@ def profile(
     duplicates: Annotated[bool, typer.Option(help="Count duplicate records; reads the log again.")] = True,
     json: Json = False,
 ) -> int:
-    """Profile a log: sizes, rates, gaps, duplicates, keys, times."""
+    """Profile a log: sizes, rates, gaps, duplicates, keys, times; with --decode the fields of values."""
     from duramen.spark import jobs
 
+    decoding = values.options()
     target = log.target(path, topics=subscribe is not None)
     reading: dict[str, Any] = {"subscribe": _names(subscribe)} if subscribe else {}
     format = target.codec.name if subscribe is None else target.format
     with running(f"profile {target.path}", spark, 0 if subscribe else _size_of(target)) as started:
-        found = jobs.profile(started, target.path, duplicates=duplicates, format=format, **reading, **target.options)
+        found = jobs.profile(
+            started, target.path, duplicates=duplicates, format=format, **reading, **decoding, **target.options
+        )
     if html is not None:
         _write(html, jobs.profile_page(found))
     if json:
@@ -149,15 +153,22 @@ def show_profile(found: Mapping[str, Any], out: Output, html: str | None) -> Non
             (str(row["key"].decode("utf-8", "backslashreplace")), f"{row['records']:,}") for row in keys["top"][:10]
         ]
         out.table([Column("key"), Column("records", right=True)], rows)
+    if found["decoded"] is not None:
+        show_fields(found["decoded"], out)
 
 
-@dataclass(frozen=True)
-class DecodeOptions:
-    """How to decode values."""
-
-    decode: Annotated[str | None, typer.Option("--decode", metavar="KIND", help="Decode values: json or avro.")] = None
-    schema: Annotated[str | None, typer.Option("--schema", help="For --decode: a DDL or Avro schema, or @FILE.")] = None
-    malformed: Annotated[str, typer.Option("--malformed", help="For undecodable values: fail or null.")] = "fail"
+def show_fields(decoded: Mapping[str, Any], out: Output) -> None:
+    """The fields of decoded values that some value has, and how many values did not decode."""
+    out.blank()
+    rows = []
+    for path, one in decoded["fields"].items():
+        if one["nulls"] == one["rows"]:
+            continue
+        unit = " bytes" if one["type"] == "binary" else " items" if one["is_size"] else ""
+        ends = "" if one["min"] is None else f"{one['min']} to {one['max']}{unit}"
+        rows.append((path, one["type"], f"{100 * one['null_rate']:.1f} %", ends))
+    out.table([Column("field"), Column("type"), Column("null", right=True), Column("range")], rows)
+    out.line(f"{number(decoded['malformed'], 'value')} did not decode")
 
 
 @dataclass(frozen=True)
@@ -187,7 +198,7 @@ def export(
     log: LogOptions,
     spark: SparkOptions,
     between: RangeOptions,
-    values: DecodeOptions,
+    values: DecodeArguments,
     files: TableOptions,
     partition_by: Annotated[
         str | None, typer.Option("--partition-by", metavar="UNIT", help="date or hour of the record's time, in UTC.")
@@ -200,22 +211,19 @@ def export(
     """Export a log to Parquet files, a Delta table or an Iceberg table, each row exactly once."""
     from duramen.spark import jobs, parse_options
 
-    if (values.decode is None) != (values.schema is None):
-        raise UsageError("--decode and --schema must be given together")
+    decoding = values.options()
     target = log.target(path, topics=between.subscribe is not None)
     parsed = parse_options({"path": target.path, **between.reading()}, streaming=False)
     given = {name: getattr(parsed, name) for name in ("starting", "ending", "starting_us", "ending_us", "subscribe")}
-    text = None if values.schema is None else _text(values.schema)
     format = target.codec.name if parsed.subscribe is None else target.format
     total = _size_of(target) if parsed.subscribe is None else 0
     with running(f"export {target.path}", spark, total) as started:
-        # Spark parses a schema only with a running session.
-        decoder = None if values.decode is None else jobs.decoder(values.decode, text or "", values.malformed)
         start = perf_counter()
         done = jobs.export(
             started, target.path, into, kind=files.kind, partition_by=partition_by, incremental=incremental,
-            columns=_names(columns), decoder=decoder, compression=files.compression, dry_run=dry_run,
-            target_options=files.options(), format=format, **given, **target.options,
+            columns=_names(columns), compression=files.compression, dry_run=dry_run,
+            target_options=files.options(), format=format, **given, **decoding,
+            **target.options,
         )  # fmt: skip
         seconds = perf_counter() - start
     ranges = [(path, f"offsets {a} to {b - 1}" if b > a else "nothing new") for path, (a, b) in done.ranges.items()]
@@ -228,17 +236,6 @@ def _exported(done: Exported, seconds: float) -> str:
         return f"{done.target}: would export"
     took = f", {size(done.bytes)} in {duration(seconds)}" if done.rows else ""
     return f"{done.target}: {number(done.rows, 'row')} in {number(done.files, 'file')}{took}"
-
-
-def _text(text: str) -> str:
-    """The text itself, or with ``@`` the content of the file that it names."""
-    if not text.startswith("@"):
-        return text
-    try:
-        with open(text[1:], encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), path=text[1:]) from error
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

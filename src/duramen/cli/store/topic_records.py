@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.cli.output import Output, number, to_json
-from duramen.cli.records import Form, json_lines, writer
+from duramen.cli.records import Form, arrow_writer, json_lines, writer
 from duramen.errors import UsageError
 from duramen.formats import make
 from duramen.log import Log
 from duramen.record import KEY, SCHEMA, VALUE
 from duramen.store import FOLLOW_POLL_S, PARTITION, Store, Topic, TopicAddress, split
+from duramen.values import Decoding
 
 WritePart = Callable[[int, pa.RecordBatch], None]
 
@@ -111,21 +112,22 @@ def cat(
     follow: bool,
     base64: bool,
     isolation: str | None = None,
+    decoding: Decoding | None = None,
 ) -> int:
     """Print the records of all partitions, one partition after another; with ``follow``, then new records."""
     sys.stdout.flush()
     out = sys.stdout.buffer
     with Store(address.root, isolation=isolation) as store:
         topic = store.topic(address.topic)
-        with _writing(form, out, topic, base64) as write:
-            _cat(topic, write, form, bounds, count, follow)
+        with _writing(form, out, topic, base64, decoding) as write:
+            _cat(topic, write, form.needed(decoding), bounds, count, follow)
     return 0
 
 
 def _cat(
     topic: Topic,
     write: WritePart,
-    form: Form,
+    columns: Sequence[str] | None,
     bounds: Callable[[Log], dict[str, Any]],
     count: int | None,
     follow: bool,
@@ -138,7 +140,7 @@ def _cat(
             with topic.log(part) as log:
                 window = {"from_offset": reached[part]} if part in reached else bounds(log)
                 end = log.next_offset
-                for batch in log.batches(**window, max_records=left, columns=form.columns):
+                for batch in log.batches(**window, max_records=left, columns=columns):
                     found = True
                     write(part, batch)
                     left -= batch.num_rows
@@ -153,27 +155,28 @@ def _cat(
 
 
 @contextmanager
-def _writing(form: Form, out: BinaryIO, topic: Topic, base64: bool) -> Iterator[WritePart]:
+def _writing(form: Form, out: BinaryIO, topic: Topic, base64: bool, decoding: Decoding | None) -> Iterator[WritePart]:
     """Like `records.writer`, with the partition in every record if the form has fields."""
     codec = make(topic.format, **topic.options)
     if form == Form.ARROW and not out.isatty():
         schema = pa.schema([PARTITION, *SCHEMA])
-        with pa.ipc.new_stream(out, schema) as stream:
+        with arrow_writer(out, schema, decoding) as write_batch:
 
             def write_arrow(part: int, batch: pa.RecordBatch) -> None:
                 column = pa.array(np.full(batch.num_rows, part, np.int32))
-                stream.write_batch(pa.RecordBatch.from_arrays([column, *batch.columns], schema=schema))
+                write_batch(pa.RecordBatch.from_arrays([column, *batch.columns], schema=schema))
 
             yield write_arrow
     elif form == Form.JSONL:
         unit = codec.capabilities.timestamps or "us"
 
         def write_json(part: int, batch: pa.RecordBatch) -> None:
+            batch = batch if decoding is None else decoding.decode(batch)
             lines = json_lines(batch, unit=unit, base64=base64).splitlines()
             out.write(b"".join(b'{"partition":%d,%s\n' % (part, line[1:]) for line in lines))
 
         yield write_json
     else:
-        with writer(form, out, codec, base64=base64) as write:
+        with writer(form, out, codec, base64=base64, decoding=decoding) as write:
             yield lambda _part, batch: write(batch)
     out.flush()

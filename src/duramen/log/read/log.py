@@ -45,7 +45,7 @@ from duramen.formats import (
 )
 from duramen.kernel import Stop
 from duramen.log.read.mapped_segment import IsSealedIndex, MappedSegment, Ordered
-from duramen.log.read.records import records_of
+from duramen.log.read.records import decoded_record, records_of
 from duramen.log.read.scan import Scan, Time
 from duramen.log.segments import (
     Directory,
@@ -67,6 +67,7 @@ from duramen.log.segments import (
 from duramen.log.verify import Report, verify_log
 from duramen.record import MAX_OFFSET, Record, checked_us
 from duramen.sidecar import PAGE_BYTES, WATERMARK_NAME, CachedConfig, Config, Need, SealedList, has_writer, sidecar_path
+from duramen.values import DecodeOptions, Decoding
 
 MAX_OPEN_SEGMENTS = 64
 """Most segments that a log keeps mapped. Each has up to three files, and Python keeps a descriptor for each mapping."""
@@ -306,10 +307,19 @@ class Log:
 
     # --- records
 
-    def read(self, offset: int) -> Record:
+    def read(self, offset: int, **decoding: Unpack[DecodeOptions]) -> Record:
         """The record with that offset.
 
-        Raises `OffsetError` if it does not exist, `CorruptionError` if it is damaged."""
+        Raises `OffsetError` if it does not exist, `CorruptionError` if it is damaged. With ``decode`` or
+        ``decode_key`` its value or key is decoded, as in `scan`."""
+        record = self._read(offset)
+        wanted = self._decoding(decoding)
+        return record if wanted is None else decoded_record(record, wanted)
+
+    def _decoding(self, options: DecodeOptions) -> Decoding | None:
+        return Decoding.of(options, self.path) if options else None
+
+    def _read(self, offset: int) -> Record:
         self._check_open()
         self._before_read()
         check_int("offset", offset, least=-(2**128), most=2**128)
@@ -399,11 +409,13 @@ class Log:
         max_records: int | None = None,
         max_bytes: int | None = None,
         follow: bool = False,
+        **decoding: Unpack[DecodeOptions],
     ) -> Iterator[Record]:
-        """Iterate over the records in order. See `batches` for the arguments."""
+        """Iterate over the records in order. See `batches` for the arguments. A decoded value is a dict or a scalar;
+        one that does not decode, with ``on_malformed="raw"``, a `MalformedValue`."""
         batches = self.batches(
             from_offset, to_offset, from_time=from_time, to_time=to_time,
-            max_records=max_records, max_bytes=max_bytes, follow=follow,
+            max_records=max_records, max_bytes=max_bytes, follow=follow, **decoding,
         )  # fmt: skip
         return (record for batch in batches for record in records_of(batch))
 
@@ -419,15 +431,49 @@ class Log:
         columns: Sequence[str] | None = None,
         follow: bool = False,
         verify: bool = True,
+        **decoding: Unpack[DecodeOptions],
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the records as Arrow batches of a few MiB.
 
         ``from_offset`` and ``from_time`` are inclusive, ``to_offset`` and ``to_time`` exclusive; a negative offset
         counts records from the end, so ``from_offset=-5`` starts with the last five. ``max_records`` and
         ``max_bytes`` (of values) limit the whole result. ``columns`` selects the columns to decode. ``follow`` waits
-        for more records at the end of the log. ``verify=False`` skips the checksums."""
+        for more records at the end of the log. ``verify=False`` skips the checksums.
+
+        ``decode`` and ``decode_key`` turn the columns ``value`` and ``key`` into what the bytes mean: ``"amqp"``,
+        ``"json"`` and the other kinds of `duramen.decoder`, or such a decoder. ``value_schema``, ``key_schema``,
+        ``registry`` and ``on_malformed`` are its arguments; ``on_malformed="raw"`` adds a column ``_malformed``."""
         window = self._window(from_offset, to_offset, from_time, to_time, max_records, max_bytes)
-        return window.run(columns_for(self.codec, columns), follow, verify)
+        names = columns_for(self.codec, columns)
+        wanted = self._decoding(decoding)
+        if wanted is None:
+            return window.run(names, follow, verify)
+        return wanted.batches(window.run(wanted.needed(names), follow, verify), names)
+
+    def table(self, /, *bounds: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        """The records as one Arrow table, for polars, duckdb and pandas. The arguments are those of `batches`.
+
+        >>> import tempfile, duramen
+        >>> with duramen.open(tempfile.mkdtemp() + "/orders", "a") as log:
+        ...     log.append(b'{"id": 7, "wood": "oak"}')
+        ...     log.table(decode="json", columns=["value"])["value"].to_pylist()
+        0
+        [{'id': 7, 'wood': 'oak'}]
+        """
+        return self.reader(*bounds, columns=columns, **options).read_all()
+
+    def reader(self, /, *bounds: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.RecordBatchReader:
+        """The records as an Arrow stream with one schema, batch after batch. The arguments are those of `batches`."""
+        decoding = {name: options.pop(name) for name in DecodeOptions.__annotations__ if name in options}
+        wanted = Decoding.of(decoding, self.path)
+        names = columns_for(self.codec, columns)
+        if wanted is None:
+            return pa.RecordBatchReader.from_batches(
+                schema_for(self.codec, names), self.batches(*bounds, columns=names, **options)
+            )
+        needed = wanted.needed(names)
+        batches = self.batches(*bounds, columns=needed, **options)
+        return wanted.reader(batches, schema_for(self.codec, needed), names)
 
     def chunks(
         self, from_offset: int | None = None, to_offset: int | None = None, *, follow: bool = False, verify: bool = True
@@ -530,9 +576,7 @@ class Log:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The whole log as an Arrow stream, for ``pyarrow.table(log)``, polars, duckdb and pandas."""
-        schema = schema_for(self.codec, columns_for(self.codec, None))
-        reader = pa.RecordBatchReader.from_batches(schema, self.batches())
-        return reader.__arrow_c_stream__(requested_schema)
+        return self.reader().__arrow_c_stream__(requested_schema)
 
     def wait(self, timeout_s: float = FOLLOW_WAIT_S, seen: object = None) -> object:
         """Wait until a writer acknowledges records, or ``timeout_s`` passes, and refresh. ``seen`` is the result of the

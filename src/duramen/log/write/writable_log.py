@@ -60,6 +60,7 @@ from duramen.log.write.producer_state import ProducerTable, has_producers, produ
 from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
 from duramen.sidecar import Config, Watermark, WriterMetrics, read_writer_metrics, write_writer_metrics
+from duramen.values import Encoder, encoded
 
 DURABILITIES = ("write", "interval", "fsync")
 AGE_CHECK_S = 60.0
@@ -286,10 +287,21 @@ class WritableLog(Log):
             self._wake_followers()
         return offset
 
-    def append_batch(self, data: Any, *, durability: str | None = None, timeout_s: float | None = None) -> Appended:
+    def append_batch(
+        self,
+        data: Any,
+        *,
+        durability: str | None = None,
+        timeout_s: float | None = None,
+        encode: str | Encoder | None = None,
+        value_schema: Any = None,
+    ) -> Appended:
         """Append many records: a list of values, a list of pairs of key and value, an Arrow array of values, or a
-        RecordBatch or Table with the columns ``value``, ``key``, ``headers``, ``timestamp``."""
-        batch = batch_of(self.codec, data)
+        RecordBatch or Table with the columns ``value``, ``key``, ``headers``, ``timestamp``.
+
+        ``encode`` (``"json"`` and the other kinds of `duramen.encoder`) takes a RecordBatch or Table whose column
+        ``value`` is typed; without that column, the columns that no record has are the fields of the values."""
+        batch = batch_of(self.codec, encoded(data, encode, value_schema))
         if not batch.num_rows:
             _checked(durability or self._durability)
             self._check_usable()

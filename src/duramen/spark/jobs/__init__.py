@@ -13,7 +13,6 @@ from duramen.spark.jobs.pipeline import read_pipeline, run_pipeline
 from duramen.spark.jobs.profile import Profile, profile
 from duramen.spark.jobs.profile_page import page as profile_page
 from duramen.spark.jobs.replay import Into, Moved, ingest, replay
-from duramen.spark.jobs.value_decoder import decoder
 from duramen.spark.jobs.verify import verify, verify_rows
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "committed_files",
     "compact",
     "convert",
-    "decoder",
     "export",
     "ingest",
     "profile",

@@ -18,11 +18,11 @@ from duramen.errors import UsageError
 from duramen.formats import Format
 from duramen.spark.jobs.export_target import ExportTarget, target
 from duramen.spark.jobs.parquet import UNITS_US, ParquetWriting, ParquetWritten, file_schema, write_portion
-from duramen.spark.jobs.scanning import JobScan, has_times, plan_scan, read_options
+from duramen.spark.jobs.scanning import JobScan, bound, decoding_of, has_times, plan_scan, read_options
 from duramen.spark.jobs.task_runner import distribute
-from duramen.spark.jobs.value_decoder import Decoder
 from duramen.spark.progress import step
 from duramen.spark.source import ReadOptions
+from duramen.values import Decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,18 +54,26 @@ def export(
     partition_by: str | None = None,
     incremental: bool = False,
     columns: Sequence[str] | None = None,
-    decoder: Decoder | None = None,
     compression: str = "snappy",
     dry_run: bool = False,
     target_options: Mapping[str, Any] | None = None,
     format: str | None = None,
     **options: Any,
 ) -> Exported:
-    """Export the log at ``path`` to ``to``. ``options`` are the data source's (``starting``, ``subscribe``, …)."""
+    """Export the log at ``path`` to ``to``. ``options`` are the data source's (``starting``, ``subscribe``, …) and
+    those of a decoding (`DecodeOptions`), as for `Log.batches`."""
+    decoding, options = decoding_of(options)
     reading = read_options(path, format, **options)
+    if decoding is not None and incremental and not all(one.is_bound for one in decoding.decoders.values()):
+        raise UsageError(
+            "an incremental export needs a schema: the first values of the next run may have other fields",
+            hint="give value_schema (and key_schema)",
+        )
     _check_request(reading, partition_by, incremental=incremental)
     place = target(kind, to, **(target_options or {}))
     names = _columns(columns, partition_by, is_store=reading.is_store)
+    if decoding is not None:
+        decoding.needed(names)
     task_bytes = reading.max_bytes_per_partition or TASK_BYTES
     scan = plan_scan(reading, names, max_bytes=task_bytes)  # a wrong source shows before the target is created
     if dry_run:
@@ -80,7 +88,7 @@ def export(
             _check_once(scan, done, to)
         if all(piece.from_offset >= piece.to_offset for piece in scan.pieces):
             return Exported(to, kind, 0, 0, 0, _ranges(scan))
-        files = _run(spark, scan, place, partition_by, decoder, compression)
+        files = _run(spark, scan, place, partition_by, bound(decoding, scan), compression)
     finally:
         place.close()
     written = sum(file.rows for file in files), sum(file.size_bytes for file in files)
@@ -101,15 +109,15 @@ def _run(
     scan: JobScan,
     place: ExportTarget,
     partition_by: str | None,
-    decoder: Decoder | None,
+    decoding: Decoding | None,
     compression: str,
 ) -> list[ParquetWritten]:
     begin = {piece.name: piece.from_offset for piece in scan.pieces}
     end = {piece.name: piece.to_offset for piece in scan.pieces}
     sources = {piece.name: piece.identity for piece in scan.pieces}
-    directory = place.begin(file_schema(scan.schema, decoder), partition_by, end, sources)
+    directory = place.begin(file_schema(scan.schema, decoding), partition_by, end, sources)
     try:
-        tasks = [ParquetWriting(portion, directory, partition_by, compression, decoder) for portion in scan.portions]
+        tasks = [ParquetWriting(portion, directory, partition_by, compression, decoding) for portion in scan.portions]
         files = [file for written in distribute(spark, write_portion, tasks) for file in written]
     except BaseException:
         place.abort()

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from duramen.disk import PosixDisk
 from duramen.spark.jobs.scanning import Portion
 from duramen.spark.jobs.task_runner import attempt
-from duramen.spark.jobs.value_decoder import Decoder
 from duramen.spark.output import DiskOutput
+from duramen.values import Decoding
 
 ROW_GROUP_BYTES = 32 << 20
 WAITING_BYTES = 128 << 20
@@ -40,7 +40,7 @@ class ParquetWriting:
     directory: str
     partition_by: str | None
     compression: str
-    decoder: Decoder | None = None
+    decoding: Decoding | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class _Writer:
     def __init__(self, work: ParquetWriting) -> None:
         self._work = work
         self._disk = PosixDisk()
-        self._schema = file_schema(work.portion.wanted.schema, work.decoder)
+        self._schema = file_schema(work.portion.wanted.schema, work.decoding)
         self._open: OrderedDict[int, _ParquetFile] = OrderedDict()
         self._waiting_bytes = 0
         self._count = 0
@@ -106,12 +106,8 @@ class _Writer:
                     self._waiting_bytes -= other.flush()
 
     def _shaped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        decoder = self._work.decoder
-        if decoder is None:
-            return rows
-        decoded = decoder.decode(rows.column("offset"), rows.column("value"))
-        arrays = [decoded if name == "value" else rows.column(name) for name in rows.schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        decoding = self._work.decoding
+        return rows if decoding is None else decoding.decode(rows).cast(self._schema)
 
     def _file(self, unit: int) -> _ParquetFile:
         found = self._open.get(unit)
@@ -199,10 +195,10 @@ class _ParquetFile:
         self._output.close()
 
 
-def file_schema(schema: pa.Schema, decoder: Decoder | None) -> pa.Schema:
+def file_schema(schema: pa.Schema, decoding: Decoding | None) -> pa.Schema:
     """The columns of the files, all nullable: other readers do not care for what must be there."""
-    fields = [decoder.field if decoder is not None and field.name == "value" else field for field in schema]
-    return pa.schema([_nullable(field) for field in fields])
+    shown = schema if decoding is None else decoding.schema(schema)
+    return pa.schema([_nullable(field) for field in shown])
 
 
 def _nullable(field: pa.Field) -> pa.Field:

@@ -47,8 +47,8 @@ from duramen.spark.jobs.profile import profile
 from duramen.spark.jobs.profile_page import page
 from duramen.spark.jobs.replay import Into, absolute, stream, wait, write
 from duramen.spark.jobs.task_runner import plain_errors
-from duramen.spark.jobs.value_decoder import decoder
 from duramen.spark.jobs.verify import verify
+from duramen.values import DecodeOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,11 +59,12 @@ TOP = {"name": str, "mode": str, "checkpoint": str, "every": str, "conf": dict, 
 SOURCE = {"format": str, "path": str, "schema": str, "options": dict}
 SINK = {"format": str, "path": str, "mode": str, "topic": str, "options": dict}
 SQL_STEP = {"sql": str, "name": str}
+DECODING = dict.fromkeys(DecodeOptions.__annotations__, str)
 JOBS: Mapping[str, Mapping[str, type]] = {
     "verify": {"path": str, "options": dict},
-    "profile": {"path": str, "html": str, "duplicates": bool, "options": dict},
-    "export": {"path": str, "to": str, "kind": str, "partition_by": str, "incremental": bool, "decode": str,
-               "schema": str, "malformed": str, "compression": str, "options": dict},
+    "profile": {"path": str, "html": str, "duplicates": bool, "options": dict, **DECODING},
+    "export": {"path": str, "to": str, "kind": str, "partition_by": str, "incremental": bool, "compression": str,
+               "options": dict, **DECODING},
     "compact": {"path": str, "to": str, "key": str, "keyless": str, "tombstone_delay_ms": int},
     "convert": {"path": str, "to": str, "format": str, "allow_loss": list, "options": dict},
 }  # fmt: skip
@@ -315,7 +316,7 @@ def _job(spark: SparkSession, step: PipelineStep, done: Done, number: int) -> No
                 ("profile", f"{path}: {_count(found.records, 'record')}, {_count(found.distinct_keys, 'key')}")
             )
         elif step.job == "export":
-            exported = export(spark, path, given.pop("to"), decoder=_decoder(given), **given, **options)
+            exported = export(spark, path, given.pop("to"), **given, **options)
             done.lines.append(
                 ("export", f"{exported.target}: {_count(exported.rows, 'row')} in {_count(exported.files, 'file')}")
             )
@@ -331,14 +332,6 @@ def _job(spark: SparkSession, step: PipelineStep, done: Done, number: int) -> No
 
 def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else noun + 's'}"
-
-
-def _decoder(given: dict[str, Any]) -> Any:
-    kind, schema = given.pop("decode", None), given.pop("schema", None)
-    malformed = given.pop("malformed", "fail")
-    if (kind is None) != (schema is None):
-        raise UsageError("decode and schema go together")
-    return None if kind is None else decoder(kind, schema, malformed)
 
 
 class _naming:  # noqa: N801

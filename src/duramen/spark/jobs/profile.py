@@ -9,6 +9,7 @@ counted through Spark's shuffle by a 64-bit hash of each row; that reads the log
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duramen.record import from_us
+from duramen.spark.jobs.field_sketch import Fields
 from duramen.spark.jobs.replay import absolute
-from duramen.spark.jobs.scanning import JobScan, Portion, plan_scan, read_options
+from duramen.spark.jobs.scanning import JobScan, Portion, bound, decoding_of, plan_scan, read_options
 from duramen.spark.jobs.sketches import Distinct, Heavy, Order, Sizes, SketchRates
 from duramen.spark.jobs.task_runner import cancelling, distribute
 from duramen.spark.progress import step
+from duramen.values import Decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +45,11 @@ class Sketch:
     distinct: Distinct = field(default_factory=Distinct)
     heavy: Heavy = field(default_factory=Heavy)
     order: Order = field(default_factory=Order)
+    fields: Fields = field(default_factory=Fields)
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch, decoding: Decoding | None = None) -> None:
+        if decoding is not None:
+            self.fields.add(decoding, batch)
         lengths = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy().astype(np.int64)
         self.values.add(lengths)
         self.empty += int((lengths == 0).sum())
@@ -68,6 +74,7 @@ class Sketch:
         self.rates.merge(other.rates)
         self.distinct.merge(other.distinct)
         self.heavy.merge(other.heavy)
+        self.fields.merge(other.fields)
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class Profile:
     total: Sketch
     logs: tuple[tuple[str, Order], ...]
     duplicates: int | None
+    is_decoded: bool = False
 
     @property
     def records(self) -> int:
@@ -109,6 +117,7 @@ class Profile:
             },
             "rates": _rates(total.rates),
             "duplicates": self.duplicates,
+            "decoded": total.fields.as_dict() if self.is_decoded else None,
             "logs": [{"path": path, **_order(order)} for path, order in self.logs],
         }
 
@@ -116,10 +125,15 @@ class Profile:
 def profile(
     spark: SparkSession, path: str, *, duplicates: bool = True, format: str | None = None, **options: Any
 ) -> Profile:
-    """Profile the log at ``path``, or with ``subscribe`` the partitions of topics."""
+    """Profile the log at ``path``, or with ``subscribe`` the partitions of topics. With ``decode`` and what belongs to
+    it (`DecodeOptions`) also the fields of values and keys; one that does not decode is counted, if ``on_malformed``
+    is not ``fail``."""
+    decoding, options = decoding_of(options)
     reading = read_options(path, format, **options)
     scan = plan_scan(reading, COLUMNS, verify=False)
-    sketches = [sketch for found in distribute(spark, _sketch, scan.portions) for sketch in found]
+    decoding = bound(decoding, scan)
+    work = partial(_sketch, decoding=decoding)
+    sketches = [sketch for found in distribute(spark, work, scan.portions) for sketch in found]
     total = Sketch("")
     orders: dict[str, Order] = {piece.name: Order() for piece in scan.pieces}
     for sketch in sketches:
@@ -136,16 +150,17 @@ def profile(
         total,
         tuple(orders.items()),
         repeated,
+        decoding is not None,
     )
 
 
-def _sketch(portion: Portion) -> list[Sketch]:
+def _sketch(portion: Portion, decoding: Decoding | None = None) -> list[Sketch]:
     """In an executor: the sketches of one portion, one for each stretch of a log."""
     sketches = []
     for split in portion.single_logs():
         sketch = Sketch(split.log_name)
         for batch in split.batches():
-            sketch.add(batch)
+            sketch.add(batch, decoding)
         sketches.append(sketch)
     return sketches
 

@@ -38,6 +38,7 @@ from duramen.spark.source import (
     read_split,
     tell_missing,
 )
+from duramen.values import DecodeOptions, Decoding
 
 NAMING = {"topic": pa.string(), "partition": pa.int32()}
 """Columns that say which log a row is of."""
@@ -112,6 +113,20 @@ def read_options(path: str, format: str | None = None, **given: Any) -> ReadOpti
         path=path, log_format=format, format_options=of_format,
         **{name: value for name, value in given.items() if name in known},
     )  # fmt: skip
+
+
+def decoding_of(options: dict[str, Any]) -> tuple[Decoding | None, dict[str, Any]]:
+    """The decoding that a job's keyword arguments ask for, and the other arguments."""
+    asked = {name: value for name, value in options.items() if name in DecodeOptions.__annotations__}
+    return Decoding.of(asked), {name: value for name, value in options.items() if name not in asked}
+
+
+def bound(decoding: Decoding | None, scan: JobScan) -> Decoding | None:
+    """A decoding whose types are known: the first values of the scan decide where no schema does."""
+    if decoding is not None:
+        batches = (batch for portion in scan.portions for batch in portion.batches() if batch.num_rows)
+        decoding.bind(next(batches, pa.RecordBatch.from_pylist([], schema=scan.schema)))
+    return decoding
 
 
 def plan_scan(

@@ -26,8 +26,20 @@ from pyspark.sql.types import (
 from duramen.errors import UsageError
 from duramen.formats import FORMATS
 from duramen.store import check_topic
+from duramen.values import Encoder, encoder
 
-NAMES = ("path", "logFormat", "topic", "numPartitions", "lockTimeoutMs", "lateTimestamps", "txnAppId", "txnVersion")
+NAMES = (
+    "path",
+    "logFormat",
+    "topic",
+    "numPartitions",
+    "lockTimeoutMs",
+    "lateTimestamps",
+    "txnAppId",
+    "txnVersion",
+    "encode",
+    "valueSchema",
+)
 _SPARKS = ("checkpointlocation", "queryname", "outputmode")
 """Options that Spark adds."""
 COLUMNS: Mapping[str, str] = {
@@ -55,6 +67,8 @@ class WriteOptions:
     """Whether, or in which topics, a time that goes back becomes that of the row before it (ordered times only)."""
     app_id: str | None = None
     app_version: int = 0
+    encoder: Encoder | None = None
+    """What makes bytes of a typed column ``value``."""
 
     def log_options(self, *, is_new: bool) -> dict[str, Any]:
         """The options to open a log with. An existing log has its own."""
@@ -87,7 +101,16 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         clamps_times=_late(texts.get("latetimestamps", "fail")),
         app_id=texts.get("txnappid"),
         app_version=_number(texts, "txnVersion", 0),
+        encoder=_encoder(texts),
     )
+
+
+def _encoder(texts: Mapping[str, str]) -> Encoder | None:
+    if "encode" in texts:
+        return encoder(texts["encode"].strip().lower(), texts.get("valueschema"))
+    if "valueschema" in texts:
+        raise UsageError("option valueSchema is given alone", hint="it needs encode")
+    return None
 
 
 def _late(text: str) -> bool | frozenset[str]:
@@ -126,15 +149,15 @@ def _number(texts: Mapping[str, str], name: str, default: int, *, least: int = 0
     return int(text)
 
 
-def check_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns that will be written, in the order of the schema."""
+def check_columns(schema: StructType, *, encoded: bool = False) -> tuple[str, ...]:
+    """The columns that will be written, in the order of the schema. ``encoded``: ``value`` may be of any type."""
     hint = "the columns are " + ", ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
     for column in schema.fields:
         if column.name in IGNORED:
             continue
         if column.name not in COLUMNS:
             raise UsageError(f"a log cannot store the column {column.name!r}", hint=f"{hint}: select or drop")
-        if not _fits(column.name, column.dataType):
+        if not _fits(column.name, column.dataType) and not (encoded and column.name == "value"):
             raise UsageError(
                 f"column {column.name!r} is {column.dataType.simpleString()} and has to be {COLUMNS[column.name]}",
                 hint="cast it first",

@@ -48,7 +48,7 @@ class StoredBatch(WriterCommitMessage):
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of one job. Runs on the driver, and refuses what cannot work before any task is started."""
     parsed = parse_write_options(options)
-    target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
+    target = plan_target(parsed, check_columns(schema, encoded=parsed.encoder is not None), overwrite=overwrite)
     _free_space(target)
     return BatchWriter(parsed, target, uuid.uuid4().hex)
 
@@ -58,7 +58,7 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     parsed = parse_write_options(options)
     if parsed.app_id is not None:
         raise UsageError("option txnAppId makes no sense for a stream", hint="a query has an id and numbers of its own")
-    target = plan_target(parsed, check_columns(schema), overwrite=overwrite)
+    target = plan_target(parsed, check_columns(schema, encoded=parsed.encoder is not None), overwrite=overwrite)
     _free_space(target)
     return StreamWriter(parsed, target)
 
@@ -119,6 +119,11 @@ def publish(
     staging.sweep()
 
 
+def _encoded(iterator: Iterable[pa.RecordBatch], options: WriteOptions) -> Iterable[pa.RecordBatch]:
+    """The batches with their values as bytes, where the write encodes them."""
+    return iterator if options.encoder is None else map(options.encoder.in_place, iterator)
+
+
 def _late_hint(target: SinkTarget, *, is_stream: bool) -> str:
     one = ', for one topic lateTimestamps={"TOPIC": "clamp"}' if target.is_store else ""
     again = "; until then the query fails at this batch whenever it is started" if is_stream else ""
@@ -149,7 +154,7 @@ class BatchWriter(Traveller, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredBatch:
         with plainly():
-            return stage(self._staging, self._target, iterator, self._job)
+            return stage(self._staging, self._target, _encoded(iterator, self._options), self._job)
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -183,7 +188,9 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
                 raise UsageError("Spark does not say which query and batch this task belongs to")
             staging = Staging(self._target.path, query, int(batch), self.disk)
             run = context.getLocalProperty("spark.jobGroup.id") or ""  # Spark's id of this run of the query
-            return stage(staging, self._target, iterator, query, f"{crc32c(run.encode()):08x}-")
+            return stage(
+                staging, self._target, _encoded(iterator, self._options), query, f"{crc32c(run.encode()):08x}-"
+            )
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -2,6 +2,7 @@
 
 `declared` lists the options, `options` parses them, `discovery` finds the logs of a path, `plan` and `splits` divide
 their records into `Split`s along the indexes, `task` reads one split into Arrow batches, `schema` names the columns.
+`sampling` looks at the first values for the columns of decoded ones.
 `stream` plans the micro-batches and compares each log with its `identity`; `loss` says what records are missing and
 why. `map_in_arrow` reads the same splits through Spark's `mapInArrow`. `source` is the class that Spark instantiates.
 Reads only; decides nothing about damage that `duramen.log` does not.

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from duramen.formats import FORMATS
+from duramen.values import KINDS
 
 SAME = ""
 CLIENT = "kafka."
@@ -54,6 +55,12 @@ OPTIONS = (
     Option("schema", "`kafka` for the columns of Kafka's source", "`duramen`"),
     Option("columns", "columns, in this order", "`offset,timestamp,key,value`"),
     Option("includeHeaders", "whether `headers` is one of the columns", "`false`", SAME),
+    Option("decode", f"what values become: {', '.join(f'`{kind}`' for kind in KINDS)}; [Values](values.md)", "bytes"),
+    Option("decodeKey", "the same for keys", "bytes"),
+    Option("valueSchema", "schema of decoded values: text, or `@FILE` on the driver", "the first values decide"),
+    Option("keySchema", "the same for keys"),
+    Option("registry", "for `confluent`: a directory or URL with schemas"),
+    Option("onMalformed", "a value that does not decode: `fail`; `null`; or `raw`, which adds `_malformed`", "`fail`"),
     Option("verify", "whether checksums are compared", "if payloads are read"),
     Option("onDamage", "`fail`, `skip`, `report`", "`fail`"),
     Option("maxBytesPerPartition", "bytes of the log per task, such as `64m`",

@@ -18,6 +18,7 @@ from duramen.spark.error_text import plainly
 from duramen.spark.source.discovery import disk_of
 from duramen.spark.source.options import option_text, parse_options
 from duramen.spark.source.plan import plan_read
+from duramen.spark.source.sampling import bind
 from duramen.spark.source.schema import schema_of, wanted_of
 from duramen.spark.source.splits import Split
 from duramen.spark.source.task import Wanted, read_split
@@ -35,7 +36,7 @@ def scan(spark: SparkSession, path: str, **options: Any) -> DataFrame:
     texts = {name: option_text(value) for name, value in options.items() if value is not None}
     if importlib.util.find_spec("pandas") is None:
         return spark.read.format("duramen").options(**texts).load(path)
-    parsed = parse_options({**texts, "path": path}, streaming=False)
+    parsed = bind(parse_options({**texts, "path": path}, streaming=False))
     schema = schema_of(parsed)
     wanted = wanted_of(schema, parsed)
     splits = plan_read(parsed, payload=wanted.payload)

@@ -16,6 +16,7 @@ from duramen.errors import UsageError
 from duramen.formats import FORMATS, ISOLATIONS
 from duramen.record import to_us
 from duramen.spark.source.declared import CLIENT, OPTIONS, REFUSED
+from duramen.values import KINDS, ON_MALFORMED, Decoding
 
 EARLIEST, LATEST = "earliest", "latest"
 ON_DAMAGE = ("fail", "skip", "report")
@@ -82,6 +83,8 @@ class ReadOptions:
     on_damage: str = "fail"
     verify: bool | None = None
     cursor: str | None = None
+    decoding: Decoding | None = None
+    """What becomes of values and keys. Its types may be known only after a look at the log (`sampling`)."""
     summary: bool = False
     """Whether a row describes the records of a log in one task, instead of one record."""
 
@@ -125,6 +128,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         on_damage=get.choice("onDamage", ON_DAMAGE) or "fail",
         verify=get.flag("verify", None),
         cursor=texts.get("cursor"),
+        decoding=get.decoding(),
         summary=get.flag("summary", False),
     )
     return _checked(parsed)
@@ -192,10 +196,19 @@ _ONE_OF = (
 )
 """Options of which a read takes one at most."""
 _NEEDS = {
+    "valueSchema": ("decode",),
+    "keySchema": ("decodeKey",),
+    "registry": ("decode", "decodeKey"),
+    "onMalformed": ("decode", "decodeKey"),
     "maxTriggerDelay": ("minOffsetsPerTrigger",),
     "startingOffsetsByTimestampStrategy": ("startingOffsetsByTimestamp", "startingTimestamp"),
 }
 """Options that mean something only beside one of others."""
+_DECODING = {
+    "decode": "decode", "decode_key": "decodeKey", "value_schema": "valueSchema", "key_schema": "keySchema",
+    "registry": "registry", "on_malformed": "onMalformed",
+}  # fmt: skip
+"""The arguments of a decoding, and the options that they are here."""
 _NOT_OF_STREAMS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
@@ -227,6 +240,8 @@ def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
 def _refuse_with_summary(texts: Mapping[str, str], *, streaming: bool) -> None:
     if streaming:
         raise UsageError("option summary=true makes no sense for a stream", hint="use it with spark.read")
+    if "decode" in texts or "decodekey" in texts:
+        raise UsageError("options summary and decode are both given", hint="a summary holds no values: drop one")
     if "columns" in texts:
         raise UsageError(
             "options summary and columns are both given", hint="a summary has columns of its own: drop one"
@@ -242,6 +257,10 @@ def _checked(options: ReadOptions) -> ReadOptions:
         raise UsageError(
             f"option minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="lower the first"
         )
+    for column in options.decoding.decoders if options.decoding is not None else ():
+        if options.columns is not None and column not in options.columns:
+            option = "decode" if column == "value" else "decodeKey"
+            raise UsageError(f"option {option} is given, and {column!r} is not among the columns", hint="add it")
     if options.columns is not None and options.include_headers not in (None, "headers" in options.columns):
         raise UsageError(
             f"option includeHeaders={str(options.include_headers).lower()} contradicts the option columns",
@@ -287,6 +306,17 @@ class _Texts:
         if text.lower() not in choices:
             raise _wrong(name, text, ", ".join(choices))
         return text.lower()
+
+    def decoding(self) -> Decoding | None:
+        given = {name: self._get(option) for name, option in _DECODING.items()}
+        for option, choices in (("decode", KINDS), ("decodeKey", KINDS), ("onMalformed", ON_MALFORMED)):
+            self.choice(option, choices)
+        try:
+            return Decoding.of({name: text for name, text in given.items() if text is not None})
+        except UsageError as error:
+            for name, option in _DECODING.items():
+                error.message = re.sub(rf"\b{name}\b", option, error.message)
+            raise
 
     def duration_ms(self, name: str, default: int) -> int:
         """A number of milliseconds, or one with a unit, as Spark writes times."""

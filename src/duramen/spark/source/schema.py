@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,6 +36,7 @@ DAMAGE_TYPE = StructType(
         StructField("reason", StringType()),
     ]
 )
+MALFORMED_TYPE = StructType([StructField("reason", StringType()), StructField("bytes", BinaryType())])
 
 COLUMNS: dict[str, DataType] = {
     "offset": LongType(),
@@ -72,17 +74,41 @@ def schema_of(options: ReadOptions) -> StructType:
     for name in names:
         if name not in COLUMNS and not (name == DAMAGE and options.on_damage == "report"):
             raise UsageError(f"option columns: column {name!r} is not known", hint=f"allowed: {', '.join(COLUMNS)}")
-    fields = [StructField(name, COLUMNS[name]) for name in names if name != DAMAGE]
+    fields = [StructField(name, type_of(name, options)) for name in names if name != DAMAGE]
+    fields += [StructField(name, MALFORMED_TYPE) for name in _raw_columns(options)]
     if options.on_damage == "report":
         fields.append(StructField(DAMAGE, DAMAGE_TYPE))
     return StructType(fields)
+
+
+def type_of(name: str, options: ReadOptions) -> DataType:
+    """The type of a column, which decoding may change."""
+    decoders = {} if options.decoding is None else options.decoding.decoders
+    if name not in decoders:
+        return COLUMNS[name]
+    try:
+        return from_arrow_type(decoders[name].type)
+    except PySparkException as error:
+        raise UsageError(f"Spark has no type for decoded {name}s: {error}", hint="give another schema") from error
+
+
+def _raw_columns(options: ReadOptions) -> list[str]:
+    return [] if options.decoding is None else options.decoding.raw_columns
+
+
+def _expected(name: str, options: ReadOptions) -> DataType | None:
+    if options.summary:
+        return SUMMARY.get(name)
+    if name in _raw_columns(options):
+        return MALFORMED_TYPE
+    return DAMAGE_TYPE if name == DAMAGE else type_of(name, options) if name in COLUMNS else None
 
 
 def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
     """What executors must yield for a schema, Spark's own or a user's."""
     columns = SUMMARY if options.summary else COLUMNS
     for field in schema.fields:
-        expected = DAMAGE_TYPE if field.name == DAMAGE and not options.summary else columns.get(field.name)
+        expected = _expected(field.name, options)
         if expected is None:
             raise UsageError(f"the schema has a column {field.name!r}", hint=f"allowed: {', '.join(columns)}")
         if field.dataType.simpleString() != expected.simpleString():
@@ -97,7 +123,7 @@ def wanted_of(schema: StructType, options: ReadOptions) -> Wanted:
         verify = reads_payload([field.name for field in schema.fields])
     return Wanted(
         to_arrow_schema(schema, timezone="UTC"), verify, options.on_damage, options.starting_us, options.ending_us,
-        not options.fail_on_data_loss, options.summary,
+        not options.fail_on_data_loss, options.summary, options.decoding,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from duramen.spark.gc_freeze import settle
 from duramen.spark.source.discovery import disk_of, find_places
 from duramen.spark.source.options import ReadOptions, parse_options
 from duramen.spark.source.plan import plan_read
+from duramen.spark.source.sampling import bind
 from duramen.spark.source.schema import schema_of, wanted_of
 from duramen.spark.source.splits import Split
 from duramen.spark.source.task import Wanted, read_split
@@ -53,18 +54,18 @@ class DuramenSource(Traveller, DataSource):
     def schema(self) -> StructType:
         options = parse_options(self.options, streaming=False)
         find_places(options, *disk_of(options.path))  # a path that is missing fails here, and not at the first action
-        return schema_of(options)
+        return schema_of(bind(options))
 
     @plain
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_options(self.options, streaming=False)
+        options = bind(parse_options(self.options, streaming=False))
         return DuramenReader(options, wanted_of(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from duramen.spark.source.stream import DuramenStreamReader, RefusingStreamReader
 
         try:
-            options = parse_options(self.options, streaming=True)
+            options = bind(parse_options(self.options, streaming=True), streaming=True)
             # The time decides where a new query begins. A filter on rows would drop records of later batches.
             return DuramenStreamReader(options, wanted_of(schema, replace(options, starting_us=None)))
         except DuramenError as error:

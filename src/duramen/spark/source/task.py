@@ -44,6 +44,7 @@ from duramen.spark.source.identity import made_at
 from duramen.spark.source.look import Look
 from duramen.spark.source.loss import Loss, gap_after, removed_segment
 from duramen.spark.source.splits import LogSpec, Piece, Split
+from duramen.values import MALFORMED_KEY, MALFORMED_VALUE, Decoding
 
 STEP_BYTES = 8 << 20
 """Of a file, scanned and decoded at once."""
@@ -58,6 +59,8 @@ NO_PAYLOAD_BYTES = 1 << 30
 """How far one step goes where payloads are jumped over: its batch holds few bytes of each record."""
 
 PLACE_COLUMNS = ("topic", "partition", "segment", "position")
+ADDED_COLUMNS = (*PLACE_COLUMNS, MALFORMED_VALUE, MALFORMED_KEY)
+"""Columns that no record has."""
 TIME_KIND = "timestampType"
 """What a record's time is, in Kafka's numbers: 0 given by the producer, 1 taken at the append, -1 none."""
 APPEND_TIME_FORMATS = frozenset({"osiris"})
@@ -81,6 +84,8 @@ class Wanted:
 
     summary: bool = False
     """Whether a row describes the records of a log in one task."""
+    decoding: Decoding | None = None
+    """What becomes of values and keys. A decoder knows its type."""
 
     @property
     def payload(self) -> bool:
@@ -124,7 +129,7 @@ class _Reading:
         self._spec = spec
         self._codec = codec
         self._wanted = wanted
-        self._decoded = [name for name in wanted.schema.names if name not in (*PLACE_COLUMNS, TIME_KIND, DAMAGE)]
+        self._decoded = [name for name in wanted.schema.names if name not in (*ADDED_COLUMNS, TIME_KIND, DAMAGE)]
         self._step_bytes = NO_PAYLOAD_BYTES if PAYLOAD_COLUMNS.isdisjoint(self._decoded) else STEP_BYTES
         self._by_time = wanted.from_us is not None or wanted.to_us is not None
         needs_time = self._by_time or TIME_KIND in wanted.schema.names
@@ -316,9 +321,10 @@ class _Reading:
 
     def _shaped(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
         """The batch with exactly the columns and types that Spark was promised."""
-        if self._is_plain and batch.schema.types == self._wanted.schema.types:
+        if self._is_plain and self._wanted.decoding is None and batch.schema.types == self._wanted.schema.types:
             return pa.RecordBatch.from_arrays(batch.columns, schema=self._wanted.schema)
         count, place = batch.num_rows, self._spec.place
+        decoded = {} if self._wanted.decoding is None else self._wanted.decoding.columns(batch)
         same = {"topic": place.topic, "partition": place.partition, "segment": posixpath.basename(self._piece.path)}
         arrays = []
         for field in self._wanted.schema:
@@ -331,7 +337,7 @@ class _Reading:
             elif field.name == DAMAGE:
                 array = pa.nulls(count, field.type)
             else:
-                array = batch.column(field.name)
+                array = decoded[field.name] if field.name in decoded else batch.column(field.name)
                 if array.type != field.type:
                     array = array.cast(field.type)
             arrays.append(array)
@@ -434,11 +440,12 @@ class _Reading:
             if not len(one.columns):
                 return
             try:
-                if one.count:
-                    yield from self._cut(segment.decode(one, self._decoded), one)
+                sound = segment.decode(one, self._decoded) if one.count else None
             except (CorruptionError, LimitError) as error:
                 error.offset = int(one.columns.first_offsets[0])
                 yield from self._damaged(error, cursor.position, one.cursor.position)
+            else:
+                yield from () if sound is None else self._cut(sound, one)
             cursor = one.cursor
 
 

@@ -47,6 +47,7 @@ function draw() {
   pairs($("record-facts"), [
     ["Time (UTC)", clock(record.timestamp)], ["Key", record.key === null ? "–" : record.key],
     ["Size", record.is_null ? "no value" : size(record.size_bytes)],
+    ...(record.decoded && record.decoded.text ? [["JSON shows", `${record.decoded.kind}, decoded`]] : []),
   ]);
   $("record-headers").hidden = !record.headers.length;
   $("record-headers").tBodies[0].replaceChildren(...record.headers.map((pair) => cells(pair)));
@@ -58,7 +59,8 @@ function draw() {
   }));
   $("download").href = "api/value?" + new URLSearchParams({ log: record.log, offset: record.offset });
   put($("copy-state"), "");
-  record.json = record.is_text && !record.is_cut ? pretty(record.value_text) : null;
+  const isDecoded = record.decoded && record.decoded.text;
+  record.json = isDecoded ? pretty(record.decoded.text) : record.is_text && !record.is_cut ? pretty(record.value_text) : null;
   drawValue(record.json ? "json" : record.is_text ? "text" : "hex");
 }
 
@@ -70,7 +72,7 @@ function cells(texts) {
 
 function drawValue(natural) {
   const possible = (form) => form !== "json" || record.json;
-  const form = chosen && possible(chosen) && (chosen === "hex" || record.is_text) ? chosen : natural;
+  const form = chosen && possible(chosen) && (chosen !== "text" || record.is_text) ? chosen : natural;
   for (const each of $("forms").children) {
     each.setAttribute("aria-pressed", String(each.dataset.form === form));
     each.disabled = !possible(each.dataset.form);

@@ -1,0 +1,311 @@
+"""Messages of AMQP 1.0 as columns: what RabbitMQ stores in streams, also for clients of AMQP 0.9.1.
+
+The kernel finds the sections, fields and items of all values and checks their bytes; this module gathers them into
+arrays. What AMQP lets have any type is a struct of ``type`` and ``text`` (`amqp_text`). Several sections of data are
+one binary, several sequences one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from duramen import kernel
+from duramen.errors import UsageError
+from duramen.formats import binary_buffers, binary_of, bool_array, gather, number_array, with_nulls
+from duramen.kernel import AmqpFault, AmqpField, AmqpSpans
+from duramen.record import TIMESTAMP
+from duramen.values.amqp_text import TYPE_OF, TYPES, sections_at, spans_at, text_of
+from duramen.values.codec import Decoded
+
+ANY = pa.struct([("type", pa.string()), ("text", pa.string())])
+"""A value of any type."""
+PAIRS = pa.map_(pa.string(), ANY)
+BODY = pa.struct([("data", pa.binary()), ("sequence", pa.list_(ANY)), ("value", ANY)])
+HEADER = pa.struct(
+    [
+        ("durable", pa.bool_()), ("priority", pa.int32()), ("ttl", pa.int64()), ("first_acquirer", pa.bool_()),
+        ("delivery_count", pa.int64()),
+    ]
+)  # fmt: skip
+_PROPERTIES = {
+    AmqpField.MESSAGE_ID: ANY, AmqpField.CORRELATION_ID: ANY, AmqpField.CONTENT_TYPE: pa.string(),
+    AmqpField.CONTENT_ENCODING: pa.string(), AmqpField.SUBJECT: pa.string(), AmqpField.TO: pa.string(),
+    AmqpField.REPLY_TO: pa.string(), AmqpField.USER_ID: pa.binary(), AmqpField.CREATION_TIME: TIMESTAMP.type,
+    AmqpField.ABSOLUTE_EXPIRY_TIME: TIMESTAMP.type, AmqpField.GROUP_ID: pa.string(),
+    AmqpField.GROUP_SEQUENCE: pa.int64(), AmqpField.REPLY_TO_GROUP_ID: pa.string(),
+    AmqpField.APPLICATION_PROPERTIES: PAIRS, AmqpField.ANNOTATIONS: PAIRS, AmqpField.DELIVERY_ANNOTATIONS: PAIRS,
+    AmqpField.FOOTER: PAIRS,
+}  # fmt: skip
+MESSAGE = pa.struct(
+    [("body", BODY), *((field.name.lower(), kind) for field, kind in _PROPERTIES.items()), ("header", HEADER)]
+)
+
+_TYPE_NAMES = pa.array(TYPES)
+_TEXT_CODES = (0xA1, 0xB1, 0xA3, 0xB3)
+_NUMBER_CODES = (0x43, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x81, 0x44)
+"""Codes whose number is shown as it is."""
+_CLASS = np.zeros(256, np.uint8)
+_OTHER, _TEXT, _NUMBER, _ULONG, _UUID = 1, 2, 3, 4, 5
+_CLASS[:] = _OTHER
+_CLASS[list(_TEXT_CODES)] = _TEXT
+_CLASS[list(_NUMBER_CODES)] = _NUMBER
+_CLASS[0x80], _CLASS[0x98], _CLASS[0] = _ULONG, _UUID, 0
+NULL_ROWS = 1 << 16
+"""Rows of the arrays of nulls that are kept: most fields of most messages are absent."""
+
+
+@cache
+def _many_nulls(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(NULL_ROWS, kind)
+
+
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    return _many_nulls(kind).slice(0, rows) if rows <= NULL_ROWS else pa.nulls(rows, kind)
+
+
+def amqp_codec(fields: Any) -> Amqp:
+    """The codec of all fields, or of those that a text names, with commas between them."""
+    if fields is None:
+        return Amqp()
+    names = [part.strip() for part in fields.split(",")] if isinstance(fields, str) else []
+    if not names or len(set(names)) < len(names) or not set(names) <= set(MESSAGE.names):
+        raise UsageError(
+            f"the schema of AMQP messages is a list of their fields (got {fields!r:.80})",
+            hint=f"some of {', '.join(MESSAGE.names)}",
+        )
+    return Amqp(pa.struct([MESSAGE.field(name) for name in names]))
+
+
+@dataclass(frozen=True)
+class Amqp:
+    """The codec. ``type`` has the fields that are wanted."""
+
+    type: pa.StructType = MESSAGE
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        data, offsets = binary_buffers(values)
+        rows = len(values)
+        spans = AmqpSpans.empty(len(AmqpField) * rows)
+        faults, fault_positions = np.zeros(rows, np.uint32), np.zeros(rows, np.int64)
+        kernel.scan_amqp(data, offsets, spans, faults, fault_positions)
+        columns = _Columns(data, spans, rows)
+        bad = np.flatnonzero(faults)
+        malformed = {
+            int(row): f"byte {fault_positions[row]}: {AmqpFault(int(faults[row])).meaning}" for row in bad.tolist()
+        }
+        return Decoded(columns.messages(self.type, faults != 0 if len(bad) else None), malformed)
+
+
+def _at(spans: AmqpSpans, rows: Any) -> AmqpSpans:
+    """Some of the spans."""
+    columns = (spans.code, spans.position, spans.length, spans.count)
+    return AmqpSpans(*(np.ascontiguousarray(column[rows]) for column in columns))
+
+
+class _Columns:
+    """Gathers the columns of some messages."""
+
+    def __init__(self, data: Any, spans: AmqpSpans, rows: int) -> None:
+        self._data = data
+        self._view = memoryview(data)
+        self._spans = spans
+        self._rows = rows
+
+    def messages(self, kind: pa.StructType, malformed: npt.NDArray[np.bool_] | None) -> pa.StructArray:
+        return _struct([self._part(field.name) for field in kind], kind, malformed)
+
+    def _part(self, name: str) -> pa.Array:
+        if name in ("body", "header"):
+            return self._body() if name == "body" else self._header()
+        field = AmqpField[name.upper()]
+        return self._column(field, _PROPERTIES[field])
+
+    def _field(self, field: AmqpField) -> AmqpSpans | None:
+        """The spans of a field; None where no message has it."""
+        part = slice(field * self._rows, (field + 1) * self._rows)
+        code = self._spans.code[part]
+        if not code.any():
+            return None
+        found = self._spans.slice(part.start, part.stop)
+        if code.all():
+            return found
+        absent = code == 0
+        for column in (found.position, found.length, found.count):
+            column[absent] = 0
+        return found
+
+    def _column(self, field: AmqpField, kind: pa.DataType) -> pa.Array:
+        spans = self._field(field)
+        if spans is None:
+            return nulls(self._rows, kind)
+        if kind == PAIRS:
+            return self._pairs(spans)
+        if kind == ANY:
+            return self._any(spans)
+        absent = spans.code == 0
+        if pa.types.is_boolean(kind):
+            return with_mask(bool_array(spans.position != 0), absent)
+        if kind in (pa.string(), pa.binary()):
+            return with_nulls(self._gathered(spans, kind), absent)
+        numbers = spans.position * 1000 if kind == TIMESTAMP.type else spans.position.astype(kind.to_pandas_dtype())
+        return number_array(numbers, absent if absent.any() else None).view(kind)
+
+    def _gathered(self, spans: AmqpSpans, kind: pa.DataType) -> pa.Array:
+        found = gather(self._data, spans.position, spans.length)
+        return found if kind == pa.binary() else pa.Array.from_buffers(kind, len(found), found.buffers())
+
+    def _header(self) -> pa.StructArray:
+        fields = [AmqpField[field.name.upper()] for field in HEADER]
+        codes = [self._spans.code[field * self._rows : (field + 1) * self._rows] for field in fields]
+        absent = ~np.logical_or.reduce([code != 0 for code in codes])
+        if absent.all():
+            return nulls(self._rows, HEADER)
+        arrays = [self._column(field, HEADER.field(number).type) for number, field in enumerate(fields)]
+        return _struct(arrays, HEADER, absent)
+
+    # --- the body
+
+    def _body(self) -> pa.StructArray:
+        value = self._field(AmqpField.VALUE)
+        shown = nulls(self._rows, ANY) if value is None else self._any(value)
+        return _struct([self._data_bodies(), self._sequences(), shown], BODY, None)
+
+    def _data_bodies(self) -> pa.Array:
+        spans = self._field(AmqpField.DATA)
+        if spans is None:
+            return nulls(self._rows, pa.binary())
+        several = np.flatnonzero(spans.count > 1)
+        if len(several):
+            return self._joined_bodies(spans, several)
+        return with_nulls(self._gathered(spans, pa.binary()), spans.code == 0)
+
+    def _joined_bodies(self, spans: AmqpSpans, several: npt.NDArray[np.int64]) -> pa.Array:
+        """Bodies of which some are in several sections."""
+        single = np.flatnonzero(spans.count <= 1)
+        alone = _at(spans, single)
+        joined = [
+            b"".join(self._view[start:end] for _, start, end in sections_at(self._view, at, at + length))
+            for at, length in zip(spans.position[several].tolist(), spans.length[several].tolist(), strict=True)
+        ]
+        parts = [with_nulls(self._gathered(alone, pa.binary()), alone.code == 0), binary_of(joined)]
+        return _interleaved(parts, [single, several])
+
+    def _sequences(self) -> pa.Array:
+        spans = self._field(AmqpField.SEQUENCE)
+        if spans is None:
+            return nulls(self._rows, pa.list_(ANY))
+        items: list[tuple[int, int, int]] = []
+        ends = [0]
+        for at, length in zip(spans.position.tolist(), spans.length.tolist(), strict=True):
+            for section in sections_at(self._view, at, at + length):
+                items += spans_at(self._view, *section)
+            ends.append(len(items))
+        flat = AmqpSpans(
+            np.array([item[0] for item in items], np.uint8), np.array([item[1] for item in items], np.int64),
+            np.array([item[2] for item in items], np.uint32), np.zeros(len(items), np.uint32),
+        )  # fmt: skip
+        return _nested(pa.list_(ANY), np.array(ends, np.int32), self._any(flat), spans.code == 0)
+
+    # --- values of any type
+
+    def _pairs(self, spans: AmqpSpans) -> pa.MapArray:
+        items = AmqpSpans.empty(int(spans.count.sum()))
+        kernel.scan_amqp_items(self._data, spans, items)
+        keys, shown = self._text(_at(items, np.s_[::2])), self._any(_at(items, np.s_[1::2]))
+        entries = pa.StructArray.from_arrays([keys, shown], fields=list(_ENTRIES))
+        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(spans.count // 2, dtype=np.int32)])
+        return _nested(PAIRS, ends, entries, spans.code == 0)
+
+    def _any(self, spans: AmqpSpans) -> pa.StructArray:
+        first = int(spans.code[0]) if len(spans.code) else 0
+        if first and (spans.code == first).all():
+            types = pa.repeat(pa.scalar(TYPES[TYPE_OF[first]], pa.string()), len(spans.code))
+        else:
+            types = _TYPE_NAMES.take(number_array(TYPE_OF[spans.code]))
+        return _struct([types, self._text(spans)], ANY, spans.code == 0)
+
+    def _text(self, spans: AmqpSpans) -> pa.StringArray:
+        """The values as text; null where a value is absent or null."""
+        kinds = _CLASS[spans.code]
+        if ((kinds == _TEXT) | (kinds == 0)).all():
+            return with_nulls(self._gathered(spans, pa.string()), kinds == 0)
+        parts: list[pa.Array] = []
+        rows: list[npt.NDArray[np.int64]] = []
+        for kind in (0, _OTHER, _TEXT, _NUMBER, _ULONG, _UUID):
+            found = np.flatnonzero(kinds == kind)
+            if not len(found):
+                continue
+            rows.append(found)
+            parts.append(self._text_of_kind(kind, _at(spans, rows[-1])))
+        return _interleaved(parts, rows)
+
+    def _text_of_kind(self, kind: int, spans: AmqpSpans) -> pa.StringArray:
+        if kind == _TEXT:
+            return self._gathered(spans, pa.string())
+        if kind == _NUMBER:
+            return number_array(spans.position).cast(pa.string())
+        if kind == _ULONG:
+            return number_array(spans.position.view(np.uint64)).cast(pa.string())
+        if kind == _UUID:
+            return _uuid_text(np.frombuffer(binary_buffers(self._gathered(spans, pa.binary()))[0], np.uint8))
+        if kind != _OTHER:
+            return nulls(len(spans.code), pa.string())
+        columns = (column.tolist() for column in (spans.code, spans.position, spans.length))
+        return pa.array([text_of(self._view, *span) for span in zip(*columns, strict=True)], pa.string())
+
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_DASHES = (8, 13, 18, 23)
+_DIGITS = [place for place in range(36) if place not in _DASHES]
+
+
+def _uuid_text(raw: npt.NDArray[np.uint8]) -> pa.StringArray:
+    """UUIDs of 16 bytes each as text."""
+    count = len(raw) // 16
+    text = np.empty((count, 36), np.uint8)
+    text[:, _DASHES] = ord("-")
+    text[:, _DIGITS[::2]] = _HEX[raw >> 4].reshape(count, 16)
+    text[:, _DIGITS[1::2]] = _HEX[raw & 15].reshape(count, 16)
+    ends = np.arange(count + 1, dtype=np.int32) * 36
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text)])
+
+
+_ENTRIES = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", ANY)])
+
+
+def _struct(arrays: Sequence[pa.Array], kind: pa.StructType, absent: npt.NDArray[np.bool_] | None) -> pa.StructArray:
+    made = pa.StructArray.from_arrays(list(arrays), fields=list(kind))
+    return made if absent is None else with_mask(made, absent)
+
+
+def with_mask(array: pa.Array, absent: npt.NDArray[np.bool_]) -> pa.Array:
+    """An array without nulls of its own and without an offset, with null where ``absent``."""
+    if not absent.any():
+        return array
+    valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    if pa.types.is_struct(array.type):
+        children = [array.field(number) for number in range(array.type.num_fields)]
+        return pa.Array.from_buffers(array.type, len(array), [valid], children=children)
+    return pa.Array.from_buffers(array.type, len(array), [valid, *array.buffers()[1:]])
+
+
+def _nested(kind: pa.DataType, ends: npt.NDArray[np.int32], items: pa.Array, absent: npt.NDArray[np.bool_]) -> Any:
+    """A list or map array: ``ends`` begins with 0."""
+    valid = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
+    return pa.Array.from_buffers(kind, len(ends) - 1, [valid, pa.py_buffer(ends)], children=[items])
+
+
+def _interleaved(parts: Sequence[pa.Array], rows: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
+    """Arrays as one, in the order of the rows that they belong to."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.empty(sum(map(len, parts)), np.int64)
+    order[np.concatenate(rows)] = np.arange(len(order))
+    return pa.concat_arrays(parts).take(number_array(order))

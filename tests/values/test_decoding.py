@@ -1,0 +1,143 @@
+"""Decoding in the readers of logs and topics: one set of arguments, one behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import duramen
+import duramen.aio
+from duramen import MalformedError, MalformedValue, UsageError
+from tests.values import amqp_messages as amqp
+
+HELLO = amqp.section(0x74, amqp.map_of([(amqp.text("n"), b"\x50\x05")])) + amqp.data(b"hello")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A message, one that is none, a tombstone, a message."""
+    with duramen.open(tmp_path / "log", "a", format="kafka") as log:
+        log.append(HELLO, key=b"a")
+        log.append(b"junk", key=b"\xff")
+        log.append(None, key=b"c")
+        log.append(amqp.data(b"bye"))
+    return str(tmp_path / "log")
+
+
+def test_scan_read_batches_and_table_agree(path: str) -> None:
+    with duramen.open(path) as log:
+        scanned = [record.value for record in log.scan(decode="amqp", on_malformed="null")]
+        assert scanned[0]["application_properties"] == {"n": {"type": "ubyte", "text": "5"}}
+        assert scanned[1:3] == [None, None]
+        assert [log.read(offset, decode="amqp", on_malformed="null").value for offset in range(4)] == scanned
+        table = log.table(decode="amqp", on_malformed="null", columns=["value"])
+        assert table.column_names == ["value"]
+        assert [each and each["body"] for each in table["value"].to_pylist()] == [
+            each and each["body"] for each in scanned
+        ]
+        batch = next(log.batches(decode="amqp", on_malformed="null"))
+        assert batch.schema.names == ["offset", "timestamp", "key", "value", "headers"]
+
+
+def test_fail_names_the_record(path: str) -> None:
+    with duramen.open(path) as log:
+        with pytest.raises(MalformedError, match="not a section") as caught:
+            list(log.scan(decode="amqp"))
+        assert (caught.value.offset, caught.value.path) == (1, path)
+        with pytest.raises(MalformedError, match="offset 1"):
+            log.read(1, decode="amqp")
+
+
+def test_raw_keeps_reason_and_bytes(path: str) -> None:
+    with duramen.open(path) as log:
+        values = [record.value for record in log.scan(decode="amqp", on_malformed="raw")]
+        assert values[1] == MalformedValue("byte 0: not a section of a message", b"junk")
+        table = log.table(decode="amqp", decode_key="utf8", on_malformed="raw")
+        assert table.column_names[-2:] == ["_malformed", "_malformed_key"]
+        assert [each and each["bytes"] for each in table["_malformed"].to_pylist()] == [None, b"junk", None, None]
+        assert [each and each["bytes"] for each in table["_malformed_key"].to_pylist()] == [None, b"\xff", None, None]
+        assert table["key"].to_pylist() == ["a", None, "c", None]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"decode": "amq"}, "decode must be"), ({"decode": 5}, "decode must be"),
+        ({"decode": "amqp", "on_malformed": "skip"}, "on_malformed must be"),
+        ({"on_malformed": "raw"}, "only with decode"), ({"registry": "x"}, "only with decode"),
+        ({"value_schema": "a int"}, "without decode"), ({"key_schema": "a int"}, "without decode_key"),
+        ({"decode": "utf8", "value_schema": "a int"}, "no schema"),
+        ({"decode": "amqp", "value_schema": "a int"}, "a list of their fields"),
+        ({"decode": "amqp", "columns": ["offset"]}, "not among the columns"),
+        ({"decode_key": "utf8", "columns": ["value"]}, "not among the columns"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(path: str, options: dict[str, Any], why: str) -> None:
+    with duramen.open(path) as log:
+        with pytest.raises(UsageError, match=why):
+            log.batches(**options)
+        with pytest.raises(UsageError, match=why):
+            log.table(**options)
+
+
+def test_a_misspelt_argument(path: str) -> None:
+    with duramen.open(path) as log, pytest.raises(TypeError, match="decod"):
+        log.scan(decod="amqp")  # type: ignore[call-arg]
+
+
+def test_a_decoder_serves_as_argument(path: str) -> None:
+    made = pickle.loads(pickle.dumps(duramen.decoder("amqp", on_malformed="null")))
+    with duramen.open(path) as log:
+        assert [each.value is None for each in log.scan(decode=made)] == [False, True, True, False]
+        assert isinstance(log.read(1, decode=made, on_malformed="raw").value, MalformedValue)
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a") as log:
+        assert list(log.scan(decode="json")) == []
+        assert log.table(decode="json").num_rows == 0
+        assert log.table(decode="amqp", on_malformed="raw").column_names[-1] == "_malformed"
+
+
+def test_a_log_of_nulls(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="kafka") as log:
+        log.append_batch(pa.table({"key": [b"a", b"b"], "value": pa.array([None, None], pa.binary())}))
+        for kind in ("amqp", "json", "utf8"):
+            assert [record.value for record in log.scan(decode=kind)] == [None, None]
+            assert [record.key for record in log.scan(decode=kind, decode_key="utf8")] == ["a", "b"]
+
+
+def test_one_schema_for_all_batches_of_a_read(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", segment_max_bytes=4096) as log:
+        for number in range(300):
+            log.append(b'{"n": %d}' % number)
+        log.append(b'{"n": 1, "late": 2}')
+        with pytest.raises(MalformedError, match="'late'") as caught:
+            log.table(decode="json")
+        assert caught.value.offset == 300
+        assert log.table(decode="json", value_schema="n int, late int")["value"].to_pylist()[-1] == {"n": 1, "late": 2}
+
+
+def test_topics(tmp_path: Path) -> None:
+    with duramen.Store(tmp_path) as store:
+        topic = store.create("orders", partitions=2)
+        for number in range(6):
+            topic.append(b'{"n": %d}' % number, partition=number % 2)
+        assert sorted(record.value["n"] for record in topic.scan(decode="json")) == list(range(6))
+        assert topic.read(1, 0, decode="json").value == {"n": 1}
+        batches = list(topic.batches(decode="json", columns=["value"]))
+        assert {tuple(batch.schema.names) for batch in batches} == {("partition", "value")}
+
+
+def test_asyncio(path: str) -> None:
+    async def values() -> list[Any]:
+        async with duramen.aio.open(path) as log:
+            assert (await log.read(0, decode="amqp")).value["body"]["data"] == b"hello"
+            return [record.value async for record in log.scan(decode="amqp", on_malformed="null")]
+
+    assert [value and value["body"]["data"] for value in asyncio.run(values())] == [b"hello", None, None, b"bye"]
