@@ -16,6 +16,7 @@ from duramen.disk.hard_links import open_private
 from duramen.disk.object_store import ArrowDisk
 from duramen.disk.os_errors import fenced, locked, refusal, refused
 from duramen.disk.posix import PosixDisk, disk_or_real
+from duramen.disk.record_writer import DiskRecordWriter
 from duramen.disk.uri import disk_for, is_address
 from duramen.disk.vfs import (
     Buffer,
@@ -37,6 +38,7 @@ __all__ = [
     "ArrowDisk",
     "Buffer",
     "Disk",
+    "DiskRecordWriter",
     "File",
     "Gate",
     "Kind",

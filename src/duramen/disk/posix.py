@@ -28,6 +28,7 @@ from duramen.disk.os_errors import kind_name, not_regular, refusal, refused
 from duramen.disk.paths import Descriptor, Paths, Reach, RootedPaths, open_regular
 from duramen.disk.posix_locks import PosixDirectoryLock, PosixGate, PosixLock, check_root
 from duramen.disk.posix_page import PosixPage
+from duramen.disk.record_writer import DiskRecordWriter
 from duramen.disk.rename import rename_new
 from duramen.disk.vfs import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, RecordWriter
 from duramen.errors import StorageError, UsageError
@@ -484,7 +485,7 @@ class PosixDisk(Disk):
         if kernel.PURE_PYTHON or not (
             isinstance(file, PosixFile) and isinstance(page, PosixPage) and isinstance(lock, PosixLock)
         ):
-            return super().record_writer(file, page, lock, shape, rows, notes)
+            return DiskRecordWriter(file, page, lock, shape, rows, notes)
         opened, word = page.handles
         try:
             with file._descriptor as number, opened as page_number:

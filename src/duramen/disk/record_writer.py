@@ -23,11 +23,11 @@ from duramen.kernel import (
     NOT_DONE,
     AppendLimits,
     AppendNotes,
+    AppendOutcome,
     AppendState,
     Columns,
     FrameColumns,
     RecordShape,
-    Written,
 )
 
 _SLOT_BYTES = 80
@@ -172,9 +172,9 @@ class DiskRecordWriter(RecordWriter):
     def seen(self) -> tuple[Any, int, int, int] | None:
         return self._seen
 
-    def disarm(self) -> Written:
+    def disarm(self) -> AppendOutcome:
         state = self._state
-        found = Written(
+        found = AppendOutcome(
             self._count, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
             self._timed_records, self._timed_bytes, self._is_torn, self._unmarked_bytes,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from duramen.errors import StorageError
-from duramen.kernel import AppendLimits, AppendNotes, AppendState, Columns, RecordShape, Written
+from duramen.kernel import AppendLimits, AppendNotes, AppendOutcome, AppendState, Columns, RecordShape
 
 Buffer = bytes | bytearray | memoryview
 PIECE_BYTES = 8 << 20
@@ -151,7 +151,7 @@ class RecordWriter(Protocol):
         """The ``mark`` that it was armed with, and position, next offset and digest of the last one that it stored
         since; None if it stored none."""
 
-    def disarm(self) -> Written:
+    def disarm(self) -> AppendOutcome:
         """End the appends, and return what was written."""
 
     def retire(self) -> None:
@@ -277,12 +277,10 @@ class Disk(Protocol):
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
-    ) -> RecordWriter:
-        """A record writer for a segment, its watermark page and its lock. ``rows`` take what an encoder fills
-        in."""
-        from duramen.disk.record_writer import DiskRecordWriter
-
-        return DiskRecordWriter(file, page, lock, shape, rows, notes)
+    ) -> RecordWriter | None:
+        """A record writer for a segment, its watermark page and its lock; None if the disk has none, and every append
+        takes the ordinary path. ``rows`` take what an encoder fills in."""
+        return None
 
 
 @contextlib.contextmanager

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import compute as pc
 from duramen.arguments import MOST, check_int
-from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values
 from duramen.formats.extensions import SupportsManifest, SupportsStateFiles
 from duramen.formats.index import Index, IndexBuilder, NoIndex, Places
@@ -427,3 +429,114 @@ class SupportsIsolation(ABC):
     def committed_view(self, segments: Sequence[SegmentSource], known: CommittedView | None = None) -> CommittedView:
         """The view of a reader that sees committed records only. ``segments`` are all of the log, in order. What
         ``known``, an earlier view of the same reader, says about them is not read again."""
+
+
+class EncodedRecords:
+    """Records that were encoded before their offsets were known, as if they were the first of a log: what a task of a
+    job prepares for the process that appends. Has what the append queue needs of a record batch.
+
+    ``chunks`` is their number. Without ``has_times`` all records get the time of the append."""
+
+    __slots__ = ("chunks", "data", "fmt", "has_times", "num_rows")
+
+    def __init__(self, fmt: Format, data: Buffer, num_rows: int, chunks: int, *, has_times: bool) -> None:
+        self.fmt = fmt
+        self.data = memoryview(data).cast("B")
+        self.num_rows = num_rows
+        self.chunks = chunks
+        self.has_times = has_times
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def batch(self) -> pa.RecordBatch:
+        """The records, for a log that cannot take their bytes."""
+        able = self.fmt.capabilities.columns - {"offset"} - (set() if self.has_times else {"timestamp"})
+        columns = [name for name in COLUMNS if name in able]
+        assert isinstance(self.fmt, SupportsMoving)
+        segment = self.fmt.open_encoded(self.data)
+        found = [segment.decode(rows, columns) for rows in segment.steps(ScanPosition(0, -1), verify=False)]
+        batch = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
+        if batch.num_rows != self.num_rows:
+            raise CorruptionError(f"{batch.num_rows} of {self.num_rows} encoded records can be read")
+        return batch
+
+    def slice(self, start: int, length: int | None = None) -> pa.RecordBatch:
+        return self.batch().slice(start, length)
+
+
+class SupportsMoving(ABC):
+    """Chunks can be encoded before their offsets are known: no checksum covers an offset."""
+
+    @abstractmethod
+    def can_move(self, records: EncodedRecords) -> bool:
+        """Whether a log of this format can take the bytes as they are."""
+
+    @abstractmethod
+    def open_encoded(self, data: memoryview) -> Segment:
+        """Encoded chunks, as if they were the first of a segment."""
+
+    @abstractmethod
+    def move(self, records: EncodedRecords, cursor: ScanPosition, default_us: int) -> Encoded:
+        """The records for appending at ``cursor``: a copy with other offsets and epochs, and the time ``default_us``
+        where they have none of their own."""
+
+
+Survives = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+"""Which of some offsets stay: those of the newest record of each key."""
+
+
+class Examined(NamedTuple):
+    """The result of `Cleaner.examine`."""
+
+    expired: npt.NDArray[np.bool_]
+    """Which records are tombstones that may go."""
+    may_change: bool = False
+    """Whether these rows may lose or change something else than superseded records."""
+
+
+class Cleaner(ABC):
+    """What one compaction leaves of a log. Stateless after its creation; can be pickled."""
+
+    fmt: Format
+    """Opens the segments of the log: only records that count are visible."""
+    columns: tuple[str, ...]
+    """What `examine` needs of the records."""
+    keeps_state: bool
+    """Whether something may stay of a segment that loses every record."""
+    until: int | None = None
+    """The segment with this offset must not be compacted, nor any after it."""
+
+    @abstractmethod
+    def begin(self, first_base: int, last_base: int) -> None:
+        """Announce the first and the last segment that will be compacted. Called once, before any `select`."""
+
+    @abstractmethod
+    def examine(self, rows: Rows, batch: pa.RecordBatch) -> Examined:
+        """Look at rows before it is known what stays. ``batch`` has `columns` of the visible records."""
+
+    @abstractmethod
+    def changes(self, segment: Segment, rows: Rows, survives: Survives) -> bool:
+        """Whether `select` would return anything else than the bytes of these rows."""
+
+    @abstractmethod
+    def select(self, segment: Segment, rows: Rows, survives: Survives, cursor: ScanPosition) -> Encoded:
+        """What stays of the rows, for appending at ``cursor``."""
+
+    @abstractmethod
+    def state_of(self, base: int) -> dict[str, bytes]:
+        """The other files of a segment that was compacted, by path; none that would be empty."""
+
+
+class SupportsCleaner(ABC):
+    """The format's own program compacts its logs by rules of its own."""
+
+    @abstractmethod
+    def cleaner(self, segments: Iterable[Segment], now_us: int, delay_ms: int) -> Cleaner:
+        """The rules for a log with these segments. Tombstones stay for ``delay_ms``."""
+
+    replaced_roles: ClassVar[tuple[Role, ...]]
+    """The other files of a segment that a compaction of it replaces (`Cleaner.state_of`)."""
+    cleaned_roles: ClassVar[tuple[Role, ...]]
+    """The other files of a segment that go with it."""

@@ -36,6 +36,7 @@ from duramen.kernel.layout import (
     AmqpSpans,
     AppendLimits,
     AppendNotes,
+    AppendOutcome,
     AppendState,
     BatchColumns,
     BodyFault,
@@ -55,7 +56,6 @@ from duramen.kernel.layout import (
     ScanEnd,
     Stop,
     UInt32s,
-    Written,
     column,
 )
 

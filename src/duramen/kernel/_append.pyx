@@ -13,7 +13,7 @@ import sys
 
 from duramen.kernel._buffers cimport narrow, wide
 
-from duramen.kernel.layout import APPENDED_BYTES, NOT_DONE, Written
+from duramen.kernel.layout import APPENDED_BYTES, NOT_DONE, AppendOutcome
 
 
 cdef extern from "append.h" nogil:
@@ -205,7 +205,7 @@ cdef class DescriptorRecordWriter:
 
     def disarm(self):
         cdef append_state state = self.state
-        found = Written(state.rows, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
+        found = AppendOutcome(state.rows, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
                         state.timed_records, state.timed_bytes, self.is_torn, self.unmarked_bytes)
         self.armed = self.is_torn = False
         self.state.rows = self.unmarked_bytes = 0

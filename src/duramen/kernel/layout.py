@@ -558,7 +558,7 @@ class AppendNotes(NamedTuple):
     sizes: list[int]
 
 
-class Written(NamedTuple):
+class AppendOutcome(NamedTuple):
     """What a record writer wrote, and where it stands. ``is_torn``: a part of one more record may follow.
     ``unmarked_bytes`` is the size of the last record if storing its watermark failed, else 0."""
 

@@ -42,8 +42,8 @@ class Sidecar:
         if closely:
             self._watermark.check()
 
-    def record_writer(self, file: File, shape: RecordShape, rows: Columns, notes: AppendNotes) -> RecordWriter:
-        """A record writer for the active segment: see `Disk.record_writer`."""
+    def record_writer(self, file: File, shape: RecordShape, rows: Columns, notes: AppendNotes) -> RecordWriter | None:
+        """A record writer for the active segment, if the disk has one: see `Disk.record_writer`."""
         return self._disk.record_writer(file, self._watermark.shared()[0], self._lock.file_lock, shape, rows, notes)
 
     def slot(self, watermark: Watermark) -> tuple[int, bytes]:

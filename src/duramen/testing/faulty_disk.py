@@ -31,8 +31,21 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, Self, TypeVar
 
-from duramen.disk import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, refusal
+from duramen.disk import (
+    Buffer,
+    Disk,
+    DiskRecordWriter,
+    File,
+    Gate,
+    Kind,
+    Lock,
+    Mapped,
+    Page,
+    RecordWriter,
+    refusal,
+)
 from duramen.errors import UsageError
+from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.testing.simulated_disk import SimulatedFile
 
 LOOKING = ("kind", "list", "directories", "specials", "size", "space", "map", "load", "lock_directory")
@@ -326,6 +339,11 @@ class FaultyDisk(Disk):
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         page = self._call("page", lambda: self.inner.page(path, size_bytes, writable=writable), path)
         return FaultyPage(self, path, page)
+
+    def record_writer(
+        self, file: File, page: Page, lock: Lock, shape: RecordShape, rows: Columns, notes: AppendNotes
+    ) -> RecordWriter:
+        return DiskRecordWriter(file, page, lock, shape, rows, notes)
 
     # --- striking
 

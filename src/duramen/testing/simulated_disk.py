@@ -21,8 +21,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from duramen.disk import Buffer, Disk, File, Gate, Kind, Lock, Mapped, Page, fenced, locked, refusal, refused
+from duramen.disk import (
+    Buffer,
+    Disk,
+    DiskRecordWriter,
+    File,
+    Gate,
+    Kind,
+    Lock,
+    Mapped,
+    Page,
+    RecordWriter,
+    fenced,
+    locked,
+    refusal,
+    refused,
+)
 from duramen.errors import StorageError
+from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.testing.crash import (
     Change,
     CrashPattern,
@@ -479,6 +495,11 @@ class SimulatedDisk(Disk):
     def is_locked(self, path: str) -> bool:
         with self._mutex:
             return self.kind(path) == Kind.FILE and self._file(path).number in self._locks
+
+    def record_writer(
+        self, file: File, page: Page, lock: Lock, shape: RecordShape, rows: Columns, notes: AppendNotes
+    ) -> RecordWriter:
+        return DiskRecordWriter(file, page, lock, shape, rows, notes)
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         with self._mutex:

@@ -95,7 +95,7 @@ class Amqp:
         spans = AmqpSpans.empty(len(AmqpField) * rows)
         faults, fault_positions = np.zeros(rows, np.uint32), np.zeros(rows, np.int64)
         kernel.scan_amqp(data, offsets, spans, faults, fault_positions)
-        columns = _Columns(data, spans, rows)
+        columns = _MessageColumns(data, spans, rows)
         bad = np.flatnonzero(faults)
         malformed = {
             int(row): f"byte {fault_positions[row]}: {AmqpFault(int(faults[row])).meaning}" for row in bad.tolist()
@@ -109,7 +109,7 @@ def _at(spans: AmqpSpans, rows: Any) -> AmqpSpans:
     return AmqpSpans(*(np.ascontiguousarray(column[rows]) for column in columns))
 
 
-class _Columns:
+class _MessageColumns:
     """Gathers the columns of some messages."""
 
     def __init__(self, data: Any, spans: AmqpSpans, rows: int) -> None:

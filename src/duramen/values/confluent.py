@@ -24,22 +24,22 @@ MAX_PATH = 32
 _HINT = "a directory with the schemas, or the URL of the registry"
 
 
-class Frame(NamedTuple):
+class ConfluentFrame(NamedTuple):
     number: int
     content: bytes
 
 
-def frame_of(value: bytes) -> Frame:
+def frame_of(value: bytes) -> ConfluentFrame:
     """The id of the schema, and what follows it.
 
     >>> frame_of(b"\\0\\0\\0\\0\\x07value")
-    Frame(number=7, content=b'value')
+    ConfluentFrame(number=7, content=b'value')
     """
     if len(value) < HEADER_BYTES:
         raise MalformedValueError(f"{len(value)} bytes are too few for Confluent's frame")
     if value[0] != 0:
         raise MalformedValueError(f"Confluent's frame begins with a zero byte, not with {value[0]}")
-    return Frame(int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:])
+    return ConfluentFrame(int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:])
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ def struct_of_objects(trees: Iterable[Any]) -> pa.StructType:
     >>> struct_of_objects([{"a": 1}, {"a": 2.5, "b": None}, {"c": [{"d": True}]}])
     StructType(struct<a: double, b: string, c: list<item: struct<d: bool>>>)
     """
-    fields = _Fields()
+    fields = _InferredFields()
     for tree in trees:
         if isinstance(tree, dict):
             fields.add_object(tree)
     return fields.struct()
 
 
-class _Fields:
+class _InferredFields:
     """The fields of one kind of object, with what was seen in each."""
 
     def __init__(self, path: str = "", depth: int = 0, counter: list[int] | None = None) -> None:
@@ -65,7 +65,7 @@ class _Seen:
         self._depth = depth
         self._counter = counter
         self._scalar: pa.DataType | None = None
-        self._fields: _Fields | None = None
+        self._fields: _InferredFields | None = None
         self._items: _Seen | None = None
 
     def add(self, value: Any) -> None:
@@ -74,7 +74,7 @@ class _Seen:
         if self._depth > MAX_DEPTH:
             raise UsageError(f"the first values are nested more than {MAX_DEPTH} levels deep", hint=_HINT)
         if isinstance(value, dict):
-            self._fields = self._fields or _Fields(self._path, self._depth, self._counter)
+            self._fields = self._fields or _InferredFields(self._path, self._depth, self._counter)
             self._fields.add_object(value)
         elif isinstance(value, list | tuple):
             self._items = self._items or _Seen(self._path + "[]", self._depth + 1, self._counter)

@@ -68,33 +68,37 @@ def command(
     raw    the bytes of the values, without separators
     arrow  an Arrow IPC stream
 
-    With --decode, text shows each value as JSON without its nulls, jsonl has
-    it as value, and arrow has its columns.
+    With --decode: the fields of each value, as JSON or as columns of arrow.
     """
+    form = _form(output, json=json, base64=base64)
+    decoders = {"decode": decode, "decode_key": decode_key, "on_malformed": on_malformed, "registry": registry}
+    decoding = _decoding(form, path, **decoders, value_schema=value_schema, key_schema=key_schema)
+    how: dict[str, Any] = {"count": count, "follow": follow, "base64": base64, "decoding": decoding}
+    address, first = topic_address(path), LogPosition.parse(start)
+    last = None if to is None else LogPosition.parse(to)
+    if address is None:
+        return partial(run, Target.of(path, format, option), form, first=first, last=last, **how)
+    bounds = partial(_bounds, first=first, last=last)
+    return partial(topic_records.cat, address, form, bounds, isolation=_isolation(format, option), **how)
+
+
+def _form(output: Form | None, *, json: bool, base64: bool) -> Form:
     if json and output not in (None, Form.JSONL):
         raise UsageError(f"--json and --output {output} cannot be used together")
     form = Form.JSONL if json else output or Form.TEXT
     if base64 and form != Form.JSONL:
         raise UsageError(f"--base64 works with --output jsonl only (got --output {form})")
-    decoding = _decoding(
-        form, path, decode=decode, decode_key=decode_key, value_schema=value_schema, key_schema=key_schema,
-        registry=registry, on_malformed=on_malformed,
-    )  # fmt: skip
-    address = topic_address(path)
-    if address is not None:
-        first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
-        bounds = partial(_bounds, first=first, last=last)
-        options = Target.of("", None, option).options
-        isolation = options.pop("isolation", None)
-        if format is not None or options:
-            given = "--format" if format is not None else f"--option {min(options)}"
-            raise UsageError(f"{given} has no meaning for a topic", hint="only --option isolation=… has")
-        return partial(
-            topic_records.cat, address, form, bounds, count=count, follow=follow, base64=base64, isolation=isolation,
-            decoding=decoding,
-        )  # fmt: skip
-    target = Target.of(path, format, option)
-    return partial(run, target, form, start=start, to=to, count=count, follow=follow, base64=base64, decoding=decoding)
+    return form
+
+
+def _isolation(format: str | None, option: list[str] | None) -> str | None:
+    """The only option of a topic: its logs have their format and options."""
+    options = Target.of("", None, option).options
+    isolation: str | None = options.pop("isolation", None)
+    if format is not None or options:
+        given = "--format" if format is not None else f"--option {min(options)}"
+        raise UsageError(f"{given} has no meaning for a topic", hint="only --option isolation=… has")
+    return isolation
 
 
 def _decoding(form: Form, path: str, **options: str | None) -> Decoding | None:
@@ -110,14 +114,13 @@ def run(
     target: Target,
     form: Form = Form.TEXT,
     *,
-    start: str = "beginning",
-    to: str | None = None,
+    first: LogPosition,
+    last: LogPosition | None = None,
     count: int | None = None,
     follow: bool = False,
     base64: bool = False,
     decoding: Decoding | None = None,
 ) -> int:
-    first, last = LogPosition.parse(start), None if to is None else LogPosition.parse(to)
     sys.stdout.flush()
     out = sys.stdout.buffer
     with target.open() as log:

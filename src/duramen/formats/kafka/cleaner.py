@@ -12,9 +12,9 @@ From the segment with the first open transaction on, a log stays as it is. Refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats.extensions import Cleaner, Examined, Survives
+from duramen.formats.format import Cleaner, Examined, Format, Survives
 from duramen.formats.kafka.batch import (
     APPEND_TIME,
     DELETE_HORIZON,
@@ -47,9 +47,6 @@ from duramen.kernel import (
     Stop,
 )
 
-if TYPE_CHECKING:
-    from duramen.formats.kafka.kafka import Kafka
-
 Mask = npt.NDArray[np.bool_]
 _GOES, _AS_IS, _PLAIN, _COMPRESSED = range(4)
 """What happens to a batch: it goes, stays byte for byte, or is encoded again, from the file or what it unfolds to."""
@@ -73,7 +70,10 @@ class KafkaCleaner(Cleaner):
     columns = ("value", "chunk_id")
     keeps_state = True
 
-    def __init__(self, fmt: Kafka, segments: Iterable[Segment], now_us: int, delay_ms: int) -> None:
+    def __init__(
+        self, hiding: Callable[[str], Format], segments: Iterable[Segment], now_us: int, delay_ms: int
+    ) -> None:
+        """``hiding`` returns the format that hides the ranges of offsets in a text."""
         self._now_ms, self._delay_ms = now_us // 1000, delay_ms
         self._ends: dict[int, int] = {}
         """The last offset of each segment, by base."""
@@ -87,7 +87,7 @@ class KafkaCleaner(Cleaner):
         if last is not None:
             refuse_damage(*last, is_last=True)
         self.until = transactions.last_stable_offset
-        self.fmt = fmt.hiding(ranges_text(transactions.aborted))
+        self.fmt = hiding(ranges_text(transactions.aborted))
         self._aborted = transactions.aborted
         self._empty_markers = np.array(sorted(transactions.empty_markers), np.int64)
         entries = producers.entries.items()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from duramen import kernel
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats.arrow import allocate, binary_buffers, offsets_to, timestamps_to
-from duramen.formats.extensions import EncodedRecords
+from duramen.formats.format import EncodedRecords
 from duramen.formats.kafka.batch import APPEND_TIME, HEADER
 from duramen.formats.kafka.codec import KafkaCompression, fold
 from duramen.formats.segment import Encoded, Rows, ScanPosition

@@ -28,24 +28,20 @@ import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import (
-    EncodedRecords,
-    SupportsCleaner,
-    SupportsInternalTopics,
-    SupportsManifest,
-    SupportsMoving,
-    SupportsStateFiles,
-)
+from duramen.formats.extensions import SupportsInternalTopics, SupportsManifest, SupportsStateFiles
 from duramen.formats.format import (
     READ_UNCOMMITTED,
     SEGMENT_OPTIONS,
     SETTLED,
     Capabilities,
     CommittedView,
+    EncodedRecords,
     FileName,
     Format,
     SegmentSource,
+    SupportsCleaner,
     SupportsIsolation,
+    SupportsMoving,
     check_isolation,
 )
 from duramen.formats.index import Index, dump_index
@@ -331,7 +327,7 @@ class Kafka(
     # --- compaction
 
     def cleaner(self, segments: Iterable[Segment], now_us: int, delay_ms: int) -> KafkaCleaner:
-        return KafkaCleaner(self, segments, now_us, delay_ms)
+        return KafkaCleaner(self.hiding, segments, now_us, delay_ms)
 
     # --- dump
 

@@ -41,15 +41,22 @@ from duramen.errors import (
 from duramen.formats.arrow import MAX_BATCH_BYTES, Values, allocate, binary_buffers, offsets_to, timestamps_to
 from duramen.formats.extensions import (
     ConsumerPositions,
-    EncodedRecords,
     SequenceRun,
     StoredChunk,
     SupportsChunks,
     SupportsGapFill,
-    SupportsMoving,
     SupportsTracking,
 )
-from duramen.formats.format import DOCUMENT, PROGRAM, SEGMENT_OPTIONS, Capabilities, FileName, Format
+from duramen.formats.format import (
+    DOCUMENT,
+    PROGRAM,
+    SEGMENT_OPTIONS,
+    Capabilities,
+    EncodedRecords,
+    FileName,
+    Format,
+    SupportsMoving,
+)
 from duramen.formats.index import (
     COPIED_INDEX_BYTES,
     Index,

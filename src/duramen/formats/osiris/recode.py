@@ -12,8 +12,7 @@ from dataclasses import replace
 from duramen import kernel
 from duramen.errors import CorruptionError
 from duramen.formats.arrow import allocate
-from duramen.formats.extensions import EncodedRecords
-from duramen.formats.format import Format
+from duramen.formats.format import EncodedRecords, Format
 from duramen.formats.osiris.chunk import HEADER, ChunkType, encode_chunk, parse_chunk
 from duramen.formats.osiris.segment import CHUNK_ID, OsirisSegment, chunks_of
 from duramen.formats.osiris.tracking import encode_blocks

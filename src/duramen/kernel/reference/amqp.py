@@ -55,7 +55,7 @@ class _FaultError(Exception):
         self.position, self.fault = position, fault
 
 
-class _Value(NamedTuple):
+class _Primitive(NamedTuple):
     """``position``: of the content, or the number itself; ``next``: where the next value begins."""
 
     code: int
@@ -71,7 +71,7 @@ class _Value(NamedTuple):
         return self.code, start, length, self.count
 
 
-def _value(view: memoryview, at: int, end: int, depth: int = _MAX_DEPTH) -> _Value:
+def _value(view: memoryview, at: int, end: int, depth: int = _MAX_DEPTH) -> _Primitive:
     """The value whose constructor is at ``at``."""
     if at >= end:
         raise _FaultError(at, AmqpFault.CUT_SHORT)
@@ -81,10 +81,10 @@ def _value(view: memoryview, at: int, end: int, depth: int = _MAX_DEPTH) -> _Val
         raise _FaultError(at, AmqpFault.TOO_DEEP)
     descriptor = _value(view, at + 1, end, depth - 1)
     described = _value(view, descriptor.next, end, depth - 1)
-    return _Value(AMQP_DESCRIBED, at, described.next - at, described.next)
+    return _Primitive(AMQP_DESCRIBED, at, described.next - at, described.next)
 
 
-def _content(view: memoryview, code: int, at: int, end: int, depth: int) -> _Value:
+def _content(view: memoryview, code: int, at: int, end: int, depth: int) -> _Primitive:
     """What follows a constructor."""
     if code not in _FIXED and code not in _SIZED:
         raise _FaultError(at - 1, AmqpFault.BAD_CODE)
@@ -96,7 +96,7 @@ def _content(view: memoryview, code: int, at: int, end: int, depth: int) -> _Val
         number = 1 if code == 0x41 else number
         if (code == 0x56 and number > 1) or (code == 0x73 and (number > 0x10FFFF or 0xD800 <= number <= 0xDFFF)):
             raise _FaultError(at, AmqpFault.BAD_VALUE)
-        return _Value(code, number if width <= 8 else at, width, at + width)
+        return _Primitive(code, number if width <= 8 else at, width, at + width)
     start, stop = at + width, at + width + number
     if stop > end:
         raise _FaultError(at, AmqpFault.CUT_SHORT)
@@ -107,10 +107,10 @@ def _content(view: memoryview, code: int, at: int, end: int, depth: int) -> _Val
             str(view[start:stop], "utf-8" if code in (0xA1, 0xB1) else "ascii")
         except UnicodeDecodeError:
             raise _FaultError(start, AmqpFault.BAD_TEXT) from None
-    return _Value(code, start, number, stop)
+    return _Primitive(code, start, number, stop)
 
 
-def _compound(view: memoryview, code: int, start: int, stop: int, width: int, depth: int) -> _Value:
+def _compound(view: memoryview, code: int, start: int, stop: int, width: int, depth: int) -> _Primitive:
     """A list, map or array after its size."""
     if stop - start < width:
         raise _FaultError(start, AmqpFault.BAD_SIZE)
@@ -123,7 +123,7 @@ def _compound(view: memoryview, code: int, start: int, stop: int, width: int, de
         raise _FaultError(start, AmqpFault.BAD_SIZE)
     else:
         _items(view, at, stop, count, depth - 1)
-    return _Value(code, at, stop - at, stop, count)
+    return _Primitive(code, at, stop - at, stop, count)
 
 
 def _items(view: memoryview, at: int, end: int, count: int, depth: int) -> None:
@@ -159,7 +159,7 @@ def _array(view: memoryview, at: int, end: int, count: int, depth: int) -> None:
 _Spans = dict[AmqpField, tuple[int, int, int, int]]
 
 
-def _section(view: memoryview, descriptor: _Value) -> int | None:
+def _section(view: memoryview, descriptor: _Primitive) -> int | None:
     if descriptor.code in (0x53, 0x80):
         return descriptor.position if 0x70 <= descriptor.position <= 0x78 else None
     if descriptor.code not in (0xA3, 0xB3):
@@ -167,7 +167,7 @@ def _section(view: memoryview, descriptor: _Value) -> int | None:
     return _NAMES.get(bytes(view[descriptor.position : descriptor.position + descriptor.length]))
 
 
-def _fields(view: memoryview, body_at: int, body: _Value, first: AmqpField, most: int, spans: _Spans) -> None:
+def _fields(view: memoryview, body_at: int, body: _Primitive, first: AmqpField, most: int, spans: _Spans) -> None:
     """The fields of a header or of properties."""
     if body.code == 0x45:
         return
@@ -184,7 +184,7 @@ def _fields(view: memoryview, body_at: int, body: _Value, first: AmqpField, most
         at = value.next
 
 
-def _map(view: memoryview, body_at: int, body: _Value, field: AmqpField, spans: _Spans) -> None:
+def _map(view: memoryview, body_at: int, body: _Primitive, field: AmqpField, spans: _Spans) -> None:
     """A map whose keys are text, or in annotations numbers."""
     if body.code not in _MAPS:
         raise _FaultError(body_at, AmqpFault.BAD_FIELD)
@@ -218,7 +218,7 @@ def _message(view: memoryview, at: int, end: int) -> _Spans:
     return spans
 
 
-def _add_section(view: memoryview, section: int, start: int, body: _Value, body_at: int, spans: _Spans) -> None:
+def _add_section(view: memoryview, section: int, start: int, body: _Primitive, body_at: int, spans: _Spans) -> None:
     if section in _MAP_SECTIONS:
         _map(view, body_at, body, _MAP_SECTIONS[section], spans)
     elif section == 0x70:

@@ -46,10 +46,9 @@ class IndexChecker:
         is_witness: bool = False,
         begins_at: int | None = None,
     ) -> None:
-        """``start`` is the position of the first record; ``begins_at`` is where that is in a segment with a header.
-        From the byte ``ahead_from`` on, the index of a crashed writer may name records that were never durable and that
-        a power loss removed. ``is_witness``: the sidecar knows nothing of the segment, so that only the index can tell
-        that other records took the place of its own."""
+        """``start`` is the position of the first record, ``begins_at`` where that is in a segment with a header. From
+        the byte ``ahead_from`` on, entries may name records that were never durable. ``is_witness``: the sidecar knows
+        nothing of the segment: only the index can tell that other records took the place of its own."""
         self.path = path
         self._start, self._end, self._ahead_from = start, start, ahead_from
         self._is_witness = is_witness
@@ -57,9 +56,9 @@ class IndexChecker:
         self._ends_in_damage = False
         self.role = role
         self.index = index
-        self._row = 0
+        self._row = self._more_wrong = 0
+        self._end_offset = -1
         self._wrong: list[int] = []
-        self._more_wrong = 0
         self._out_of_order: set[int] = set()
         """Wrong entries that name a record, but not one after that of the entry before."""
         self._differs: list[tuple[int, str, int, int]] = []
@@ -68,15 +67,13 @@ class IndexChecker:
         self._until = until
         """The end of the records that are checked: a writer may append more, to its index as well."""
         self._damaged: list[tuple[int, int]] = [] if until is None else [(until, 2**62)]
-        self._end_offset = -1
         self._reached = -1
         """The position that the last right entry names: the next one must be greater."""
         self._seen = 0
         self._before = -1
         self._places: list[Places] = []
         self._earlier = np.empty(0, np.int64), np.empty(0, np.int64)
-        """Positions and first offsets of the batches after that of the last right entry, if entries name last
-        offsets."""
+        """Positions and first offsets of the batches after the last right entry's, if entries name last offsets."""
 
     def beginning_at(self, offset: int) -> IndexChecker:
         """Return a new checker that ignores the entries before ``offset``."""

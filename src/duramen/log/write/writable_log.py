@@ -150,8 +150,7 @@ class WritableLog(Log):
         self._retention = _checked_rules(retention, retention_interval_s)
         self._clock = _checked_clock(clock)
         self._set_up(path)
-        self._goes_alone = limits.linger_ms == 0
-        """Whether single appends need not wait for others. Not in a format that only `encode` can write."""
+        self._goes_alone = limits.linger_ms == 0  # single appends need not wait for others
         self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
             disk_or_real(disk), path, format, options, create=create,
@@ -160,7 +159,6 @@ class WritableLog(Log):
         )  # fmt: skip
         self._start(path, limits.max_bytes)
         self._start_timers(retention_interval_s)
-        self._call_after_opening()
 
     def _set_up(self, path: str) -> None:
         """The state of a writer that has not opened anything yet."""
@@ -184,11 +182,10 @@ class WritableLog(Log):
         self._opened_us = self._published_us = self._now_us()
 
     def _start_timers(self, retention_interval_s: float) -> None:
+        """Start them, then call `after_opening`."""
         self._set_alarm(min(AGE_CHECK_S, self.tail.max_age_us / 1e6))
         if self._retention is not None and self._retention.rules:
             self._timer = RetentionTimer(self.retain, retention_interval_s, self.path)
-
-    def _call_after_opening(self) -> None:
         try:
             for look in self.after_opening:
                 look(self)

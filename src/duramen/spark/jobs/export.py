@@ -60,16 +60,10 @@ def export(
     format: str | None = None,
     **options: Any,
 ) -> Exported:
-    """Export the log at ``path`` to ``to``. ``options`` are the data source's (``starting``, ``subscribe``, …) and
-    those of a decoding (`DecodeOptions`), as for `Log.batches`."""
+    """Export the log at ``path`` to ``to``. ``options`` are the data source's and those of `DecodeOptions`."""
     decoding, options = decoding_of(options)
     reading = read_options(path, format, **options)
-    if decoding is not None and incremental and not all(one.is_bound for one in decoding.decoders.values()):
-        raise UsageError(
-            "an incremental export needs a schema: the first values of the next run may have other fields",
-            hint="give value_schema (and key_schema)",
-        )
-    _check_request(reading, partition_by, incremental=incremental)
+    _check_request(reading, partition_by, decoding, incremental=incremental)
     place = target(kind, to, **(target_options or {}))
     names = _columns(columns, partition_by, is_store=reading.is_store)
     if decoding is not None:
@@ -84,18 +78,24 @@ def export(
         done = place.exported()
         scan = plan_scan(reading, names, begin=done, sources=place.sources(), max_bytes=task_bytes)
         _check_times(scan.formats, partition_by)
-        if not incremental:
-            _check_once(scan, done, to)
+        _check_once(scan, done, to, incremental=incremental)
         if all(piece.from_offset >= piece.to_offset for piece in scan.pieces):
             return Exported(to, kind, 0, 0, 0, _ranges(scan))
         files = _run(spark, scan, place, partition_by, bound(decoding, scan), compression)
     finally:
         place.close()
-    written = sum(file.rows for file in files), sum(file.size_bytes for file in files)
-    return Exported(to, kind, *written, len(files), _ranges(scan))
+    rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
+    return Exported(to, kind, rows, size_bytes, len(files), _ranges(scan))
 
 
-def _check_request(reading: ReadOptions, partition_by: str | None, *, incremental: bool) -> None:
+def _check_request(
+    reading: ReadOptions, partition_by: str | None, decoding: Decoding | None, *, incremental: bool
+) -> None:
+    if decoding is not None and incremental and not all(one.is_bound for one in decoding.decoders.values()):
+        raise UsageError(
+            "an incremental export needs a schema: the first values of the next run may have other fields",
+            hint="give value_schema (and key_schema)",
+        )
     if partition_by is not None and partition_by not in UNITS_US:
         raise UsageError(f"cannot partition by {partition_by!r}", hint=f"by {' or '.join(UNITS_US)}")
     if incremental and reading.ending_us is not None:
@@ -144,9 +144,9 @@ def _check_times(formats: Sequence[Format], partition_by: str | None) -> None:
         raise UsageError(f"{timeless} records have no time to partition by", hint="leave --partition-by out")
 
 
-def _check_once(scan: JobScan, done: Mapping[str, int], to: str) -> None:
+def _check_once(scan: JobScan, done: Mapping[str, int], to: str, *, incremental: bool) -> None:
     """A repeated run of what is exported already does nothing; more than that has to be asked for."""
-    for piece in scan.pieces:
+    for piece in scan.pieces if not incremental else ():
         if piece.name in done and piece.from_offset < piece.to_offset:
             raise UsageError(
                 f"{piece.name} is exported up to offset {done[piece.name] - 1}, and the log goes on to "
