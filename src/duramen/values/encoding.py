@@ -98,6 +98,7 @@ class Encoder:
 def encoder(kind: str, schema: Schema = None) -> Encoder:
     """Make an encoder. ``schema`` is needed for ``avro`` and ``protobuf``, as `decoder` takes it.
 
+    >>> import pyarrow as pa
     >>> encoder("json").encode(pa.table({"id": [1], "wood": ["oak"]}))["value"].to_pylist()
     [b'{"id":1,"wood":"oak"}']
     """
