@@ -98,6 +98,7 @@ class Encoder:
 def encoder(kind: str, schema: Schema = None) -> Encoder:
     """Make an encoder. ``schema`` is needed for ``avro`` and ``protobuf``, as `decoder` takes it.
 
+    >>> import pyarrow as pa
     >>> encoder("json").encode(pa.table({"id": [1], "wood": ["oak"]}))["value"].to_pylist()
     [b'{"id":1,"wood":"oak"}']
     """
@@ -140,7 +141,7 @@ def _text(value: Any) -> str:
 def decoded_json(value: Any) -> str:
     """A decoded value as JSON, without the fields that are null.
 
-    >>> decoded_json({"id": 7, "body": b"\xff", "name": None})
+    >>> decoded_json({"id": 7, "body": b"\\xff", "name": None})
     '{"id":7,"body_base64":"/w=="}'
     """
     return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
