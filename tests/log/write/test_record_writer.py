@@ -172,7 +172,7 @@ class Steps:
 
 @pytest.mark.parametrize("name", ALONE)
 @given(st.data())
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(9), deadline=None)
 def test_three_ways_to_the_same_bytes(name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     disks = {"kernel": PosixDisk(), "twin": TwinDisk(), "ordinary": OrdinaryDisk()}
     taken = data.draw(st.lists(steps(), min_size=1, max_size=25))
@@ -451,7 +451,7 @@ def test_a_failed_write_loses_nothing(name: str, fault: str) -> None:
     kinds = ("write",) if "short" in fault else ("write", "store")
     calls = [n for n, line in enumerate(counting.history, 1) if line.split()[0] in kinds]
     assert len(calls) > 12
-    for call in calls[FAULTS.index(fault) % every(2) :: every(2)]:
+    for call in calls[FAULTS.index(fault) % every(6) :: every(6)]:
         for again in ("", "+"):
             under = SimulatedDisk()
             disk = FaultyDisk(under, f"#{call}{again}: {fault}" if not again or "short" not in fault else "")
@@ -477,12 +477,12 @@ def test_a_killed_writer_leaves_what_it_acknowledged(name: str) -> None:
     on after it."""
     lives = 0
     while True:
-        lives += every(2)
+        lives += every(3)
         under = SimulatedDisk()
         disk = MortalDisk(under)
         log = WritableLog(ROOT, format=name, disk=disk, durability="write", timer=False, **options(name))
         log.append(value(0))
-        disk.die_after(lives, in_part=lives % 4 < 2)
+        disk.die_after(lives, in_part=lives % 2 == 0)
         told = 1
         try:
             for number in range(1, 8):
@@ -529,7 +529,7 @@ MODULES = ("write/writable_log.py", "write/group_commit.py", "write/appender.py"
 @pytest.mark.parametrize("disk", [PosixDisk, TwinDisk], ids=["kernel", "twin"])
 def test_an_exception_from_outside_at_any_place(tmp_path: Path, disk: type[PosixDisk], told: int) -> None:
     """The interrupted append may be stored or not; nothing else is different afterwards."""
-    for place in range(1, 1000, every(3) if told == 1 else 1):
+    for place in range(1, 1000, every(6) if told == 1 else every(2)):
         root = tmp_path / str(place)
         log = WritableLog(str(root), format="keratin", disk=disk(), durability="write", timer=False)
         for offset in range(told):

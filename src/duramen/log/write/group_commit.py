@@ -169,13 +169,15 @@ class GroupCommit:
             if request.following is not None:
                 request.following.wake()
         except BaseException:
-            self._leave(request)
+            if not request.left:
+                self._leave(request)
             raise
         return request.outcome()
 
     def _enter_until(self, request: Request, deadline: float) -> None:
         """Enter, unless a commit without a request holds the lock for that long."""
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            request.left = True  # it never entered: nothing to clean up, which would wait for the same lock
             raise _not_begun()
         try:
             self._enter(request, deadline)
