@@ -60,7 +60,8 @@ def test_what_open_returns_has_the_public_types(tmp_path: Path) -> None:
         assert isinstance(log.cursor("c"), duramen.Cursor)
         assert isinstance(log.producer("p"), duramen.Producer)
     with duramen.open(tmp_path / "log") as log:
-        assert type(log) is duramen.Log
+        assert isinstance(log, duramen.Log)
+        assert not isinstance(log, duramen.WritableLog)
 
 
 # --- options as types

@@ -73,7 +73,7 @@ def _import_all() -> None:
 def _give_away(directory: Path, shared: Path) -> None:
     for path in (directory, *directory.rglob("*")):
         os.chown(path, USER, USER, follow_symlinks=False)
-    for path in (shared, *shared.iterdir(), *shared.parents):
+    for path in filter(Path.exists, (shared, *shared.iterdir(), *shared.parents)):  # links may dangle
         mode = path.stat().st_mode
         if path.is_dir() and mode & 0o055 != 0o055 and path.stat().st_uid == os.geteuid() and path != Path.home():
             path.chmod(mode | 0o055)

@@ -74,6 +74,7 @@ cdef class DescriptorRecordWriter:
         cdef bytes packed
         self.to.file = self.to.page = -1
         self.is_retired = True  # until all is set up
+        self.seen_offset = -1
         self.rows, self.word, self.lock_path = rows, word, lock_path
         self.seconds, self.sizes = notes
         self.point_at_columns(len(rows))

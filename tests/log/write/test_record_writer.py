@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,8 +23,7 @@ from hypothesis import strategies as st
 
 import duramen
 from duramen import kernel
-from duramen.disk import Disk, PosixDisk, posix_page, refusal
-from duramen.disk.record_writer import DiskRecordWriter
+from duramen.disk import Disk, DiskRecordWriter, PosixDisk, posix_page, refusal
 from duramen.errors import DuramenError, FencedError, PoisonedError, QueueTimeoutError, StorageError
 from duramen.formats import make
 from duramen.kernel import NOT_DONE
@@ -46,7 +46,7 @@ class TwinDisk(PosixDisk):
     """The real disk, with the twin."""
 
     def record_writer(self, *given: Any) -> Any:
-        return Disk.record_writer(self, *given)
+        return DiskRecordWriter(*given)
 
 
 class OrdinaryDisk(PosixDisk):
@@ -176,7 +176,7 @@ class Steps:
 def test_three_ways_to_the_same_bytes(name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     disks = {"kernel": PosixDisk(), "twin": TwinDisk(), "ordinary": OrdinaryDisk()}
     taken = data.draw(st.lists(steps(), min_size=1, max_size=25))
-    root = tmp_path_factory.mktemp("same")
+    root = Path(tempfile.mkdtemp(dir=tmp_path_factory.getbasetemp()))
     try:
         runs = {kind: Steps(root / kind, name, disk) for kind, disk in disks.items()}
         for step in taken:
@@ -238,6 +238,19 @@ def test_interval_counts_what_went_alone(create: Open) -> None:
 
 
 # --- what ends it
+
+
+@pytest.mark.parametrize("disk", [PosixDisk, TwinDisk])
+def test_a_writer_that_was_not_armed_yet_shows_nothing(tmp_path: Path, disk: type[PosixDisk]) -> None:
+    """A reader in another thread may look between the roll and the first append."""
+    with duramen.open(tmp_path / "log", "a", disk=disk(), durability="write") as log:
+        log.append(value(0))
+        log.append(value(1))
+        log.seal()
+        writer = log.tail._record_writer()
+        assert writer is not None
+        assert writer.seen() is None
+        assert log.next_offset == 2
 
 
 @pytest.mark.parametrize("scene", ["deleted", "lock deleted", "replaced"])
