@@ -66,6 +66,7 @@ class Case:
     first: int = 0
 
 
+JSON = {"decode": "json", "valueSchema": "a INT", "onMalformed": "null"}
 CASES = [
     Case("logFormat", {}, {"logFormat": "keratin"}),
     Case("logFormat", {"logFormat": "keratin"}, {"logFormat": "rustlog"}, "the log is keratin, not rustlog"),
@@ -132,6 +133,15 @@ CASES = [
     Case("includeHeaders", {}, {"includeHeaders": "true"}),
     Case("isolation", {"isolation": "read_committed"}, {"isolation": "read_uncommitted"}, make=partition),
     Case("isolation", {"isolation": "read_uncommitted"}, {"isolation": "settled"}, make=partition),
+    Case("decode", {"decode": "utf8"}, {}),
+    Case("decode", {}, {"decode": "utf8"}),
+    Case("decodeKey", {"decodeKey": "utf8"}, {}),
+    Case("valueSchema", JSON, {**JSON, "valueSchema": "a INT, b STRING"}),
+    Case("valueSchema", {}, {"valueSchema": "a INT"}, "option valueSchema is given alone"),
+    Case("keySchema", {"decodeKey": "json", "keySchema": "a INT", "onMalformed": "null"}, {}),
+    Case("onMalformed", {**JSON, "onMalformed": "raw"}, JSON),
+    Case("onMalformed", JSON, {**JSON, "onMalformed": "fail"}, "malformed"),
+    Case("registry", {}, {"registry": "schemas"}, "option registry is given alone"),
 ]  # fmt: skip
 
 
@@ -327,6 +337,8 @@ def test_options_of_the_sink_over_restarts_on_spark(spark: SparkSession, tmp_pat
     refused: dict[str, dict[str, Any]] = {
         "is rustlog, not keratin": {"logFormat": "keratin"},
         "option txnAppId makes no sense for a stream": {"txnAppId": "x", "txnVersion": 1},
+        "option valueSchema is given alone": {"valueSchema": "a INT"},
+        "json values are structs": {"encode": "json"},
     }
     for told, wrong in refused.items():
         with pytest.raises(PySparkException, match=told):
