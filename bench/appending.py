@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ import pyarrow as pa
 import duramen
 from bench import logs
 from bench.measure import Samples, take_turns
+from bench.peers import RELAXED
 from bench.report import Table, at_least, at_most, us
 from duramen import kernel
 from duramen.log.segments import active_segment
@@ -23,6 +25,7 @@ from duramen.log.segments import active_segment
 COUNT = 1000
 BATCH_VALUE_BYTES = 1024
 SINGLE_VALUE_BYTES = 256
+SINGLE_FORMATS = (*logs.FORMATS, "kafka")
 SINGLE_BAR, CHUNK_BAR = 5, 8
 BATCH_BAR = 0.8
 BATCHES_PER_FILE = 16
@@ -74,31 +77,53 @@ def singles(scratch: Path, quick: bool) -> Iterator[Table]:
         ["format", "median", "p99", "os.write median", "p99", "× os.write", "bar"],
         _singles(scratch, 3_000 if quick else 30_000),
     )
+    yield Table(
+        "The same append elsewhere, without a sync (µs)",
+        ["store", "appends", "median", "p99", "duramen (keratin) median", "duramen is faster by", "setting"],
+        _relaxed(scratch, 500 if quick else 5_000),
+    )
 
 
 def _singles(scratch: Path, count: int) -> Iterator[list[str]]:
     (value,) = logs.values(1, SINGLE_VALUE_BYTES)
-    for name in logs.FORMATS:
-        root = scratch / "singles"
+    fields: dict[str, Any] = {"key": b"a key", "headers": [("name", b"value")], "timestamp": 4_102_444_800_000}
+    for name in SINGLE_FORMATS:
+        limits = logs.codec(name, SINGLE_VALUE_BYTES).capabilities
+        plain = ("", CHUNK_BAR if limits.chunks else SINGLE_BAR, {})
+        full = (" with key, header and time", CHUNK_BAR, fields)
+        for what, bar, more in (plain, full) if limits.headers else (plain,):
+            root = scratch / "singles"
+            root.mkdir()
+            with ExitStack() as stack:
+                log = stack.enter_context(open_log(root / "log", name, SINGLE_VALUE_BYTES))
+                append = lambda log=log, more=more: log.append(value, **more)  # noqa: E731
+                write = raw_writer(stack, root / "raw", batch_bytes(root / "log", append))
+                samples = take_turns({"append": append, "raw": write}, count)
+            appended, written = samples["append"], samples["raw"]
+            ratio = appended.median / written.median
+            verdict = at_most(ratio, bar, "×", f"{name}: one append of 256 B at `write`{what} ÷ os.write")
+            times = [us(seconds) for one in (appended, written) for seconds in (one.median, one.percentile(99))]
+            yield [f"{name}{what}", *times, f"{ratio:.1f}", verdict]
+            shutil.rmtree(root)
+
+
+def _relaxed(scratch: Path, count: int) -> Iterator[list[str]]:
+    (value,) = logs.values(1, SINGLE_VALUE_BYTES)
+    for name, kind in RELAXED.items():
+        if find_spec(kind.module) is None:
+            yield [name, "", "not run", "", "", "", "not installed"]
+            continue
+        root = scratch / "relaxed"
         root.mkdir()
         with ExitStack() as stack:
-            log = stack.enter_context(open_log(root / "log", name, SINGLE_VALUE_BYTES))
-            one = batch_bytes(root / "log", lambda log=log: log.append(value))
-            write = raw_writer(stack, root / "raw", one)
-            appended, written = Samples(), Samples()
-            for _ in range(count):
-                start = time.perf_counter()
-                log.append(value)
-                middle = time.perf_counter()
-                write()
-                appended.append(middle - start)
-                written.append(time.perf_counter() - middle)
-        ratio = appended.median / written.median
-        bar = CHUNK_BAR if logs.codec(name, SINGLE_VALUE_BYTES).capabilities.chunks else SINGLE_BAR
-        verdict = at_most(ratio, bar, "×", f"{name}: one append of 256 B at `write` ÷ os.write")
-        times = [us(seconds) for one in (appended, written) for seconds in (one.median, one.percentile(99))]
-        yield [name, *times, f"{ratio:.1f}", verdict]
+            log = stack.enter_context(open_log(root / "log", "keratin", SINGLE_VALUE_BYTES))
+            commit = kind.open(stack, root / "peer")
+            work = {"ours": lambda log=log: log.append(value), "peer": lambda commit=commit: commit([value])}
+            samples = take_turns(work, count)
         shutil.rmtree(root)
+        ours, theirs = samples["ours"].median, samples["peer"].median
+        times = [us(theirs), us(samples["peer"].percentile(99)), us(ours)]
+        yield [name, str(count), *times, f"{theirs / ours:.1f} ×", kind.durability]
 
 
 def digest(scratch: Path, quick: bool) -> Iterator[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +24,10 @@ class Kind(NamedTuple):
     """How many times fewer commits are measured."""
 
 
-def _lmdb(stack: ExitStack, root: Path) -> Callable[[Values], None]:
+def _lmdb(stack: ExitStack, root: Path, *, sync: bool = True) -> Callable[[Values], None]:
     import lmdb
 
-    environment = stack.enter_context(lmdb.open(str(root), map_size=4 << 30))
+    environment = stack.enter_context(lmdb.open(str(root), map_size=4 << 30, sync=sync))
     numbers = count()
 
     def commit(values: Values) -> None:
@@ -37,12 +38,12 @@ def _lmdb(stack: ExitStack, root: Path) -> Callable[[Values], None]:
     return commit
 
 
-def _sqlite(stack: ExitStack, root: Path) -> Callable[[Values], None]:
+def _sqlite(stack: ExitStack, root: Path, *, synchronous: str = "full") -> Callable[[Values], None]:
     root.mkdir()
     connection = sqlite3.connect(root / "log.db", isolation_level=None)
     stack.callback(connection.close)
     connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=full")
+    connection.execute(f"pragma synchronous={synchronous}")
     connection.execute("create table log (id integer primary key, value blob not null)")
 
     def commit(values: Values) -> None:
@@ -92,3 +93,9 @@ KINDS = {
         "persistqueue", "file queue, chunksize=1000: fsync per 1000 values, its index never", _persist_queue, 40
     ),
 }
+
+RELAXED = {
+    "lmdb": Kind("lmdb", "sync off", partial(_lmdb, sync=False)),
+    "sqlite3": Kind("sqlite3", "WAL, synchronous=OFF", partial(_sqlite, synchronous="off")),
+}
+"""The same without a sync."""

@@ -31,7 +31,9 @@ from fuzz.agreement import arrays_of, zeroed
 from tests.kernel.twins import COMPILED, INT64, Refused, both, digests_for, edited, guarded, rows_of
 from tests.sampling import examples
 
-for function in ("encode_batches", "find_batch", "scan_batches", "scan_headers", "scan_records", "take_batches"):
+for function in (
+    "encode_batches", "encode_record", "find_batch", "scan_batches", "scan_headers", "scan_records", "take_batches",
+):  # fmt: skip
     COMPILED.setdefault(function, _batches)
 COMPILED.setdefault("bound_bodies", _bodies)
 
@@ -520,3 +522,59 @@ def test_a_fault_of_the_framing_is_named() -> None:
     ]  # fmt: skip
     for codec, body, fault in cases:
         assert bounds_in(body, [0], [len(body)], [codec]) == [fault], (codec, body)
+
+
+# --- one record
+
+
+def encode_record(value: bytes, fields: bytes, capacity: int = 9000, epoch: int = 5, attributes: int = 8) -> Any:
+    """Both encoders; the bytes."""
+    made: list[Any] = []
+
+    def make() -> Any:
+        out, row = np.zeros(capacity, np.uint8), zeroed(BatchColumns, 1)
+        for name, number in (("leader_epoch", epoch), ("base_timestamp", 1000), ("max_timestamp", 2000),
+                             ("producer_id", 7), ("producer_epoch", 1), ("base_sequence", 3),
+                             ("attributes", attributes), ("base_offset", 9), ("last_offset", 9)):  # fmt: skip
+            getattr(row, name)[:] = number
+        made.append(out)
+        return (out, row, guarded(value), guarded(fields), 100), {}, [out, *arrays_of(row)]
+
+    answer = both("encode_record", make)
+    return (
+        answer if isinstance(answer, Refused) else bytes(made[0][: answer[0] if isinstance(answer, tuple) else answer])
+    )
+
+
+@given(
+    st.none() | st.binary(max_size=5) | st.just(b"k" * 64),
+    st.binary(max_size=5) | st.sampled_from([b"v" * 63, b"v" * 64, b"v" * 8192]),
+    st.lists(st.tuples(st.binary(max_size=3), st.none() | st.binary(max_size=3)), max_size=3),
+)
+@settings(max_examples=examples(60))
+def test_one_record_is_a_batch_of_one(key: bytes | None, value: bytes, headers: list[Any]) -> None:
+    record = KafkaRecord(0, 0, key, value, headers)
+    fields = prefixed(key) + varint(len(headers)) + b"".join(prefixed(one) for pair in headers for one in pair)
+    whole = batch(9, [record], attributes=8)
+    assert encode_record(value, fields) == whole
+    if key is None and not headers:
+        assert encode_record(value, b"") == whole
+    assert isinstance(encode_record(value, fields, len(whole) - 1), Refused)
+    assert encode_record(value, fields, len(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b"\2", b"\x80", b"\x80\x80\x80\x80\x80\0", b"\3a", b"\xff\xff\xff\xff\x0f", b"\x06ab", b"\xfe\xff\xff\xff\x7f"],
+    ids=bytes.hex,
+)
+def test_a_key_that_lies_outside_of_the_fields_is_refused(fields: bytes) -> None:
+    assert isinstance(encode_record(b"v", fields), Refused)
+    assert isinstance(encode_record(b"v", b"", epoch=2**31), Refused)
+    assert isinstance(encode_record(b"v", b"", attributes=2**16), Refused)
+
+
+@given(st.binary(max_size=12))
+@settings(max_examples=examples(60))
+def test_any_fields_of_one_record(fields: bytes) -> None:
+    encode_record(b"v", fields)

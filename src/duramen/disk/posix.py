@@ -476,6 +476,7 @@ class PosixDisk(Disk):
     def record_writer(
         self,
         file: File,
+        index: File | None,
         page: Page,
         lock: Lock,
         shape: RecordShape,
@@ -483,13 +484,19 @@ class PosixDisk(Disk):
         notes: AppendNotes,
     ) -> RecordWriter:
         if kernel.PURE_PYTHON or not (
-            isinstance(file, PosixFile) and isinstance(page, PosixPage) and isinstance(lock, PosixLock)
+            isinstance(file, PosixFile)
+            and isinstance(index, PosixFile | None)
+            and isinstance(page, PosixPage)
+            and isinstance(lock, PosixLock)
         ):
-            return DiskRecordWriter(file, page, lock, shape, rows, notes)
+            return DiskRecordWriter(file, index, page, lock, shape, rows, notes)
         opened, word = page.handles
+        indexed = contextlib.nullcontext() if index is None else index._descriptor
         try:
-            with file._descriptor as number, opened as page_number:
-                return kernel.DescriptorRecordWriter(number, page_number, word, *lock.place, shape, rows, notes)
+            with file._descriptor as number, indexed as index_number, opened as page_number:
+                return kernel.DescriptorRecordWriter(
+                    number, index_number, page_number, word, *lock.place, shape, rows, notes
+                )
         except OSError as error:
             raise refused(error, file.path) from error
 

@@ -25,28 +25,33 @@ from duramen.kernel import (
     AppendNotes,
     AppendOutcome,
     AppendState,
+    BatchColumns,
+    ChunkColumns,
     Columns,
     FrameColumns,
+    RecordKind,
     RecordShape,
 )
 
 _SLOT_BYTES = 80
-_NUMBER_AT, _POSITION_AT, _DIGEST_AT, _CRC_AT = 8, 24, 64, 76  # the byte diagram is in kernel/append.h
+_NUMBER_AT, _POSITION_AT, _DIGEST_AT, _CRC_AT = 8, 24, 64, 76  # the byte diagrams are in kernel/append.h
+_INDEX_ENTRY = struct.Struct(">QqQIB")
 
 
 class DiskRecordWriter(RecordWriter):
-    """The same writes as the kernel's, through a file, a page and a lock."""
+    """The same writes as the kernel's, through files, a page and a lock."""
 
     def __init__(
         self,
         file: File,
+        index: File | None,
         page: Page,
         lock: Lock,
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
     ) -> None:
-        self._file, self._page, self._lock, self._process = file, page, lock, os.getpid()
+        self._file, self._index, self._page, self._lock, self._process = file, index, page, lock, os.getpid()
         self._shape, self._rows = shape, rows
         self._seconds, self._sizes = notes
         self._state = AppendState(0, 0, 0, 0, 0)
@@ -54,14 +59,14 @@ class DiskRecordWriter(RecordWriter):
         self._slot = bytearray(_SLOT_BYTES)
         self._seen_from: Any = None
         self._seen: tuple[Any, int, int, int] | None = None
-        self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = 0
+        self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = self._index_bytes = 0
         self._is_armed = self._is_torn = self._is_retired = False
 
     def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None:
         if self._is_retired:
             return
         self._state, self._limits, self._slot = state, limits, bytearray(slot)
-        self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = 0
+        self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = self._index_bytes = 0
         self._seen_from, self._seen = mark, None
         self._is_torn, self._is_armed = False, True
 
@@ -83,6 +88,7 @@ class DiskRecordWriter(RecordWriter):
             pass
         if self._is_torn:
             return NOT_DONE
+        is_indexed = self._write_entry()
         self._advance(data, us, (len(value) + len(headers)) * is_timed, is_timed)
         offset = self._state.next_offset - 1
         self._unmarked_bytes = len(data)
@@ -94,7 +100,7 @@ class DiskRecordWriter(RecordWriter):
         self._seen = (self._seen_from, self._state.position, self._state.next_offset, self._state.crc32c)
         self._sizes.append(len(data))
         self._seconds.append(time.monotonic() - began_s)
-        self._is_armed = not self._is_retired
+        self._is_armed = is_indexed and not self._is_retired
         return offset
 
     def _time(self, us: int, now_us: int) -> int:
@@ -118,37 +124,74 @@ class DiskRecordWriter(RecordWriter):
         return self._timed_records < limits.timed_records and self._timed_bytes + size_bytes <= limits.timed_bytes
 
     def _encode(self, value: bytes, headers: bytes, us: int) -> bytes | None:
-        shape, state = self._shape, self._state
+        shape, out = self._shape, memoryview(bytearray(APPENDED_BYTES))
+        if headers and shape.kind in (RecordKind.SLOT, RecordKind.CHUNK):
+            return None
         row = self._rows.slice(self._count, self._count + 1)
-        row.first_offsets[0] = state.next_offset
-        size_bytes = len(value) + len(headers)
+        row.first_offsets[0] = self._state.next_offset
+        time = us // shape.time_unit_us if shape.time_unit_us else 0
         try:
-            if shape.layout is None:
-                row.position[0] = state.position
-                out = bytearray(0 if headers else min(len(value) + 4, APPENDED_BYTES))
-                return bytes(out[: kernel.encode_slots(memoryview(out), shape.slot_bytes, (value,))])
-            assert isinstance(row, FrameColumns)
-            row.timestamp[0], row.flags[0] = us // shape.time_unit_us if shape.time_unit_us else 0, 0
-            size_bytes += shape.layout.header_bytes + shape.layout.trailer_bytes
-            out = bytearray(min(size_bytes, APPENDED_BYTES))
-            kernel.encode_frames(
-                memoryview(out),
-                shape.layout,
-                row,
-                (value,),
-                base_position=state.position,
-                headers=headers or None,
-                headers_offsets=np.array([0, len(headers)], np.int32) if headers else None,
-            )
+            if isinstance(row, FrameColumns):
+                size_bytes = self._encode_frame(row, out, value, headers, time)
+            elif isinstance(row, ChunkColumns):
+                size_bytes = self._encode_chunk(row, out, value, time)
+            elif isinstance(row, BatchColumns):
+                size_bytes = self._encode_batch(row, out, value, headers, time)
+            else:
+                row.position[0] = self._state.position
+                size_bytes = kernel.encode_slots(out, shape.slot_bytes, (value,))
         except ValueError:  # it does not fit
             return None
-        return bytes(out)
+        return bytes(out[:size_bytes])
+
+    def _encode_frame(self, row: FrameColumns, out: memoryview, value: bytes, headers: bytes, time: int) -> int:
+        layout = self._shape.layout
+        assert layout is not None
+        row.timestamp[0], row.flags[0] = time, 0
+        return kernel.encode_frames(
+            out,
+            layout,
+            row,
+            (value,),
+            base_position=self._state.position,
+            headers=headers or None,
+            headers_offsets=np.array([0, len(headers)], np.int32) if headers else None,
+        )
+
+    def _encode_chunk(self, row: ChunkColumns, out: memoryview, value: bytes, time: int) -> int:
+        row.timestamp[0], row.epoch[0], row.records[0] = time, self._shape.epoch, 1
+        return kernel.encode_chunks(out, self._shape.chunk_version, row, (value,), None, self._state.position)
+
+    def _encode_batch(self, row: BatchColumns, out: memoryview, value: bytes, fields: bytes, time: int) -> int:
+        row.last_offset[0] = row.base_offset[0]
+        row.base_timestamp[0] = row.max_timestamp[0] = time
+        row.producer_id[0] = row.producer_epoch[0] = row.base_sequence[0] = -1
+        row.leader_epoch[0], row.attributes[0] = self._shape.epoch, 0
+        return kernel.encode_record(out, row, value, fields, self._state.position)
+
+    def _write_entry(self) -> bool:
+        """Write the index entry of the chunk, if each gets one at once. False if that failed."""
+        if self._index is None:
+            return True
+        row = self._rows.slice(self._count, self._count + 1)
+        assert isinstance(row, ChunkColumns)
+        columns = (row.chunk_id, row.timestamp, row.epoch, row.position, row.chunk_type)
+        entry = _INDEX_ENTRY.pack(*(int(column[0]) for column in columns))
+        try:
+            if self._index.write(self._state.index_position + self._index_bytes, entry) != len(entry):
+                return False
+        except StorageError:
+            return False
+        self._index_bytes += len(entry)
+        return True
 
     def _advance(self, data: bytes, us: int, timed_bytes: int, is_timed: bool) -> None:
-        position, next_offset, last_us, number, crc32c = self._state
+        position, next_offset, last_us, number, crc32c, index_position = self._state
         if self._shape.has_digest:
             crc32c = kernel.crc32c(data, crc32c)
-        self._state = AppendState(position + len(data), next_offset + 1, max(last_us, us), number + 1, crc32c)
+        self._state = AppendState(
+            position + len(data), next_offset + 1, max(last_us, us), number + 1, crc32c, index_position
+        )
         self._count += 1
         self._timed_records += is_timed
         self._timed_bytes += timed_bytes
@@ -176,10 +219,10 @@ class DiskRecordWriter(RecordWriter):
         state = self._state
         found = AppendOutcome(
             self._count, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
-            self._timed_records, self._timed_bytes, self._is_torn, self._unmarked_bytes,
+            self._timed_records, self._timed_bytes, self._is_torn, self._unmarked_bytes, self._index_bytes,
         )  # fmt: skip
         self._is_armed = self._is_torn = False
-        self._count = self._unmarked_bytes = 0
+        self._count = self._unmarked_bytes = self._index_bytes = 0
         self._seen = None
         return found
 

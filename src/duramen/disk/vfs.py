@@ -272,6 +272,7 @@ class Disk(Protocol):
     def record_writer(
         self,
         file: File,
+        index: File | None,
         page: Page,
         lock: Lock,
         shape: RecordShape,
@@ -279,7 +280,8 @@ class Disk(Protocol):
         notes: AppendNotes,
     ) -> RecordWriter | None:
         """A record writer for a segment, its watermark page and its lock; None if the disk has none, and every append
-        takes the ordinary path. ``rows`` take what an encoder fills in."""
+        takes the ordinary path. ``index`` is that of chunks, if each gets its entry at once. ``rows`` take what an
+        encoder fills in."""
         return None
 
 

@@ -29,7 +29,7 @@ from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Forma
 from duramen.formats.index import Index
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, Segment
 from duramen.formats.struct import Block, Buffer, Field, Struct
-from duramen.kernel import NOT_FOUND, Columns, Int64s, RecordShape, ScanEnd, Stop, UInt32s, column
+from duramen.kernel import NOT_FOUND, Columns, Int64s, RecordKind, RecordShape, ScanEnd, Stop, UInt32s, column
 from duramen.record import SCHEMA, VALUE, Record
 
 NAME = "00000000.log"
@@ -319,7 +319,7 @@ class FixedSlot(Format):
 
     @property
     def record_shape(self) -> RecordShape | None:
-        return RecordShape(None, self._record_size())
+        return RecordShape(RecordKind.SLOT, slot_bytes=self._record_size())
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         first = cursor.previous_offset + 1

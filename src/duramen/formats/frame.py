@@ -35,7 +35,18 @@ from duramen.formats.format import Format
 from duramen.formats.index import Index, IndexBuilder, Picked, position_near
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, SECTOR_BYTES, Encoded, Role, Rows, ScanPosition, Segment
 from duramen.formats.struct import Block, Buffer, Field, Struct
-from duramen.kernel import Checksum, Columns, FrameColumns, FrameLayout, Int64s, RecordShape, ScanEnd, Stop, UInt32s
+from duramen.kernel import (
+    Checksum,
+    Columns,
+    FrameColumns,
+    FrameLayout,
+    Int64s,
+    RecordKind,
+    RecordShape,
+    ScanEnd,
+    Stop,
+    UInt32s,
+)
 from duramen.record import HEADERS, KEY, SCHEMA, Headers, Record, from_us
 
 _UNITS_US = {None: 0, "us": 1, "ms": 1000}
@@ -73,8 +84,9 @@ class FrameFormat(Format):
         unit_us = _UNITS_US[self.writes.timestamp_unit]
         limits = self.capabilities
         return RecordShape(
-            self.writes.layout, 0, unit_us, is_ordered=limits.ordered_timestamps, has_digest=not limits.covers_all
-        )
+            RecordKind.FRAME, self.writes.layout, time_unit_us=unit_us, is_ordered=limits.ordered_timestamps,
+            has_digest=not limits.covers_all,
+        )  # fmt: skip
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         return encode_values(values, cursor, self.writes, default_us)

@@ -51,6 +51,7 @@ from duramen.kernel.layout import (
     HeaderColumns,
     Int64s,
     RecordColumns,
+    RecordKind,
     RecordRanges,
     RecordShape,
     ScanEnd,
@@ -71,6 +72,7 @@ if PURE_PYTHON:
         encode_chunks,
         encode_entries,
         encode_frames,
+        encode_record,
         encode_run,
         encode_slots,
         find_batch,
@@ -106,6 +108,7 @@ else:
         from duramen.kernel._append import DescriptorRecordWriter
         from duramen.kernel._batches import (
             encode_batches,
+            encode_record,
             find_batch,
             scan_batches,
             scan_headers,

@@ -9,12 +9,14 @@ class _Word(Protocol):
 class DescriptorRecordWriter:
     """A record writer over open files, whose descriptors it duplicates: see `duramen.disk.RecordWriter`.
 
-    ``word`` has the address of the page's counter, None without futex; ``lock_path`` must lead to the file with that
-    device and inode. ``rows`` are filled as an encoder does."""
+    ``index`` is the open index of chunks, if each gets its entry at once. ``word`` has the address of the page's
+    counter, None without futex; ``lock_path`` must lead to the file with that device and inode. ``rows`` are filled as
+    an encoder does."""
 
     def __init__(
         self,
         file: int,
+        index: int | None,
         page: int,
         word: _Word | None,
         lock_path: bytes,

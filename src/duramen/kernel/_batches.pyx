@@ -237,6 +237,8 @@ cdef extern from "records.h" nogil:
     int64_t duramen_encode_batches(uint8_t *out, int64_t capacity, batch_columns *batches,
                                    const record_columns *records, const header_columns *headers,
                                    const record_fields *fields, int64_t base_position)
+    int64_t duramen_encode_record(uint8_t *out, int64_t capacity, batch_columns *batch, const record_field *value,
+                                  const record_field *fields, int64_t base_position)
 
 
 cdef void point_at_field(const uint8_t[::1] buf, record_field *out) noexcept:
@@ -264,4 +266,23 @@ def encode_batches(uint8_t[::1] out not None, batches, records, headers, const u
         written = duramen_encode_batches(target, out.shape[0], &rows, &taken, &pairs, &fields, base_position)
     if written < 0:
         raise ValueError(f"batch {-1 - written} does not fit")
+    return written
+
+
+def encode_record(uint8_t[::1] out not None, batch, const uint8_t[::1] value not None,
+                  const uint8_t[::1] fields not None, int64_t base_position=0):
+    cdef batch_columns row
+    cdef record_field content
+    cdef record_field others
+    cdef int64_t written
+    point_batch_columns(batch, &row)
+    if row.count != 1:
+        raise ValueError("one record makes one batch")
+    point_at_field(value, &content)
+    point_at_field(fields, &others)
+    cdef uint8_t *target = <uint8_t *>bytes_of(out)
+    with nogil:
+        written = duramen_encode_record(target, out.shape[0], &row, &content, &others, base_position)
+    if written < 0:
+        raise ValueError("the record does not fit")
     return written

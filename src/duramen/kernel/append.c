@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "append.h"
+#include "records.h"
 #include "slots.h"
 #include <limits.h>
 #include <sys/stat.h>
@@ -38,21 +39,94 @@ static int64_t time_of(const append_target *to, const append_limits *limits, con
     return record->us;
 }
 
-static int64_t encode(const append_target *to, const append_state *before, const append_record *record, int64_t us,
-                      frame_columns *row)
+static int64_t encode_frame(const append_target *to, const append_state *before, const append_record *record,
+                            int64_t time)
 {
     const duramen_values value = {.count = 1, .pointers = &record->value, .lengths = &record->value_bytes};
     const duramen_values headers = {.count = 1, .pointers = &record->headers, .lengths = &record->headers_bytes};
+    const frame_columns *all = &to->frames;
+    const int64_t row = before->rows;
+    frame_columns frame = {all->offset + row,         all->timestamp + row,      all->position + row,
+                           all->value_position + row, all->value_length + row,   all->headers_length + row,
+                           all->flags + row};
 
-    *row->offset = before->next_offset;
-    if (to->slot_bytes > 0) {
-        *row->position = before->position;
-        return duramen_encode_slots(to->buffer, to->buffer_bytes, &value, to->slot_bytes);
-    }
-    *row->timestamp = to->time_unit_us == 0 ? 0 : us / to->time_unit_us;
-    *row->flags = 0;
-    return duramen_encode_frames(to->buffer, to->buffer_bytes, &to->layout, row, &value,
+    *frame.offset = before->next_offset;
+    *frame.timestamp = time;
+    *frame.flags = 0;
+    return duramen_encode_frames(to->buffer, to->buffer_bytes, &to->layout, &frame, &value,
                                  record->headers_bytes > 0 ? &headers : NULL, before->position);
+}
+
+static int64_t encode_slot(const append_target *to, const append_state *before, const append_record *record)
+{
+    const duramen_values value = {.count = 1, .pointers = &record->value, .lengths = &record->value_bytes};
+    to->slot_offsets[before->rows] = before->next_offset;
+    to->slot_positions[before->rows] = before->position;
+    return duramen_encode_slots(to->buffer, to->buffer_bytes, &value, to->slot_bytes);
+}
+
+static int64_t encode_chunk(const append_target *to, const append_state *before, const append_record *record,
+                            int64_t time)
+{
+    const duramen_values value = {.count = 1, .pointers = &record->value, .lengths = &record->value_bytes};
+    const chunk_columns *all = &to->chunks;
+    const int64_t row = before->rows;
+    chunk_columns one = {all->chunk_id + row,       all->timestamp + row,      all->epoch + row,
+                         all->position + row,       all->data_position + row,  all->inflated_bytes + row,
+                         all->data_length + row,    all->trailer_length + row, all->records + row,
+                         all->entries + row,        all->chunk_type + row,     all->sub_batches + row,
+                         all->tracking + row,       1};
+
+    *one.chunk_id = before->next_offset;
+    *one.timestamp = time;
+    *one.epoch = to->epoch;
+    *one.records = 1;
+    return duramen_encode_chunks(to->buffer, to->buffer_bytes, to->chunk_version, &one, &value, before->position);
+}
+
+static int64_t encode_batch(const append_target *to, const append_state *before, const append_record *record,
+                            int64_t time)
+{
+    const record_field value = {record->value, record->value_bytes}, fields = {record->headers, record->headers_bytes};
+    const batch_columns *all = &to->batches;
+    const int64_t row = before->rows;
+    batch_columns one = {all->base_offset + row,   all->last_offset + row,    all->base_timestamp + row,
+                         all->max_timestamp + row, all->producer_id + row,    all->producer_epoch + row,
+                         all->base_sequence + row, all->leader_epoch + row,   all->position + row,
+                         all->data_position + row, all->data_length + row,    all->records + row,
+                         all->visible + row,       all->attributes + row,     all->magic + row,
+                         1};
+
+    *one.base_offset = *one.last_offset = before->next_offset;
+    *one.base_timestamp = *one.max_timestamp = time;
+    *one.producer_id = *one.producer_epoch = *one.base_sequence = -1;
+    *one.leader_epoch = to->epoch;
+    *one.attributes = 0;
+    return duramen_encode_record(to->buffer, to->buffer_bytes, &one, &value, &fields, before->position);
+}
+
+static int64_t encode(const append_target *to, const append_state *before, const append_record *record, int64_t us)
+{
+    const int64_t time = to->time_unit_us == 0 ? 0 : us / to->time_unit_us;
+
+    if (to->kind == RECORD_FRAME) return encode_frame(to, before, record, time);
+    if (to->kind == RECORD_BATCH) return encode_batch(to, before, record, time);
+    if (record->headers_bytes > 0) return -1;
+    return to->kind == RECORD_SLOT ? encode_slot(to, before, record) : encode_chunk(to, before, record, time);
+}
+
+/* Writes the index entry of the chunk. Returns where the next one goes: the same place if that failed. */
+static int64_t put_entry(const append_target *to, const append_state *before)
+{
+    uint8_t entry[INDEX_ENTRY_BYTES];
+    const int64_t row = before->rows;
+    store64(entry, (uint64_t)to->chunks.chunk_id[row], 1);
+    store64(entry + 8, (uint64_t)to->chunks.timestamp[row], 1);
+    store64(entry + 16, (uint64_t)to->chunks.epoch[row], 1);
+    store32(entry + 24, (uint32_t)to->chunks.position[row], 1);
+    entry[28] = (uint8_t)to->chunks.chunk_type[row];
+    const int is_written = pwrite(to->index, entry, sizeof entry, (off_t)before->index_position) == sizeof entry;
+    return before->index_position + (is_written ? INDEX_ENTRY_BYTES : 0);
 }
 
 static int is_in_place(const append_target *to)
@@ -84,7 +158,7 @@ static void wake(const append_target *to)
 }
 
 int duramen_append(const append_target *to, const append_limits *limits, const append_state *before,
-                   const append_record *record, frame_columns *row, uint8_t *mark, append_state *after)
+                   const append_record *record, uint8_t *mark, append_state *after)
 {
     const int64_t timed_bytes = record->is_timed ? record->value_bytes + record->headers_bytes : 0;
     const int64_t us = time_of(to, limits, before, record);
@@ -93,8 +167,7 @@ int duramen_append(const append_target *to, const append_limits *limits, const a
     if (before->rows >= limits->rows || before->next_offset >= limits->next_offset) return APPEND_NOT_DONE;
     if (record->is_timed && before->timed_records >= limits->timed_records) return APPEND_NOT_DONE;
     if (timed_bytes > limits->timed_bytes - before->timed_bytes) return APPEND_NOT_DONE;
-    if (record->headers_bytes > 0 && to->slot_bytes > 0) return APPEND_NOT_DONE;
-    const int64_t size = encode(to, before, record, us, row);
+    const int64_t size = encode(to, before, record, us);
     if (size < 0 || size > limits->position - before->position) return APPEND_NOT_DONE;
     if (!is_in_place(to)) return APPEND_NOT_DONE;
 
@@ -109,6 +182,7 @@ int duramen_append(const append_target *to, const append_limits *limits, const a
     after->timed_records += record->is_timed;
     after->timed_bytes += timed_bytes;
     if (us > after->last_us) after->last_us = us;
+    if (to->index >= 0) after->index_position = put_entry(to, before);
     if (to->has_digest) after->crc32c = duramen_crc32c(before->crc32c, to->buffer, (size_t)size);
     put_mark(mark, after);
     /* The counter and the slot in one write. A reader that sees the counter before the slot sleeps shortly at first. */

@@ -9,13 +9,23 @@
  *      32  next_offset  i64
  *      64  crc32c       u32   of the segment up to the position
  *      76  slot_crc     u32   CRC-32C of the slot before it
+ *
+ *   what is written to the index of chunks, if there is one; big-endian
+ *    0  chunk_id u64, timestamp i64, epoch u64, position u32, type u8
  */
 #ifndef DURAMEN_APPEND_H
 #define DURAMEN_APPEND_H
 
+#include "batches.h"
+#include "chunks.h"
 #include "frames.h"
 
 enum { MARK_COUNTER_BYTES = 4, MARK_SLOT_BYTES = 80, MARK_BYTES = MARK_COUNTER_BYTES + MARK_SLOT_BYTES };
+
+/* The numbers of layout.RecordKind. */
+enum { RECORD_FRAME = 0, RECORD_SLOT = 1, RECORD_CHUNK = 2, RECORD_BATCH = 3 };
+
+enum { INDEX_ENTRY_BYTES = 29 };
 
 /* Results of duramen_append. */
 enum {
@@ -27,17 +37,24 @@ enum {
 
 /* What does not change while a segment is open, and the files. */
 typedef struct {
-    frame_layout layout;
-    int64_t slot_bytes;    /* of a fixed-slot record, without its checksum; 0 for the layout */
+    int kind, is_ordered, has_digest;
+    frame_layout layout;   /* of a frame */
+    int64_t slot_bytes;    /* of a fixed-slot record, without its checksum */
+    int64_t epoch;         /* of a chunk or batch, each of which holds one record */
+    int chunk_version;
     int64_t time_unit_us;  /* 0: records have no time */
-    int is_ordered, has_digest;
-    int file, page;
+    int file, index, page; /* no index: -1 */
     const void *counter;   /* the page's counter, mapped only for its address; NULL without futex */
     const char *lock_path; /* the file that must still have this name */
     uint64_t lock_device, lock_inode;
     int64_t process;       /* that opened the log: a forked child writes nothing */
     uint8_t *buffer;
     int64_t buffer_bytes;
+    /* The rows that are filled, of the kind: one for each record since the writer was armed. */
+    frame_columns frames;
+    int64_t *slot_offsets, *slot_positions;
+    chunk_columns chunks;
+    batch_columns batches;
 } append_target;
 
 /* The last values that the next record may reach. */
@@ -47,6 +64,7 @@ typedef struct {
 
 typedef struct {
     int64_t position, next_offset, last_us, number;
+    int64_t index_position; /* unchanged by an append whose index entry could not be written */
     uint32_t crc32c, counter;
     int64_t rows, timed_records, timed_bytes;
 } append_state;
@@ -58,10 +76,11 @@ typedef struct {
     int is_timed;
 } append_record;
 
-/* Writes the record after `before`, and sets `after`; `row` has one row, as an encoder fills it. `mark` is the last
- * store, with the state of `before`, and becomes the next one. Changes `mark` and `after` only. */
+/* Writes the record after `before`, and sets `after`; the row after those of `before` is filled as an encoder does.
+ * `mark` is the last store, with the state of `before`, and becomes the next one. Changes `mark`, `after` and that row
+ * only. */
 int duramen_append(const append_target *to, const append_limits *limits, const append_state *before,
-                   const append_record *record, frame_columns *row, uint8_t *mark, append_state *after);
+                   const append_record *record, uint8_t *mark, append_state *after);
 
 /* Seconds of the monotonic clock. */
 double duramen_monotonic_s(void);

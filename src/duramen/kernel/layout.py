@@ -518,26 +518,39 @@ NOT_DONE = -1
 """The result of an append that only the ordinary path can make."""
 
 
-class RecordShape(NamedTuple):
-    """How a record writer encodes: frames of a layout, or slots for records of that many bytes. ``time_unit_us`` is the
-    unit of stored times, 0 without times."""
+class RecordKind(IntEnum):
+    """What a record writer makes of each record. `Columns` of the kind take its row."""
 
-    layout: FrameLayout | None
+    FRAME = 0
+    SLOT = 1
+    CHUNK = 2
+    BATCH = 3
+
+
+class RecordShape(NamedTuple):
+    """How a record writer encodes: frames of ``layout``, slots for records of ``slot_bytes``, or chunks or batches of
+    one record each, with an epoch. ``time_unit_us`` is the unit of stored times, 0 without times."""
+
+    kind: RecordKind
+    layout: FrameLayout | None = None
     slot_bytes: int = 0
+    chunk_version: int = 0
+    epoch: int = 0
     time_unit_us: int = 0
     is_ordered: bool = False
     has_digest: bool = True
 
 
 class AppendState(NamedTuple):
-    """Where a record writer goes on: after the last record, its time, the number of the last watermark, and the digest
-    of the segment."""
+    """Where a record writer goes on: after the last record, its time, the number of the last watermark, the digest
+    of the segment, and the end of the index, if every record gets an entry at once."""
 
     position: int
     next_offset: int
     last_us: int
     number: int
     crc32c: int
+    index_position: int = 0
 
 
 class AppendLimits(NamedTuple):
@@ -560,7 +573,8 @@ class AppendNotes(NamedTuple):
 
 class AppendOutcome(NamedTuple):
     """What a record writer wrote, and where it stands. ``is_torn``: a part of one more record may follow.
-    ``unmarked_bytes`` is the size of the last record if storing its watermark failed, else 0."""
+    ``unmarked_bytes`` is the size of the last record if storing its watermark failed, else 0; ``index_bytes`` those of
+    the entries that it wrote."""
 
     rows: int
     position: int
@@ -572,3 +586,4 @@ class AppendOutcome(NamedTuple):
     timed_bytes: int
     is_torn: bool
     unmarked_bytes: int
+    index_bytes: int = 0

@@ -125,6 +125,16 @@ static void put_header(uint8_t *header, int64_t size, const batch_columns *b, in
     store32(header + 17, duramen_crc32c(0, header + 21, (size_t)(size - 21)), 1);
 }
 
+static void finish_batch(uint8_t *header, const uint8_t *end, batch_columns *b, int64_t i, int64_t position)
+{
+    put_header(header, end - header, b, i);
+    b->position[i] = position;
+    b->data_position[i] = position + BATCH_HEADER_BYTES;
+    b->data_length[i] = (uint32_t)(end - header - BATCH_HEADER_BYTES);
+    b->visible[i] = b->attributes[i] & BATCH_CONTROL ? 0 : b->records[i];
+    b->magic[i] = 2;
+}
+
 int64_t duramen_encode_batches(uint8_t *out, int64_t capacity, batch_columns *batches, const record_columns *records,
                                const header_columns *headers, const record_fields *fields, int64_t base_position)
 {
@@ -138,12 +148,45 @@ int64_t duramen_encode_batches(uint8_t *out, int64_t capacity, batch_columns *ba
         uint8_t *header = at;
         at = put_records(at + BATCH_HEADER_BYTES, end, &from, batches, i);
         if (at == NULL || at - header > INT32_MAX) return -1 - i;
-        put_header(header, at - header, batches, i);
-        batches->position[i] = base_position + (header - out);
-        batches->data_position[i] = batches->position[i] + BATCH_HEADER_BYTES;
-        batches->data_length[i] = (uint32_t)(at - header - BATCH_HEADER_BYTES);
-        batches->visible[i] = batches->attributes[i] & BATCH_CONTROL ? 0 : batches->records[i];
-        batches->magic[i] = 2;
+        finish_batch(header, at, batches, i, base_position + (header - out));
     }
+    return at - out;
+}
+
+/* The bytes of the encoded key, after which its headers follow; -1 where it does not lie within the fields. */
+static int64_t key_field_bytes(const record_field *fields)
+{
+    uint64_t raw = 0;
+    int64_t at = 0;
+    for (int shift = 0;; shift += 7) {
+        if (at >= fields->size_bytes || shift > 28) return -1;
+        const uint8_t byte = fields->data[at++];
+        raw |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) break;
+    }
+    if (raw == zigzag(-1)) return at;
+    const int64_t length = (int64_t)(raw >> 1);
+    if ((raw & 1) != 0 || length > fields->size_bytes - at) return -1;
+    return at + length;
+}
+
+int64_t duramen_encode_record(uint8_t *out, int64_t capacity, batch_columns *batch, const record_field *value,
+                              const record_field *fields, int64_t base_position)
+{
+    static const uint8_t nothing[] = {1, 0}; /* no key; no headers */
+    const record_field plain = {nothing, sizeof nothing}, *given = fields->size_bytes > 0 ? fields : &plain;
+    const int64_t key = key_field_bytes(given);
+
+    *batch->records = 1;
+    if (!header_fits(batch, 0) || key < 0 || value->size_bytes > INT32_MAX) return -1;
+    const int64_t length = 3 + given->size_bytes + varint_bytes(zigzag(value->size_bytes)) + value->size_bytes;
+    if (length > INT32_MAX || BATCH_HEADER_BYTES + varint_bytes(zigzag(length)) + length > capacity) return -1;
+    uint8_t *at = put_varint(out + BATCH_HEADER_BYTES, zigzag(length));
+    memset(at, 0, 3); /* attributes, time_delta, offset_delta */
+    memcpy(at + 3, given->data, (size_t)key);
+    at = put_field(at + 3 + key, value, 0, (uint32_t)value->size_bytes);
+    memcpy(at, given->data + key, (size_t)(given->size_bytes - key));
+    at += given->size_bytes - key;
+    finish_batch(out, at, batch, 0, base_position);
     return at - out;
 }

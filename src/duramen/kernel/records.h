@@ -31,4 +31,10 @@ typedef struct {
 int64_t duramen_encode_batches(uint8_t *out, int64_t capacity, batch_columns *batches, const record_columns *records,
                                const header_columns *headers, const record_fields *fields, int64_t base_position);
 
+/* Writes one batch with one record. `batch` has one row and is treated as by `duramen_encode_batches`, which also sets
+ * `records` to 1. `fields` holds the encoded key and after it the encoded headers, with their count; or nothing for
+ * neither. Returns the bytes, or -1 where something does not fit. */
+int64_t duramen_encode_record(uint8_t *out, int64_t capacity, batch_columns *batch, const record_field *value,
+                              const record_field *fields, int64_t base_position);
+
 #endif

@@ -42,9 +42,12 @@ class Sidecar:
         if closely:
             self._watermark.check()
 
-    def record_writer(self, file: File, shape: RecordShape, rows: Columns, notes: AppendNotes) -> RecordWriter | None:
+    def record_writer(
+        self, file: File, index: File | None, shape: RecordShape, rows: Columns, notes: AppendNotes
+    ) -> RecordWriter | None:
         """A record writer for the active segment, if the disk has one: see `Disk.record_writer`."""
-        return self._disk.record_writer(file, self._watermark.shared()[0], self._lock.file_lock, shape, rows, notes)
+        page, lock = self._watermark.shared()[0], self._lock.file_lock
+        return self._disk.record_writer(file, index, page, lock, shape, rows, notes)
 
     def slot(self, watermark: Watermark) -> tuple[int, bytes]:
         """See `WatermarkPage.slot`."""

@@ -341,9 +341,16 @@ class FaultyDisk(Disk):
         return FaultyPage(self, path, page)
 
     def record_writer(
-        self, file: File, page: Page, lock: Lock, shape: RecordShape, rows: Columns, notes: AppendNotes
+        self,
+        file: File,
+        index: File | None,
+        page: Page,
+        lock: Lock,
+        shape: RecordShape,
+        rows: Columns,
+        notes: AppendNotes,
     ) -> RecordWriter:
-        return DiskRecordWriter(file, page, lock, shape, rows, notes)
+        return DiskRecordWriter(file, index, page, lock, shape, rows, notes)
 
     # --- striking
 

@@ -497,9 +497,16 @@ class SimulatedDisk(Disk):
             return self.kind(path) == Kind.FILE and self._file(path).number in self._locks
 
     def record_writer(
-        self, file: File, page: Page, lock: Lock, shape: RecordShape, rows: Columns, notes: AppendNotes
+        self,
+        file: File,
+        index: File | None,
+        page: Page,
+        lock: Lock,
+        shape: RecordShape,
+        rows: Columns,
+        notes: AppendNotes,
     ) -> RecordWriter:
-        return DiskRecordWriter(file, page, lock, shape, rows, notes)
+        return DiskRecordWriter(file, index, page, lock, shape, rows, notes)
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         with self._mutex:

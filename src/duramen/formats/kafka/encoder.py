@@ -8,6 +8,7 @@ batch.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,27 @@ def encode_batches(rows: BatchColumns, fields: EncodedFields, most_bytes: int, p
         raise UsageError(f"kafka cannot store these records: {error}") from error
     data = out[:written]
     return memoryview(_compressed(data, rows, position)) if (rows.attributes & CODEC).any() else data
+
+
+def encode_fields(key: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Key and headers of one record, as they stand before and after its value."""
+    parts = [_field(key), _length(len(headers))]
+    for name, value in headers:
+        parts += _field(name.encode()), _field(value)
+    return b"".join(parts)
+
+
+def _field(content: bytes | None) -> bytes:
+    return b"\1" if content is None else _length(len(content)) + content
+
+
+def _length(number: int) -> bytes:
+    """A zigzag varint."""
+    raw, out = number << 1, b""
+    while raw >= 0x80:
+        out += bytes((raw & 0x7F | 0x80,))
+        raw >>= 7
+    return out + bytes((raw,))
 
 
 _BASE_OFFSET_AT, _EPOCH_AT, _CRC_AT, _TIMES_AT = (

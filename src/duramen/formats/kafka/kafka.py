@@ -47,9 +47,9 @@ from duramen.formats.format import (
 from duramen.formats.index import Index, dump_index
 from duramen.formats.kafka.batch import HEADER
 from duramen.formats.kafka.cleaner import KafkaCleaner
-from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, compression_of
+from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, KafkaCompression, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
-from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_records, move_batches
+from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_fields, encode_records, move_batches
 from duramen.formats.kafka.indexes import (
     ENTRIES,
     INDEX_STRIDE_BYTES,
@@ -82,7 +82,7 @@ from duramen.formats.kafka.transactions import (
 )
 from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, SegmentSummary, Severity
 from duramen.formats.struct import Block, Buffer
-from duramen.kernel import BatchColumns
+from duramen.kernel import BatchColumns, RecordKind, RecordShape
 
 UNCOVERED = ("base_offset", "length", "leader_epoch", "magic")
 """The fields of a batch that its checksum does not cover."""
@@ -379,6 +379,15 @@ class Kafka(
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         return encode_records(batch, cursor, self._policy, default_us)
+
+    @property
+    def record_shape(self) -> RecordShape | None:
+        if self._policy.compression != KafkaCompression.NONE:
+            return None
+        return RecordShape(RecordKind.BATCH, epoch=self._policy.leader_epoch, time_unit_us=1000)
+
+    def user_headers(self, key: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
+        return encode_fields(key, headers)
 
     def can_move(self, records: EncodedRecords) -> bool:
         return isinstance(records.fmt, Kafka)

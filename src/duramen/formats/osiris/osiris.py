@@ -92,7 +92,7 @@ from duramen.formats.osiris.tracking import Tracking, delta_blocks
 from duramen.formats.osiris.trailers import last_sequences, mended, with_trailers
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, Severity
 from duramen.formats.struct import Block, Buffer, Field, Struct
-from duramen.kernel import ChunkColumns, Int64s, ScanEnd, Stop
+from duramen.kernel import ChunkColumns, Int64s, RecordKind, RecordShape, ScanEnd, Stop
 
 ENTRY = Struct(">", chunk_id="Q", timestamp="q", epoch="Q", position="I", chunk_type="B")
 VERSION = 1
@@ -454,6 +454,12 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill, Supports
 
     def move(self, records: EncodedRecords, cursor: ScanPosition, default_us: int) -> Encoded:
         return move_chunks(records, cursor, self._epoch, default_us)
+
+    @property
+    def record_shape(self) -> RecordShape | None:
+        if self._has_sub_batches or self._filter_bytes:
+            return None
+        return RecordShape(RecordKind.CHUNK, chunk_version=self._chunk_version, epoch=self._epoch, time_unit_us=1000)
 
     def encode_values(self, values: Values, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         if self._has_sub_batches or self._filter_bytes:

@@ -78,25 +78,76 @@ def _signed(number: int, width: int) -> bytes:
         raise _DoesNotFitError from None
 
 
-def _encode_batch(source: _RecordSource, batches: BatchColumns, row: int) -> bytes:
+def _records(source: _RecordSource, batches: BatchColumns, row: int) -> list[bytes]:
+    """The records of a batch."""
     base, last, count = int(batches.base_offset[row]), int(batches.last_offset[row]), int(batches.records[row])
-    least = (batches.leader_epoch[row], batches.producer_epoch[row], batches.base_sequence[row])
-    if base < 0 or last < base or min(map(int, least)) < -1 or count > source.left or batches.attributes[row] >= 2**16:
+    if count > source.left:
         raise _DoesNotFitError
-    fixed = int(batches.attributes[row]).to_bytes(2, "big") + _signed(last - base, 4)
-    fixed += _signed(batches.base_timestamp[row], 8) + _signed(batches.max_timestamp[row], 8)
-    fixed += _signed(batches.producer_id[row], 8) + _signed(batches.producer_epoch[row], 2)
-    fixed += _signed(batches.base_sequence[row], 4) + _signed(count, 4)
-    parts, before = [fixed], -1
+    parts, before = [], -1
     for _ in range(count):
         delta, record = source.next(base, int(batches.base_timestamp[row]))
         if not before < delta <= last - base:
             raise _DoesNotFitError
         parts.append(record)
         before = delta
-    covered = b"".join(parts)
+    return parts
+
+
+def _put_batch(out: memoryview, batches: BatchColumns, row: int, records: list[bytes], position: int) -> int:
+    """Write the batch at the start of ``out``, and fill in the columns that depend on the bytes."""
+    base, last, count = int(batches.base_offset[row]), int(batches.last_offset[row]), int(batches.records[row])
+    least = (batches.leader_epoch[row], batches.producer_epoch[row], batches.base_sequence[row])
+    if base < 0 or last < base or min(map(int, least)) < -1 or batches.attributes[row] >= 2**16:
+        raise _DoesNotFitError
+    fixed = int(batches.attributes[row]).to_bytes(2, "big") + _signed(last - base, 4)
+    fixed += _signed(batches.base_timestamp[row], 8) + _signed(batches.max_timestamp[row], 8)
+    fixed += _signed(batches.producer_id[row], 8) + _signed(batches.producer_epoch[row], 2)
+    fixed += _signed(batches.base_sequence[row], 4) + _signed(count, 4)
+    covered = fixed + b"".join(records)
     prefix = _signed(base, 8) + _signed(len(covered) + 9, 4) + _signed(batches.leader_epoch[row], 4) + b"\2"
-    return prefix + crc32c(covered).to_bytes(4, "big") + covered
+    data = prefix + crc32c(covered).to_bytes(4, "big") + covered
+    if len(data) > len(out) or len(data) >= 2**31:
+        raise _DoesNotFitError
+    out[: len(data)] = data
+    batches.position[row], batches.data_position[row] = position, position + _HEADER_BYTES
+    batches.data_length[row] = len(data) - _HEADER_BYTES
+    batches.visible[row] = 0 if int(batches.attributes[row]) & CONTROL else count
+    batches.magic[row] = 2
+    return len(data)
+
+
+def _key_field_bytes(fields: memoryview) -> int:
+    """The bytes of the encoded key, after which its headers follow."""
+    raw = at = 0
+    while True:
+        if at >= min(len(fields), 5):
+            raise _DoesNotFitError
+        raw |= (fields[at] & 0x7F) << 7 * at
+        at += 1
+        if fields[at - 1] < 0x80:
+            break
+    length = 0 if raw == 1 else raw >> 1
+    if (raw & 1 and raw != 1) or length > len(fields) - at:
+        raise _DoesNotFitError
+    return at + length
+
+
+def encode_record(out: Buffer, batch: BatchColumns, value: Buffer, fields: Buffer, base_position: int = 0) -> int:
+    """Write one batch with one record: ``batch`` has one row and is treated as by `encode_batches`, which also gets
+    ``records``. ``fields`` holds the encoded key and after it the encoded headers with their count; or nothing for
+    neither. Returns the bytes written. Raises `ValueError` where something does not fit."""
+    if same_length(batch) != 1:
+        raise ValueError("one record makes one batch")
+    given, content = memoryview(fields).cast("B") or memoryview(b"\1\0"), memoryview(value).cast("B")
+    batch.records[0] = 1
+    try:
+        at = _key_field_bytes(given)
+        body = b"\0\0\0" + bytes(given[:at]) + _field(content, 0, len(content), allows_null=False) + bytes(given[at:])
+        if len(body) >= 2**31:
+            raise _DoesNotFitError
+        return _put_batch(memoryview(out).cast("B"), batch, 0, [_varint(len(body)) + body], base_position)
+    except _DoesNotFitError:
+        raise ValueError("the record does not fit") from None
 
 
 def encode_batches(
@@ -120,16 +171,7 @@ def encode_batches(
     target, at = memoryview(out).cast("B"), 0
     for row in range(count):
         try:
-            data = _encode_batch(source, batches, row)
-            if len(data) > len(target) - at or len(data) >= 2**31:
-                raise _DoesNotFitError
+            at += _put_batch(target[at:], batches, row, _records(source, batches, row), base_position + at)
         except _DoesNotFitError:
             raise ValueError(f"batch {row} does not fit") from None
-        target[at : at + len(data)] = data
-        batches.position[row] = base_position + at
-        batches.data_position[row] = base_position + at + _HEADER_BYTES
-        batches.data_length[row] = len(data) - _HEADER_BYTES
-        batches.visible[row] = 0 if int(batches.attributes[row]) & CONTROL else int(batches.records[row])
-        batches.magic[row] = 2
-        at += len(data)
     return at

@@ -128,10 +128,16 @@ class ActiveSegment:
         if self._index_pending_bytes >= INDEX_FLUSH_BYTES or self.fmt.capabilities.index_at_once:
             self._try_flush_index()
 
-    def take_over(self, rows: Rows, crc32c: int) -> None:
-        """Count records, none of them empty, that a record writer wrote after the cursor."""
+    def take_over(self, rows: Rows, crc32c: int, index_bytes: int) -> None:
+        """Count records, none of them empty, that a record writer wrote after the cursor, and the first bytes of their
+        index entries."""
         self.crc32c, self.ends_in_doubt = crc32c, False
         self._count(rows)
+        if self.fmt.capabilities.index_at_once:
+            self._collect_entries()
+            self._derived[Role.INDEX].size_bytes += index_bytes
+            self._due_entries[Role.INDEX] = self._due_entries[Role.INDEX][index_bytes:]
+            self._try_flush_index()
 
     def _count(self, rows: Rows) -> None:
         self._index_pending_bytes += rows.end.position - self.cursor.position
@@ -139,6 +145,14 @@ class ActiveSegment:
         self.rows += len(rows.columns)
         self.records += rows.count
         self.index.add(rows)
+
+    @property
+    def open_index(self) -> tuple[File, int] | None:
+        """The index and its size, where every row gets its entry at once; None if an entry waits."""
+        derived = self._derived.get(Role.INDEX)
+        if derived is None or self._is_index_late or self._due_entries.get(Role.INDEX):
+            return None
+        return derived.file, derived.size_bytes
 
     @property
     def plain_until(self) -> int:
@@ -214,15 +228,18 @@ class ActiveSegment:
     def flush_index(self) -> None:
         """Write the index entries that are due. If that fails, they stay due; after a crash, recovery rebuilds the
         index."""
-        self._index_pending_bytes = 0
-        for role, raw in self.index.build().items():
-            self._due_entries[role] = self._due_entries.get(role, b"") + raw
+        self._collect_entries()
         for role, raw in self._due_entries.items():
             if raw or role not in self._derived:
                 derived = self._derived_file(role)
                 write_all(derived.file, derived.size_bytes, raw)
                 derived.size_bytes += len(raw)
                 self._due_entries[role] = b""
+
+    def _collect_entries(self) -> None:
+        self._index_pending_bytes = 0
+        for role, raw in self.index.build().items():
+            self._due_entries[role] = self._due_entries.get(role, b"") + raw
 
     def complete_index(self) -> None:
         """Write all entries, those that end the files included: the segment does not grow, or not soon."""

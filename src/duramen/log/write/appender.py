@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from duramen import kernel
-from duramen.disk import Disk, Kind, RecordWriter, write_all
+from duramen.disk import Disk, File, Kind, RecordWriter, write_all
 from duramen.errors import CorruptionError, StorageError, UsageError, printable
 from duramen.formats import (
     PROGRAM,
@@ -189,7 +189,10 @@ class Appender:
         is_marked = (mark.base, mark.position, mark.next_offset - 1) == (active.base, *cursor)
         if not (is_ready and is_marked) or first_us is None or active.is_empty:
             return None
-        writer = self._record_writer()
+        indexed = active.open_index if limits.index_at_once else (None, 0)
+        if indexed is None:
+            return None
+        writer = self._record_writer(indexed[0])
         if writer is None:
             return None
         bound = self._durable.position + self._unsynced_bytes - (self._preallocate_bytes or FILL_BYTES)
@@ -204,13 +207,15 @@ class Appender:
             timed_bytes,
         )
         number, slot = self.sidecar.slot(mark)
-        state = AppendState(cursor.position, cursor.previous_offset + 1, self.last_us, number, active.crc32c)
+        state = AppendState(
+            cursor.position, cursor.previous_offset + 1, self.last_us, number, active.crc32c, indexed[1]
+        )
         writer.arm(state, until, slot, mark)
         if self.poisoned_by is not None:  # by another thread, meanwhile
             writer.retire()
         return writer
 
-    def _record_writer(self) -> RecordWriter | None:
+    def _record_writer(self, index: File | None) -> RecordWriter | None:
         """The record writer of the active segment; None if there is none for this format and this disk."""
         active, shape = self.active, self._fmt.record_shape
         if self._written_segment is not active:
@@ -220,7 +225,7 @@ class Appender:
                 self._record_rows = type(self._fmt.no_columns()).empty(APPENDED_ROWS)
                 notes = AppendNotes(self._counters.noted_seconds, self._counters.noted_bytes)
                 with contextlib.suppress(StorageError):  # no descriptor is left
-                    self.writer = self.sidecar.record_writer(active.file, shape, self._record_rows, notes)
+                    self.writer = self.sidecar.record_writer(active.file, index, shape, self._record_rows, notes)
         return self.writer
 
     def disarm_for_good(self) -> None:
@@ -239,7 +244,7 @@ class Appender:
         if written.rows:
             columns = type(self._record_rows).concat([self._record_rows.head(written.rows)])
             end = ScanEnd(written.rows, written.position, int(Stop.END), written.next_offset - 1)
-            active.take_over(Rows(columns, written.rows, end), written.crc32c)
+            active.take_over(Rows(columns, written.rows, end), written.crc32c, written.index_bytes)
             self.last_us = written.last_us
             self.sidecar.adopt(self._visible, written.number)
         if written.is_torn:
