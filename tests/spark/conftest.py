@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.warm import spark_worker
+from tests.warm import spark_python
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -47,18 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.xdist_group("spark"))
 
 
-def warm_python(directory: Path) -> str:
-    """A Python whose ``-m pyspark…`` starts in milliseconds, for the JVM alone: tests start the ordinary one.
-
-    Spark starts a process for each kind of worker, for each streaming query and after each error, and each imports
-    pyspark, pyarrow and duramen: 2 s, where most tests take 0.3 s."""
-    python = directory / "python"
-    plain, warm = shlex.quote(sys.executable), shlex.join(spark_worker())
-    python.write_text(f'#!/bin/sh\n[ "$1" = -m ] && exec {warm} "$@"\nexec {plain} "$@"\n')
-    python.chmod(0o755)
-    return str(python)
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("duramen tests")
@@ -67,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-            patch.setenv(name, warm_python(tmp_path_factory.getbasetemp()))
+            patch.setenv(name, spark_python(tmp_path_factory.getbasetemp()))
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import duramen
+from tests.warm import spark_python
 
 COLUMNS = 80
 _STEERING = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+")
@@ -53,11 +54,11 @@ class Screen:
         return "\n".join(line.rstrip() for line in self.lines).strip()
 
 
-def start(*arguments: str) -> tuple[int, int]:
+def start(*arguments: str, **environment: str) -> tuple[int, int]:
     """The command on a terminal of its own: its process, and the terminal's other end."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ.update({"TERM": "xterm-256color", "PYTHONWARNINGS": "error"})
+        os.environ.update({"TERM": "xterm-256color", "PYTHONWARNINGS": "error", **environment})
         for name in ("COLUMNS", "NO_COLOR"):
             os.environ.pop(name, None)
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
@@ -82,7 +83,7 @@ def test_a_stream_is_followed_and_stopped(tmp_path: Path) -> None:
     log = source.parent / "log"
     pid, terminal = start(
         "pipeline", "ingest", str(log), str(source), "--from", "text", "--checkpoint", str(tmp_path / "checkpoint"),
-        "--every", "200 milliseconds", "--master", "local[1]",
+        "--every", "200 milliseconds", "--master", "local[1]", PYSPARK_PYTHON=spark_python(tmp_path),
     )  # fmt: skip
     screen, said, is_stopped = Screen(), "", False
     try:
