@@ -635,11 +635,12 @@ def main() -> int:
     limit.add_argument("--budget", type=float, default=60, help="seconds")
     limit.add_argument("--all", action="store_true", help="every case, however long it takes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0, help="cases that an earlier run with this seed has done")
     parser.add_argument("--only", choices=FORMATS, action="append")
     parser.add_argument("--verb", choices=VERBS, action="append")
     parser.add_argument("--show", type=int, default=20, help="how many broken promises are listed")
     options = parser.parse_args()
-    every = cases(options.seed, options.only or FORMATS, options.verb or ())
+    every = cases(options.seed, options.only or FORMATS, options.verb or ())[options.skip :]
     table, end = Table(), time.monotonic() + options.budget
     for count, case in enumerate(every, 1):
         table.add(run(*case))

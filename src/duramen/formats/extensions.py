@@ -172,6 +172,11 @@ class SupportsStateFiles(ABC):
         """These files, by path, rebuilt from all segments of the log, in order. What only ``files`` know is kept."""
 
     @abstractmethod
+    def known_ends(self, paths: Iterable[str], read: Callable[[str], Buffer | None]) -> Iterator[tuple[str, int]]:
+        """Offsets that the log had reached when the files with these paths were written, by path. ``read`` returns the
+        content of one."""
+
+    @abstractmethod
     def state_after(
         self, previous: Segment, base: int, read: Callable[[str], Buffer | None], *, is_first: bool
     ) -> dict[str, bytes]:

@@ -309,6 +309,14 @@ class Kafka(
         name = self.classify(path)
         return name is not None and any(True for _ in self.check_file(name.role, files[path], name))
 
+    def known_ends(self, paths: Iterable[str], read: Callable[[str], Buffer | None]) -> Iterator[tuple[str, int]]:
+        for path in paths:
+            name = self.classify(path)
+            if name is not None and name.role == Role.PRODUCER_SNAPSHOT:
+                yield path, name.base or 0
+            elif name is not None and name.role == Role.LEADER_EPOCHS:
+                yield path, max((one.start_offset for one in _known_epochs(read(path))), default=0)
+
     def state_after(
         self, previous: Segment, base: int, read: Callable[[str], Buffer | None], *, is_first: bool
     ) -> dict[str, bytes]:

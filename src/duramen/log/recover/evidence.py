@@ -157,9 +157,9 @@ class Evidence:
     def damage(self) -> DuramenError | None:
         """Why nothing may be appended: the first damage found. With ``cut_damage``, only damage that cannot be cut."""
         found = self._sealed_damage()
-        if found is not None or not self.segments:
+        if found is not None:
             return found
-        if self.last_sealed is None:
+        if self.segments and self.last_sealed is None:
             path = self.full(self.last.segment.path)
             if self.segment is None and self.mark is not None and self.mark.durable_offset > self.base:
                 return CorruptionError("the header of a segment with durable records is missing", path=path, position=0)

@@ -35,6 +35,7 @@ from duramen.log.segments import (
     settled_digests,
     until_stable,
 )
+from duramen.log.verify import lost_at_end
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import (
     CURSORS_NAME,
@@ -189,7 +190,7 @@ class Source:
             except CorruptionError as error:
                 if not self.skips or error.position is None:
                     raise self._hinted(error, part) from None
-                self._skip(part, 0, len(part.data), part.base or 0, error.message)
+                self._skip(part.path, 0, len(part.data), part.base or 0, error.message)
                 return None
         return part.segment
 
@@ -209,7 +210,7 @@ class Source:
         """List the same contradiction if damage is skipped: records that look whole are used as they are."""
         why = None if any(one.path == part.path for one in self.skipped) else self._contradiction(part)
         if why is not None:
-            self._skip(part, 0, 0, part.base or 0, f"{why}; the records were used as they are")
+            self._skip(part.path, 0, 0, part.base or 0, f"{why}; the records were used as they are")
 
     def _contradiction(self, part: SourcePart) -> str | None:
         return self._of_active(part) if part.is_last else self._of_sealed(part)
@@ -225,7 +226,8 @@ class Source:
         return None if found is None else found.why
 
     def check_presence(self) -> None:
-        """Raise if a segment is missing, other than the oldest ones, which retention removes."""
+        """Raise if a segment is missing, other than the oldest ones, which retention removes, or if records are missing
+        at the end."""
         bases = {part.base for part in self.parts}
         oldest = min((base for base in bases if base is not None), default=-1)
         for base in self.sealed:
@@ -240,11 +242,20 @@ class Source:
             if base not in bases and base > oldest and not self.skips:
                 raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=self._hint)
         mark = self._snapshot.watermark
+        if mark is None and self.is_directory:
+            self._check_end()
         if mark is None or self.skips or mark.base <= max((base for base in bases if base is not None), default=-1):
             return
         if mark.durable_offset > mark.base:
             path = posixpath.join(self.path, self.fmt.segment_path(mark.base))
             raise CorruptionError("the active segment is missing", path=path, offset=mark.base, hint=self._hint)
+
+    def _check_end(self) -> None:
+        """Without a watermark, only the files beside the segments show that records are missing at the end."""
+        for found in lost_at_end(self.disk, self.path, self.fmt):
+            if not self.skips:
+                raise CorruptionError(found.message, path=found.path, offset=found.first_offset, hint=self._hint)
+            self._skip(found.path, 0, 0, found.first_offset or 0, found.message)
 
     def _is_hidden(self, base: int) -> bool:
         """Whether a sealed segment is part of a batch or transaction that was not acknowledged at the snapshot."""
@@ -292,7 +303,7 @@ class Source:
                 error.hint = error.hint if end.ending == EndKind.UNKNOWN_VERSION else self._hint
                 raise error
             until = len(part.data) if end.goes_on_at is None else end.goes_on_at
-            self._skip(part, end.position, until - end.position, end.previous_offset + 1, end.why)
+            self._skip(part.path, end.position, until - end.position, end.previous_offset + 1, end.why)
             if end.goes_on_at is None:
                 return
             cursor = ScanPosition(end.goes_on_at, cursor.previous_offset)
@@ -313,7 +324,7 @@ class Source:
             raise CorruptionError(why, path=part.path, position=position, hint=self._hint)
         until = int(columns.position[wrong + 1]) if wrong + 1 < len(columns) else rows.end.position
         before = int(columns.last_offsets[wrong - 1]) if wrong else cursor.previous_offset
-        self._skip(part, position, until - position, before + 1, why)
+        self._skip(part.path, position, until - position, before + 1, why)
         head = columns.head(wrong)
         count = int((head.last_offsets - head.first_offsets + 1).sum())
         return Rows(head, count, ScanEnd(wrong, position, int(Stop.LIMIT), before)), ScanPosition(until, before)
@@ -330,7 +341,7 @@ class Source:
         kept = int(np.searchsorted(rows.columns.first_offsets, seen, side="right"))
         columns = rows.columns.slice(kept, len(rows.columns))
         until = int(columns.position[0]) if len(columns) else rows.end.position
-        self._skip(part, position, until - position, first, why)
+        self._skip(part.path, position, until - position, first, why)
         count = int((columns.last_offsets - columns.first_offsets + 1).sum())
         return Rows(columns, count, rows.end)
 
@@ -348,10 +359,10 @@ class Source:
                     yield from self.decode(part, segment, _row(rows, row), columns)
                 return
             position, offset = int(rows.columns.position[0]), int(rows.columns.first_offsets[0])
-            self._skip(part, position, rows.end.position - position, offset, error.message)
+            self._skip(part.path, position, rows.end.position - position, offset, error.message)
 
-    def _skip(self, part: SourcePart, position: int, length: int, offset: int, why: str) -> None:
-        found = SkippedRange(part.path, position, length, offset, why)
+    def _skip(self, path: str, position: int, length: int, offset: int, why: str) -> None:
+        found = SkippedRange(path, position, length, offset, why)
         if found not in self.skipped:  # a conversion reads the log twice
             self.skipped.append(found)
 

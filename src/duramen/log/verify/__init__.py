@@ -18,7 +18,7 @@ during a check; what they remove is left out of the report. Nothing is repaired 
 from __future__ import annotations
 
 from duramen.log.verify.index_check import short_indexes
-from duramen.log.verify.partial_check import damage, damage_below, damage_error, refuse_damage
+from duramen.log.verify.partial_check import damage, damage_below, damage_error, lost_at_end, refuse_damage
 from duramen.log.verify.ranges import RangeReport, RangeVerifier, SegmentRange, cut_ranges
 from duramen.log.verify.report import Finding, Report, SegmentReport, counted, name_emptied
 from duramen.log.verify.segment_check import Checked, Progress

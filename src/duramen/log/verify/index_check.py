@@ -268,20 +268,21 @@ class IndexChecker:
     def _lost(self) -> tuple[int, int] | None:
         """Return the range of offsets that an intact index names after the last record: those records existed. Entries
         that do not continue the records prove nothing."""
-        positions, offsets = self.index.positions, self.index.offsets[self._row :]
-        if positions is None or not len(offsets) or self._until is not None or self._wrong or self._ends_in_damage:
+        row, following = self._row, self._end.previous_offset + 1
+        if row >= len(self.index) or self._until is not None or self._wrong or self._ends_in_damage:
             return None
-        positions = positions[self._row :]
-        end, following = self._end.position, self._end.previous_offset + 1
-        if not end:  # the header is missing, too
-            end = self._begins_at
-        continues = int(positions[0]) == end and int(offsets[0]) == following
-        is_next = continues if self.index.dense else int(positions[0]) >= end and int(offsets[0]) >= following
-        if not is_next or int(positions[0]) >= self._ahead_from:
+        if not (self.index.in_order(row) and self._continues(int(self.index.offsets[row]), following)):
             return None
-        if (offsets[1:] <= offsets[:-1]).any() or (positions[1:] <= positions[:-1]).any():
-            return None
-        return following, int(offsets[-1])
+        return following, int(self.index.offsets[-1])
+
+    def _continues(self, offset: int, following: int) -> bool:
+        """Whether the next entry, which has ``offset``, may name a record after the last one."""
+        if self.index.positions is None:  # Keratin's time index has the entries of its offset index
+            return self.index.names_last and self._ahead_from == NEVER and offset >= following
+        position, end = int(self.index.positions[self._row]), self._end.position or self._begins_at
+        if position >= self._ahead_from:
+            return False
+        return (position, offset) == (end, following) if self.index.dense else position >= end and offset >= following
 
     def _replaced(self) -> int | None:
         """Return the first entry from which on an intact index names other records than the segment holds. The index is

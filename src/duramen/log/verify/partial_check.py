@@ -29,6 +29,7 @@ from duramen.log.verify.segment_check import Checked
 from duramen.log.verify.sidecar_check import SidecarEvidence
 from duramen.log.verify.verifier import Verifier, list_settled
 
+_LOST = ("records-lost", "records-replaced", "manifest-ahead")
 _NOT_OURS = (Role.GROUP_SNAPSHOT, Role.GROUP_DELTA, Role.LEFTOVER)
 
 
@@ -40,11 +41,18 @@ def refuse_damage(disk: Disk, root: str, fmt: Format, directory: Directory) -> N
 
 
 def damage(disk: Disk, root: str, fmt: Format, directory: Directory) -> list[Finding]:
-    """Return all damage that `refuse_damage` looks for."""
+    """Return all damage that `refuse_damage` looks for. That a log has no segment is none: it may be a new one."""
     evidence = SidecarEvidence(disk, root, fmt, is_ours=True)
     directory = replace(directory, segments=list(directory.segments))
     verifier = _OpenVerifier(disk, root, fmt, lambda _bytes: None, directory, evidence)
-    return [finding for finding in verifier.run().findings if finding.severity == Severity.DAMAGE]
+    found = verifier.run().findings
+    return [one for one in found if one.severity == Severity.DAMAGE and one.code != "no-segments"]
+
+
+def lost_at_end(disk: Disk, root: str, fmt: Format) -> list[Finding]:
+    """Return the damage by which an index, a manifest or a file like it shows that records existed after the last one,
+    or others in their place: what a log without a watermark has for one."""
+    return [one for one in damage(disk, root, fmt, list_settled(disk, root, fmt)) if one.code in _LOST]
 
 
 def damage_below(

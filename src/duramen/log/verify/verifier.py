@@ -18,7 +18,16 @@ from typing import Any
 
 from duramen.disk import Disk, Kind, map_if_exists
 from duramen.errors import CorruptionError, StorageError
-from duramen.formats import Format, Role, Severity, SupportsManifest, SupportsStateFiles, check_delta, check_snapshot
+from duramen.formats import (
+    Format,
+    Role,
+    ScanPosition,
+    Severity,
+    SupportsManifest,
+    SupportsStateFiles,
+    check_delta,
+    check_snapshot,
+)
 from duramen.log.segments import (
     HINT,
     Directory,
@@ -29,7 +38,7 @@ from duramen.log.segments import (
     special_files,
     take_settled_snapshot,
 )
-from duramen.log.verify.index_check import REINDEX
+from duramen.log.verify.index_check import REINDEX, IndexChecker
 from duramen.log.verify.report import Finding, Report, SegmentReport, counted
 from duramen.log.verify.segment_check import SALVAGE, Checked, SegmentVerifier
 from duramen.log.verify.sidecar_check import SidecarEvidence, sidecar_groups
@@ -108,16 +117,12 @@ class Verifier(SegmentVerifier):
             previous = report
         if not checked:
             self.find("no-segments", Severity.DAMAGE, self.report.path, "the log has no segment", "check the path")
-        for orphan in self._directory.orphans:
-            self.find(
-                "orphaned-index", Severity.WARNING, self._directory.full(orphan.path),
-                f"{orphan.name.role} without its segment",
-                "the segment was removed or lost: if retention removed it, delete this file; else restore the segment",
-            )  # fmt: skip
+        self._check_orphans()
         for file in (*self._directory.others, *sidecar_groups(self._disk, self.report.path)):
             self._other(file)
         self._check_against_log()
         self._check_state_files()
+        self._check_known_ends()
         self.report.findings += self._evidence.of_log(self.report.segments)
         self.report.findings += self._evidence.of_beginning(
             min((s.base_offset for s in self.report.segments), default=0)
@@ -217,6 +222,34 @@ class Verifier(SegmentVerifier):
             first_offset=expected, last_offset=after.base_offset - 1,
         )  # fmt: skip
 
+    def _check_orphans(self) -> None:
+        """Report indexes without their segment. After the last segment, such an index may prove that records existed:
+        retention removes the oldest ones only."""
+        newest = max((segment.base_offset for segment in self.report.segments), default=-1)
+        for orphan in self._directory.orphans:
+            lost = list(self._lost_with(orphan)) if (orphan.name.base or 0) > newest else []
+            self.report.findings += lost
+            if not lost:
+                self.find(
+                    "orphaned-index", Severity.WARNING, self._directory.full(orphan.path),
+                    f"{orphan.name.role} without its segment",
+                    "the segment was removed or lost: if retention removed it, delete this file; else restore the "
+                    "segment",
+                )  # fmt: skip
+
+    def _lost_with(self, orphan: LogFile) -> Iterator[Finding]:
+        """Yield the finding that a segment is missing of which only this index, and no sidecar, names the records."""
+        base, path = orphan.name.base or 0, self._directory.full(orphan.path)
+        segment = self._directory.full(self._fmt.segment_path(base))
+        data = None if self._evidence.knows(base) else map_if_exists(self._disk, path)
+        index = None if data is None else self._fmt.open_index(orphan.name.role, data, base)
+        if index is None or self._disk.kind(segment) != Kind.MISSING:  # another program may have created it meanwhile
+            return
+        header_bytes = len(self._fmt.segment_header(base, 0))
+        checker = IndexChecker(path, orphan.name.role, index, ScanPosition(0, base - 1), begins_at=header_bytes)
+        for finding in checker.lost_records():
+            yield replace(finding, message=f"its segment is missing: {finding.message}")
+
     def _other(self, file: LogFile) -> None:
         path = self._directory.full(file.path)
         if file.name.role == Role.LEFTOVER:
@@ -261,6 +294,31 @@ class Verifier(SegmentVerifier):
         found = fmt.check_state(segments, {path: data for path, data in mapped.items() if data is not None})
         for name, problem in found:
             self._problem(self._directory.full(name), problem)
+
+    def _check_known_ends(self) -> None:
+        """Report records that are missing at the end, without a watermark that says where the log ends."""
+        fmt, segments = self._fmt, self.report.segments
+        if not isinstance(fmt, SupportsStateFiles) or self._evidence.watermark is not None or not segments:
+            return
+        if self._disk.kind(self.report.path) != Kind.DIRECTORY:
+            return
+        last = segments[-1]
+        following = last.base_offset if last.last_offset is None else last.last_offset + 1
+        paths = [file.path for file in self._directory.others if file.name.role in fmt.state_roles]
+        ends = fmt.known_ends(paths, lambda path: map_if_exists(self._disk, self._directory.full(path)))
+        path, reached = max(ends, key=lambda one: one[1], default=("", 0))
+        if reached > following and self._is_still_last(last):
+            self.find(
+                "records-lost", Severity.DAMAGE, self._directory.full(path),
+                f"it was written when the log went up to offset {reached - 1}: records existed, and are missing",
+                "restore the segments from a copy; `duramen repair` continues without them",
+                first_offset=following, last_offset=reached - 1,
+            )  # fmt: skip
+
+    def _is_still_last(self, last: SegmentReport) -> bool:
+        """Whether the last segment is as it was when it was checked, and still the last: another program may write."""
+        listed = list_log(self._disk, self.report.path, self._fmt).segments
+        return bool(listed) and (listed[-1].base, listed[-1].segment.size_bytes) == (last.base_offset, last.size_bytes)
 
     def _check_special_files(self) -> None:
         """Report what is not a regular file; it was not read."""
