@@ -34,18 +34,18 @@ from duramen.values import Decoding
 
 _POSITIONS = "an offset, -N (the last N records), beginning, end or @TIME (ISO 8601 or epoch milliseconds)"
 
+_From = Annotated[str, typer.Option("--from", "-o", metavar="FROM", help=f"First record: {_POSITIONS}.")]
+_To = Annotated[str | None, typer.Option("--to", metavar="TO", help="Where to stop, exclusive; same forms as FROM.")]
+_Count = Annotated[
+    int | None, typer.Option("--count", "-c", metavar="COUNT", min=0, help="Print at most this many records.")
+]
+
 
 def command(
     path: LogPath,
-    start: Annotated[
-        str, typer.Option("--from", "-o", metavar="FROM", help=f"First record: {_POSITIONS}.")
-    ] = "beginning",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="TO", help="Where to stop, exclusive; same forms as FROM.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", metavar="COUNT", min=0, help="Print at most this many records.")
-    ] = None,
+    start: _From = "beginning",
+    to: _To = None,
+    count: _Count = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")] = False,
     output: Annotated[Form | None, typer.Option("--output", help="Output form (default: text).")] = None,
     base64: Annotated[bool, typer.Option("--base64", help="For jsonl: encode all bytes as base64.")] = False,

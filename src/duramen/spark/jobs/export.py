@@ -84,8 +84,11 @@ def export(
         files = _run(spark, scan, place, partition_by, bound(decoding, scan), compression)
     finally:
         place.close()
-    rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
-    return Exported(to, kind, rows, size_bytes, len(files), _ranges(scan))
+    return Exported(to, kind, *_totals(files), len(files), _ranges(scan))
+
+
+def _totals(files: Sequence[ParquetWritten]) -> tuple[int, int]:
+    return sum(file.rows for file in files), sum(file.size_bytes for file in files)
 
 
 def _check_request(
