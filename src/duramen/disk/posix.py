@@ -131,6 +131,7 @@ class PosixFile(File):
 
     def __init__(self, path: str, reach: Reach, flags: int) -> None:
         self.path = path
+        self._reach = reach
         try:
             with reach() as place:
                 self._descriptor = Descriptor(open_regular(path, place, os.O_WRONLY | flags))
@@ -184,6 +185,15 @@ class PosixFile(File):
             with self._descriptor as descriptor:
                 return os.fstat(descriptor).st_nlink > 0
         except OSError as error:
+            raise refused(error, self.path) from error
+
+    def is_in_place(self) -> bool:
+        try:
+            with self._descriptor as descriptor, self._reach() as place:
+                return os.path.samestat(os.fstat(descriptor), place.stat())
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return False
             raise refused(error, self.path) from error
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ class DiskRecordWriter(RecordWriter):
         data = self._encode(value, headers, us)
         if data is None or len(data) > self._limits.position - self._state.position:
             return NOT_DONE
-        if os.getpid() != self._process or not self._lock.is_in_place():
+        if os.getpid() != self._process or not (self._file.is_linked() and self._lock.is_in_place()):
             return NOT_DONE
         self._is_armed = False  # until all is written
         try:

@@ -76,7 +76,10 @@ class File(Protocol):
 
     def is_linked(self) -> bool:
         """Whether the file has a name. What is written to a file that was deleted is lost. Cheap enough for every
-        commit."""
+        append."""
+
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to it. Cheap enough for every sync."""
 
     def close(self) -> None: ...
 

@@ -132,7 +132,8 @@ static int64_t put_entry(const append_target *to, const append_state *before)
 static int is_in_place(const append_target *to)
 {
     struct stat found;
-    return getpid() == to->process && stat(to->lock_path, &found) == 0 && (uint64_t)found.st_ino == to->lock_inode &&
+    if (getpid() != to->process || fstat(to->file, &found) != 0 || found.st_nlink == 0) return 0;
+    return stat(to->lock_path, &found) == 0 && (uint64_t)found.st_ino == to->lock_inode &&
            (uint64_t)found.st_dev == to->lock_device;
 }
 

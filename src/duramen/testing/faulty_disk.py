@@ -431,6 +431,9 @@ class FaultyFile(File):
     def is_linked(self) -> bool:
         return self._inner.is_linked()
 
+    def is_in_place(self) -> bool:
+        return self._inner.is_in_place()
+
     def close(self) -> None:
         self._inner.close()
 

@@ -166,6 +166,9 @@ class SimulatedFile(File):
         with self._disk._mutex:
             return self._disk._has_name(self._node)
 
+    def is_in_place(self) -> bool:
+        return self._disk._is_at(self._node, self.path)
+
     def close(self) -> None:
         self._closed = True
 

@@ -493,10 +493,10 @@ class WritableLog(Log):
     def check_place(self, *, closely: bool = False) -> None:
         """Raise `FencedError`, and poison the writer, if the log's directory or its sidecar was deleted or replaced;
         ``closely``: or the active segment. Called before every write, so that nothing of it is stored, and closely
-        after every sync."""
+        after every sync, and if the active segment has no name any more."""
         try:
             self._sidecar.check(closely=closely)
-            if closely and not self.tail.active.file.is_linked():
+            if closely and not self.tail.active.file.is_in_place():
                 raise fenced("the active segment was deleted or replaced", self.tail.active.path)
         except FencedError as error:
             self.tail.poison(error)
@@ -570,8 +570,9 @@ class WritableLog(Log):
         results = appended_by_request(taken, pieces)
         if sync:
             tail.sync()
-        if sync or not self._is_exclusive:  # after a sync, or where another writer is possible
-            self._check_written(closely=sync)
+        is_gone = not (sync or tail.active.file.is_linked())
+        if sync or is_gone or not self._is_exclusive:  # after a sync, or where another writer is possible
+            self._check_written(closely=sync or is_gone)
         tail.acknowledge(last_us)
         for request, appended in zip(taken, results, strict=True):
             request.result = appended
