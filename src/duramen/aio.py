@@ -372,14 +372,23 @@ class AsyncLog(AsyncHandle[Log]):
         given = signature(Log.batches).bind(self.blocking, *bounds, **options)
         given.apply_defaults()
         _, *window, columns, follow, verify, options = given.arguments.values()
+        limits = dict(zip(("from_time", "to_time", "max_records", "max_bytes"), window[2:], strict=True))
         names = columns_for(self.blocking.codec, columns)
         decoding = Decoding.of(options, self.blocking.path)
         needed = names if decoding is None else decoding.needed(names)
+        if decoding is not None:
+            await self._run(decoding.bind, self.blocking._sample(*window[:2], **limits, columns=needed))
         passes = (await self._run(self.blocking._window, *window)).passes(needed, verify)
         seen: object = None
         while (batch := await self._run(next, passes, _END)) is not _END:
-            if batch is not None:
-                yield batch if decoding is None else await self._run(decoding.decode, batch, names)
+            if batch is not None and decoding is not None:
+                decoded, error = await self._run(decoding.until_malformed, batch, names)
+                if decoded.num_rows:
+                    yield decoded
+                if error is not None:
+                    raise error
+            elif batch is not None:
+                yield batch
             elif follow:
                 seen = await self._more(seen)
             else:

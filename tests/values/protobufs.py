@@ -48,6 +48,18 @@ def descriptor_set(*, later: bool = False) -> bytes:
     return descriptor_pb2.FileDescriptorSet(file=[file_of(later=later)]).SerializeToString()
 
 
+def nested_set(*, messages: int, fields: int) -> bytes:
+    """Messages of which each has several fields of the next one."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"deep{messages}.proto", package="deep", syntax="proto3")
+    for level in range(messages):
+        message = file.message_type.add(name=f"M{level}")
+        kind = F.TYPE_MESSAGE if level + 1 < messages else F.TYPE_INT32
+        inner = f".deep.M{level + 1}" if level + 1 < messages else None
+        for number in range(fields):
+            message.field.add(name=f"f{number}", number=number + 1, type=kind, type_name=inner, label=F.LABEL_OPTIONAL)
+    return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+
+
 def order_class(*, later: bool = False) -> Any:
     return message_class(descriptor_set(later=later), "shop.Order")
 

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duramen.errors import DuramenError, UsageError
+from duramen.errors import DuramenError, MalformedError, UsageError
 from duramen.values import decoder, python_values
+from duramen.values.protobuf import codec_of
 from tests.kernel.twins import edited
 from tests.values import protobufs
 from tests.values.test_json import rows
@@ -78,6 +79,53 @@ def test_avro_schemas_by_file_and_text(tmp_path: Path) -> None:
 def test_avro_schemas_that_cannot_be_used(schema: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         decoder("avro", schema)
+
+
+def test_avro_types_by_their_names() -> None:
+    """Also as items of arrays, and types that are shown as another one."""
+    item = {"type": "record", "name": "item", "fields": [{"name": "n", "type": "int"}]}
+    money = {"type": "fixed", "name": "money", "size": 4, "logicalType": "decimal", "precision": 8, "scale": 2}
+    types = [item, {"type": "array", "items": "item"}, money, "money", {"type": "map", "values": "item"}]
+    schema = {
+        "type": "record",
+        "name": "o",
+        "fields": [{"name": f"f{n}", "type": kind} for n, kind in enumerate(types)],
+    }
+    tree = {"f0": {"n": 1}, "f1": [{"n": 2}], "f2": Decimal("1.25"), "f3": Decimal("-1.25"), "f4": {"k": {"n": 3}}}
+    found = rows(decoder("avro", schema), avro(schema, tree))
+    assert found == [{**tree, "f4": [("k", {"n": 3})]}]
+
+
+def test_avro_reasons_name_what_is_wrong() -> None:
+    """The same for the same bytes, without an address of memory."""
+    schema = {"type": "record", "name": "o", "fields": [
+        {"name": "b", "type": "boolean"}, {"name": "u", "type": ["null", "long"]}, {"name": "f", "type": "float"},
+    ]}  # fmt: skip
+    found = rows(decoder("avro", schema, on_malformed="raw"), b"", b"\1", b"\1\x08", b"\1\0ab", b"\1\0abcde")
+    assert found == [
+        "cut short after 0 bytes", "cut short after 1 bytes", "the index of a union or enum is out of range",
+        "cut short after 4 bytes", "1 bytes are left over",
+    ]  # fmt: skip
+    with pytest.raises(MalformedError, match=r"offset 0: the value is not avro \(o\): cut short"):
+        decoder("avro", schema).decode(pa.array([0]), pa.array([b""], pa.binary()))
+
+
+def test_schemas_that_grow_without_bound() -> None:
+    """Short ones that describe an exponential number of fields."""
+    names = [f"t{level}" for level in range(12)]
+    tree: Any = "int"
+    for level, name in enumerate(names):
+        fields = [
+            {"name": "a", "type": tree},
+            *({"name": n, "type": names[level - 1] if level else "int"} for n in "bcde"),
+        ]
+        tree = {"type": "record", "name": name, "fields": fields}
+    with pytest.raises(UsageError, match="more than 10,000 fields"):
+        decoder("avro", tree)
+    with pytest.raises(UsageError, match="more than 10,000 fields"):
+        codec_of(protobufs.nested_set(messages=12, fields=5), "deep.M0")
+    with pytest.raises(UsageError, match="levels deep"):
+        codec_of(protobufs.nested_set(messages=60, fields=1), "deep.M0")
 
 
 @given(st.data())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 import duramen
 from duramen import MalformedValue, StorageError, UsageError
 from duramen.spark import parse_options
+from duramen.values import registry as registry_module
 from tests.cli.running import Run
 from tests.values import protobufs
 
@@ -154,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 def registry(produced: dict[str, Produced]) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.asked, server.answers = [], {}
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     server.url = f"http://user:secret@127.0.0.1:{server.server_address[1]}"
     yield server
@@ -220,6 +222,104 @@ def test_a_registry_that_answers_nonsense(registry: Any, tmp_path: Path, answer:
         with pytest.raises(duramen.DuramenError) as caught:
             log.read(0, decode="confluent", registry=registry.url)
     assert "secret" not in str(caught.value)
+
+
+def test_an_id_that_the_registry_lacks_is_asked_for_once(registry: Any, tmp_path: Path) -> None:
+    registry.answers["/schemas/ids/7"] = {"schema": json.dumps(AVRO)}
+    with duramen.open(tmp_path / "log", "a", segment_max_bytes=200) as log:
+        log.append_batch([b"\0\0\0\0\x07\2", b"\0\0\0\0\x09\2"] * 20)
+        values = [each.value for each in log.scan(decode="confluent", registry=registry.url, on_malformed="raw")]
+    assert values[::2] == [{"id": 1}] * 20
+    assert {value.reason for value in values[1::2]} == {"the registry does not know the schema 9"}
+    assert len(registry.asked) == 2
+
+
+def test_a_schema_that_appears_and_one_that_is_deleted(registry: Any, tmp_path: Path) -> None:
+    """A deleted schema is kept beside the log, and an unknown one is asked for again by the next read."""
+    registry.answers["/schemas/ids/7"] = {"schema": json.dumps(AVRO)}
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append_batch([b"\0\0\0\0\x07\2", b"\0\0\0\0\x09\4\0"])
+        options: Any = {"decode": "confluent", "registry": registry.url, "on_malformed": "null"}
+        assert [each.value for each in log.scan(**options)] == [{"id": 1}, None]
+        registry.answers["/schemas/ids/9"] = {"schema": json.dumps(AVRO_LATER)}
+        del registry.answers["/schemas/ids/7"]
+        assert [each.value for each in log.scan(**options)] == [{"id": 1, "wood": "oak"}, {"id": 2, "wood": ""}]
+
+
+def test_a_registry_that_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No timeout of a socket bounds that."""
+    monkeypatch.setattr(registry_module, "DEADLINE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, duramen.open(tmp_path / "log", "a") as log:
+        log.append(b"\0\0\0\0\x07\0")
+        url = f"http://user:secret@127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(StorageError, match="no whole answer") as caught:
+            log.read(0, decode="confluent", registry=url)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b""])
+def test_a_registry_that_speaks_no_http(answer: bytes, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, duramen.open(tmp_path / "log", "a") as log:
+        log.append(b"\0\0\0\0\x07\0")
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(StorageError, match="registry"):
+            log.read(0, decode="confluent", registry=f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+def test_addresses_that_are_none(tmp_path: Path) -> None:
+    for address in ("http://[::1", "https://[x"):
+        with pytest.raises(UsageError, match="no valid address"):
+            duramen.decoder("confluent", registry=address)
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append(b"\0\0\0\0\x07\0")
+        for address in ("http://", "http://a b", "http://127.0.0.1:port", "http://127.0.0.1:99999"):
+            with pytest.raises(StorageError):
+                log.read(0, decode="confluent", registry=address)
+    assert "secret" not in repr(duramen.decoder("confluent", registry="http://user:secret@host"))
+
+
+# --- schemas that cannot be used
+
+NODE = {"type": "record", "name": "order", "fields": [{"name": "next", "type": ["null", "order"]}]}
+ENDLESS = {"type": "record", "name": "order", "fields": [{"name": "x", "type": {"type": "array", "items": "null"}}]}
+DROPPED = {**AVRO, "fields": [*AVRO["fields"], {"name": "x", "type": ["int", "string", "null"]}]}
+
+
+def test_versions_that_no_bound_holds(tmp_path: Path) -> None:
+    """A recursive type takes the stack of the process, an array of nothing takes forever."""
+    (tmp_path / "schemas").mkdir()
+    schemas = [NODE, ENDLESS, {"type": "record", "name": "order"}, DROPPED, AVRO_LATER]
+    for number, schema in enumerate(schemas, 1):
+        (tmp_path / f"schemas/{number}.avsc").write_text(json.dumps(schema))
+    (tmp_path / "schemas/6.avsc").mkdir()
+    os.symlink("/dev/zero", tmp_path / "schemas/7.avsc")
+    values = [
+        b"\2" * 1_000_000 + b"\0",
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0",
+        b"\2",
+        b"\4\2\2a",
+        b"\6\0",
+        b"",
+        b"",
+    ]
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append_batch([b"\0\0\0\0" + bytes([number]) + value for number, value in enumerate(values, 1)])
+        options: Any = {"decode": "confluent", "registry": str(tmp_path / "schemas"), "on_malformed": "raw"}
+        found = [each.value for each in log.scan(**options)]
+    assert found[3:5] == [{"id": 2, "wood": "oak"}, {"id": 3, "wood": ""}]
+    reasons = [each.reason for each in [*found[:3], *found[5:]]]
+    for reason, word in zip(reasons, ["recursive", "no bytes", "cannot be used", "no file", "no file"], strict=True):
+        assert word in reason
+    assert all("schema" in reason for reason in reasons)
 
 
 def test_a_registry_that_cannot_be_reached(tmp_path: Path) -> None:

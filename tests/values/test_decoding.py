@@ -13,6 +13,7 @@ import pytest
 import duramen
 import duramen.aio
 from duramen import MalformedError, MalformedValue, UsageError
+from tests.cli.running import Run
 from tests.values import amqp_messages as amqp
 
 HELLO = amqp.section(0x74, amqp.map_of([(amqp.text("n"), b"\x50\x05")])) + amqp.data(b"hello")
@@ -114,13 +115,60 @@ def test_a_log_of_nulls(tmp_path: Path) -> None:
 
 def test_one_schema_for_all_batches_of_a_read(tmp_path: Path) -> None:
     with duramen.open(tmp_path / "log", "a", segment_max_bytes=4096) as log:
-        for number in range(300):
-            log.append(b'{"n": %d}' % number)
+        log.append_batch([b'{"n": %d}' % number for number in range(990)])
+        log.append(b'{"n": 1, "m": 2}')
+        log.append_batch([b'{"n": %d}' % number for number in range(9)])
+        assert log.read(990, decode="json").value == {"n": 1, "m": 2}
+        assert log.table(decode="json")["value"].to_pylist()[990] == {"n": 1, "m": 2}
         log.append(b'{"n": 1, "late": 2}')
         with pytest.raises(MalformedError, match="'late'") as caught:
             log.table(decode="json")
-        assert caught.value.offset == 300
+        assert caught.value.offset == 1000
         assert log.table(decode="json", value_schema="n int, late int")["value"].to_pylist()[-1] == {"n": 1, "late": 2}
+
+
+def test_records_before_a_malformed_one_are_read(tmp_path: Path, call: Run) -> None:
+    path = tmp_path / "log"
+    with duramen.open(path, "a", format="kafka") as log:
+        log.append_batch([(b"k%d" % number, b'{"n": %d}' % number) for number in range(5)])
+        log.append_batch([(b"\xff", b'{"n": 5}'), (b"k6", b"?"), (b"k7", b'{"n": 7}')])
+        for options, last in (({}, 5), ({"decode_key": "utf8"}, 4)):
+            found = []
+            with pytest.raises(MalformedError, match=r"the (value|key) is not") as caught:
+                found += (record.offset for record in log.scan(decode="json", **options))  # type: ignore[arg-type]
+            assert caught.value.offset == last + 1
+            assert found == list(range(last + 1))
+
+    async def values() -> list[Any]:
+        found: list[Any] = []
+        async with duramen.aio.open(str(path)) as log:
+
+            async def read() -> None:
+                async for record in log.scan(decode="json"):
+                    found.append(record.value["n"])  # noqa: PERF401 - those before the error count
+
+            with pytest.raises(MalformedError, match="offset 6"):
+                await read()
+        return found
+
+    assert asyncio.run(values()) == list(range(6))
+    for form in ("text", "jsonl", "arrow"):
+        done = call("cat", str(path), "--decode", "json", "--output", form)
+        assert done.fails(1, "offset 6: the value is not json")
+        rows = pa.ipc.open_stream(done.out).read_all().num_rows if form == "arrow" else len(done.out.splitlines())
+        assert rows == 6
+
+
+def test_first_values_that_are_null(tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a", format="kafka", segment_max_bytes=4096) as log:
+        log.append_batch([(b"key %d" % number, None) for number in range(300)])
+        log.append_batch([(b"key", b'{"n": 1}')] * 3)
+        assert len(log.segments) > 1
+        assert [record.value for record in log.scan(299, decode="json")] == [None, *[{"n": 1}] * 3]
+        assert log.table(decode="json")["value"].to_pylist()[-1] == {"n": 1}
+        assert log.table(0, 9, decode="json").num_rows == 9
+        follow = log.scan(0, decode="json", follow=True, max_records=301)
+        assert [record.value for record in follow][-1] == {"n": 1}
 
 
 def test_topics(tmp_path: Path) -> None:

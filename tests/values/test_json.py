@@ -82,6 +82,26 @@ def test_a_value_does_not_depend_on_its_neighbours(values: list[bytes], data: st
         assert (alone == found) or (isinstance(alone, str) and isinstance(found, str)), value
 
 
+@pytest.mark.parametrize("value", [
+    b'{"zz":' + b"[" * 5000 + b"]" * 5000 + b"}", b'{"zz":' + b"1" * 5000 + b"}", b'{"zz":"\xff"}', b'{"\xff":1}',
+    b'{"zz":"\\ud800"}', b'{"zz":1,"zz":2}', b'{"zz":1e999}', b'{"zz":nul}',
+])  # fmt: skip
+def test_what_a_schema_leaves_out_does_not_depend_on_neighbours(value: bytes) -> None:
+    (alone,) = rows(raw("a bigint"), value)
+    for other in (b"?", b'{"a":1.5}', b'{"a":NaN}', b"{}"):
+        _, beside, _ = rows(raw("a bigint"), other, value, b'{"a":1}')
+        assert type(alone) is type(beside)
+
+
+@pytest.mark.parametrize("schema", ["t timestamp, f float", "t timestamp, f float, m map<string,string>"])
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-02:00"])
+def test_times_that_no_calendar_shows(schema: str, time: str) -> None:
+    sound = b'{"t":"9999-12-31T23:59:59Z","f":1.5}'
+    found = rows(raw(schema), sound, b'{"t":"%s"}' % time.encode(), sound)
+    assert [type(each) for each in found] == [dict, str, dict]
+    assert isinstance(rows(raw("f float"), b'{"f":1e39}')[0], str)
+
+
 def test_types_that_arrows_reader_lacks() -> None:
     made = raw("m map<string,bigint>, d date, x decimal(5,2)")
     found = rows(made, b'{"m":{"k":1},"d":"2023-01-02","x":1.25}', b'{"m":{"k":"z"}}', b'{"d":"soon"}', b'{"x":12345}')
@@ -122,6 +142,10 @@ def test_too_many_fields_ask_for_a_schema() -> None:
         ('{"type": "string"}', "does not describe an object"), (5, "a schema is text"),
         ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', "recursive"),
         ("a " + "array<" * 40 + "int" + ">" * 40, "levels deep"),
+        ({"type": "object", "properties": {name: {"$ref": "#/$defs/9"} for name in "abcd"},
+          "$defs": {str(level): {"type": "object", "properties": {name: {"$ref": f"#/$defs/{level - 1}"} if level
+                                 else {"type": "string"} for name in "abcd"}} for level in range(10)}},
+         "more than 10,000 fields"),
     ],
 )  # fmt: skip
 def test_schemas_that_cannot_be_used(schema: Any, why: str) -> None:

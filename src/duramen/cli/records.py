@@ -68,7 +68,7 @@ def writer(
                 yield write
             return
         write = _plain_writer(form, out, codec, base64=base64)
-        yield write if decoding is None else lambda batch: write(decoding.decode(batch))
+        yield write if decoding is None else lambda batch: decoding.pass_on(batch, write)
     finally:
         out.flush()
 
@@ -89,14 +89,21 @@ def arrow_writer(out: BinaryIO, schema: pa.Schema, decoding: Decoding | None) ->
         streams: list[Any] = []
 
         def write(batch: pa.RecordBatch) -> None:
-            shown = batch if decoding is None else decoding.decode(batch)
             if not streams:
-                streams.append(stack.enter_context(pa.ipc.new_stream(out, shown.schema)))
-            streams[0].write_batch(shown)
+                streams.append(stack.enter_context(pa.ipc.new_stream(out, batch.schema)))
+            streams[0].write_batch(batch)
 
-        yield write
+        def write_decoded(batch: pa.RecordBatch) -> None:
+            assert decoding is not None
+            if not streams:
+                decoding.bind([batch])
+                decoding.bind_rest()
+            decoding.pass_on(batch, write)
+
+        yield write if decoding is None else write_decoded
         if not streams:
-            write(pa.RecordBatch.from_pylist([], schema=schema))
+            empty = pa.RecordBatch.from_pylist([], schema=schema)
+            write(empty if decoding is None else decoding.decode(empty))
 
 
 def _joined(column: pa.Array) -> memoryview:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
@@ -22,7 +22,7 @@ from duramen.consumers import (
     GroupOptions,
     check_producer,
 )
-from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.errors import CorruptionError, OffsetError, UnsupportedFieldError, UsageError
 from duramen.log import (
     Appended,
     Compaction,
@@ -241,8 +241,17 @@ class Topic(TopicPartitions):
             yield from self._stored_batches(partition, columns, window)
             return
         needed = columns if columns is None else decoding.needed(columns)
+        with suppress(CorruptionError, OffsetError):
+            sample = self._stored_batches(partition, needed, {**window, "follow": False, "verify": False})
+            decoding.bind(batch for _, batch in sample)
         for number, batch in self._stored_batches(partition, needed, window):
-            yield number, decoding.decode(batch, columns)
+            decoded, error = decoding.until_malformed(batch, columns)
+            if decoded.num_rows:
+                yield number, decoded
+            if error is not None:
+                with self.log(number) as log:
+                    error.path = log.path
+                raise error
 
     def _stored_batches(
         self, partition: int | None, columns: Sequence[str] | None, window: dict[str, Any]

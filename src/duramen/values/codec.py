@@ -23,6 +23,8 @@ class Decoded(NamedTuple):
 
 
 class Codec(Protocol):
+    """What turns values into an array. One with a ``name`` has a schema of that name, which messages show."""
+
     @property
     def type(self) -> pa.DataType:
         """The type of every array that `decode` returns."""

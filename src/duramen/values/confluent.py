@@ -62,6 +62,9 @@ class ConfluentInferring:
                 return Confluent(self.registry, schema.kind, _target(schema, frame.content, self.given))
             except (UnknownSchemaError, MalformedValueError):
                 continue
+            except UsageError as error:
+                error.message = f"schema {frame.number} of the registry: {error.message}"
+                raise
         return Unframed(pa.struct([]), "no schema of the first values is in the registry")
 
 
@@ -213,17 +216,19 @@ class Confluent:
             schema = self.registry.schema(number)
             if schema.kind != self.kind:
                 raise UnknownSchemaError(f"the schema {number} is of the kind {schema.kind}, not {self.kind}")
-            decoded: Decoded = self._resolving(schema).decode(binary_of(contents))
-        except (UnknownSchemaError, UsageError) as error:
+            decoded = self._resolving(schema).decode(binary_of(contents))
+        except UnknownSchemaError as error:
             return Unframed(self.type, str(error)).decode(binary_of(contents))
-        return decoded
+        except UsageError as error:
+            return Unframed(self.type, f"schema {number}: {error}").decode(binary_of(contents))
+        reasons = {row: f"schema {number}: {reason}" for row, reason in decoded.malformed.items()}
+        return Decoded(decoded.array, reasons)
 
     def _resolving(self, schema: RegisteredSchema) -> Codec:
         """The codec that turns values of a schema into those that the columns show."""
         if self.kind != "avro":
             found: Codec = self.target
             return found
-        from duramen.values.avro import Avro
+        from duramen.values.avro import resolving
 
-        text = _avro_text(schema)
-        return self.target if text == self.target.schema else Avro(self.target.type, text, self.target.schema)
+        return resolving(self.target, _avro_text(schema))

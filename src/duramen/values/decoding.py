@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
@@ -92,8 +91,10 @@ class Decoder:
             return decoded.array, pa.nulls(len(values), MALFORMED)
         if self.on_malformed == "fail":
             row, reason = min(decoded.malformed.items())
+            name = getattr(codec, "name", None)
+            kind = self.kind if name is None else f"{self.kind} ({name})"
             raise MalformedError(
-                f"the {what} is not {self.kind}: {reason}", offset=offsets[row].as_py(),
+                f"the {what} is not {kind}: {reason}", offset=offsets[row].as_py(),
                 hint="on_malformed=null makes such a value null, on_malformed=raw keeps its bytes",
             )  # fmt: skip
         found_bad: list[Any] = [None] * len(values)
@@ -184,18 +185,35 @@ class Decoding:
                 raise UsageError(f"the column {column!r} is decoded, and not among the columns", hint="add it")
         return list(names) if "offset" in names else ["offset", *names]
 
-    def bind(self, batch: pa.RecordBatch) -> None:
-        """Fix the types by the values of a batch, where no schema did."""
-        for column, one in self.decoders.items():
-            self.decoders[column] = one.bind(batch.column(column))
+    @property
+    def is_bound(self) -> bool:
+        """Whether all types are known without a look at values."""
+        return all(one.is_bound for one in self.decoders.values())
+
+    def bind(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Fix the types by the first values of batches, where no schema does. Without values they stay unknown."""
+        found: dict[str, list[pa.Array]] = {name: [] for name, one in self.decoders.items() if not one.is_bound}
+        wanted = dict.fromkeys(found, SAMPLE_RECORDS)
+        for batch in batches if found else ():
+            for column in [column for column, missing in wanted.items() if missing > 0]:
+                values = batch.column(column).drop_null()
+                found[column].append(values)
+                wanted[column] -= len(values)
+            if all(missing <= 0 for missing in wanted.values()):
+                break
+        for column, parts in found.items():
+            if wanted[column] < SAMPLE_RECORDS:
+                self.decoders[column] = self.decoders[column].bind(pa.concat_arrays(parts))
+
+    def bind_rest(self) -> None:
+        """Fix the types that no value has shown yet: objects without fields."""
+        self.decoders.update({name: one.bind(pa.array([], pa.binary())) for name, one in self.decoders.items()})
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """The schema of decoded batches: the decoded columns in their places, then those of malformed bytes."""
+        types = {name: one.type if one.is_bound else pa.null() for name, one in self.decoders.items()}
         fields = [
-            field_.with_type(self.decoders[field_.name].type).with_nullable(True)
-            if field_.name in self.decoders
-            else field_
-            for field_ in schema
+            each.with_type(types[each.name]).with_nullable(True) if each.name in types else each for each in schema
         ]
         return pa.schema([*fields, *(pa.field(name, MALFORMED) for name in self.raw_columns)])
 
@@ -206,17 +224,23 @@ class Decoding:
 
     def columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """The decoded columns of a batch, and those of malformed bytes."""
-        self.bind(batch)
+        self.bind([batch])
         found = {}
         for column, one in self.decoders.items():
-            try:
-                found[column], malformed = one.decode(batch.column("offset"), batch.column(column), column)
-            except MalformedError as error:
-                error.path = error.path or self.path
-                raise
+            if not one.is_bound:  # all of its values are null
+                found[column], malformed = pa.nulls(batch.num_rows), pa.nulls(batch.num_rows, MALFORMED)
+            else:
+                found[column], malformed = self._decoded(one, batch, column)
             if one.on_malformed == "raw":
                 found[_MALFORMED_NAMES[column]] = malformed
         return found
+
+    def _decoded(self, one: Decoder, batch: pa.RecordBatch, column: str) -> tuple[pa.Array, pa.Array]:
+        try:
+            return one.decode(batch.column("offset"), batch.column(column), column)
+        except MalformedError as error:
+            error.path = error.path or self.path
+            raise
 
     def decode(self, batch: pa.RecordBatch, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """A batch with its values and keys decoded; ``names`` are the columns that stay."""
@@ -225,22 +249,45 @@ class Decoding:
         schema = self.schema(pa.schema([batch.schema.field(name) for name in kept]))
         return pa.RecordBatch.from_arrays([columns[name] for name in (*kept, *self.raw_columns)], schema=schema)
 
+    def until_malformed(
+        self, batch: pa.RecordBatch, names: Sequence[str] | None = None
+    ) -> tuple[pa.RecordBatch, MalformedError | None]:
+        """A batch decoded as far as it can be: the rows before a value that fails the read, and its error."""
+        try:
+            return self.decode(batch, names), None
+        except MalformedError as error:
+            row = int(np.flatnonzero(batch.column("offset").to_numpy() == error.offset)[0])
+            decoded, earlier = self.until_malformed(batch.slice(0, row), names)  # the key may fail before the value
+            return decoded, earlier or error
+
     def batches(
-        self, batches: Iterable[pa.RecordBatch], names: Sequence[str] | None = None
+        self,
+        batches: Iterable[pa.RecordBatch],
+        names: Sequence[str] | None = None,
+        sample: Iterable[pa.RecordBatch] = (),
     ) -> Iterator[pa.RecordBatch]:
-        return (self.decode(batch, names) for batch in batches)
+        """The decoded batches. What comes before a value that fails the read is yielded before its error is raised.
+        ``sample``: the first batches once more, for types that depend on values."""
+        self.bind(sample)
+        for batch in batches:
+            decoded, error = self.until_malformed(batch, names)
+            if decoded.num_rows:
+                yield decoded
+            if error is not None:
+                raise error
+
+    def pass_on(self, batch: pa.RecordBatch, write: Callable[[pa.RecordBatch], object]) -> None:
+        """Write a batch decoded: the rows before a value that fails the read, then its error is raised."""
+        for decoded in self.batches([batch]):
+            write(decoded)
 
     def reader(
-        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, names: Sequence[str]
+        self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, names: Sequence[str]
     ) -> pa.RecordBatchReader:
-        """The decoded batches as a reader, whose schema is known before the first of them is read. ``schema``: of the
-        batches that come in."""
-        first = next(batches, None)
-        known = pa.RecordBatch.from_pylist([], schema=schema) if first is None else first
-        self.bind(known)
-        rest = chain([] if first is None else [first], batches)
+        """The decoded batches as a reader with one schema. ``schema``: of the batches that come in."""
+        self.bind_rest()
         decoded = self.schema(pa.schema([schema.field(name) for name in names]))
-        return pa.RecordBatchReader.from_batches(decoded, self.batches(rest, names))
+        return pa.RecordBatchReader.from_batches(decoded, self.batches(batches, names))
 
 
 def _decoder_of(options: Mapping[str, Any], name: str, schema_name: str, path: str | None) -> Decoder | None:

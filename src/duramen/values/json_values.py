@@ -22,7 +22,7 @@ from duramen.errors import UsageError
 from duramen.formats import binary_buffers, binary_of, gather, number_array
 from duramen.values.codec import Codec, Decoded, MalformedValueError, decode_each, first_line
 from duramen.values.infer import check_known, struct_of_objects
-from duramen.values.objects import fitting
+from duramen.values.objects import check_representable, fitting
 from duramen.values.schemas import struct_of
 
 _ROW = "row " + secrets.token_hex(16)
@@ -119,7 +119,12 @@ class ArrowJson:
                 tree = parsed(value)
                 check_known(tree, self.type, strict=self.strict)
             except (MalformedValueError, *_ERRORS) as error:
-                malformed[row] = first_line(error)
+                if self._is_sound_alone(values.slice(row, 1), error):
+                    full.append(value)
+                    rows.append(row)
+                    places[row] = 1 + len(full)
+                else:
+                    malformed[row] = first_line(error)
                 continue
             places[row] = 2 + len(full) if tree else 1
             if tree:
@@ -130,6 +135,12 @@ class ArrowJson:
         parts = [none, empty, self._halved(binary_of(full), 0, unfit)]
         malformed.update({rows[row]: reason for row, reason in unfit.items()})
         return Decoded(pa.concat_arrays(parts).take(number_array(places)), malformed)
+
+    def _is_sound_alone(self, value: pa.BinaryArray, error: Exception) -> bool:
+        """Whether Arrow's reader takes what Python's does not: deep nesting and long numbers, in fields left out."""
+        if isinstance(error, MalformedValueError | json.JSONDecodeError | UnicodeDecodeError):
+            return False
+        return bool(_plain_objects(value).all()) and self._at_once(value) is not None
 
     def _halved(self, values: pa.BinaryArray, first_row: int, malformed: dict[int, str]) -> pa.Array:
         """Objects of which some may not have the types: all at once, else half by half."""
@@ -187,11 +198,16 @@ class ArrowJson:
         columns = [table.column(field.name).combine_chunks() for field in kind]
         made = pa.StructArray.from_arrays(columns, fields=list(kind))
         made.validate(full=True)  # the reader does not look at UTF-8
+        check_representable(made)
         return made
 
 
 def _plain_objects(values: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which values begin and end as an object does, and hold nothing that Arrow's reader must not see."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:  # Arrow's reader does not look at fields that it leaves out
+        return np.zeros(len(values), np.bool_)
     data, offsets = binary_buffers(values)
     plain = np.diff(offsets) > 2  # {} would get a comma before its end
     text = np.frombuffer(data, np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from duramen import compute as pc
 from duramen.values.codec import MalformedValueError
 
 Fit = Callable[[Any], Any]
@@ -95,9 +97,29 @@ def _time_of(value: str | datetime) -> datetime:
 
 def _zoned(value: str | datetime) -> datetime:
     when = _time_of(value)
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
 def _naive(value: str | datetime) -> datetime:
     when = _time_of(value)
     return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
+
+
+def check_representable(array: pa.Array) -> None:
+    """Raise `pa.ArrowInvalid` where Arrow's reader made a time outside of the years 1 to 9999, which Python lacks, or
+    an infinite number, which JSON lacks."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for column in array.flatten():
+            check_representable(column)
+    elif pa.types.is_list(kind):
+        check_representable(array.flatten())
+    elif pa.types.is_timestamp(kind) or pa.types.is_float32(kind):
+        ends = pc.min_max(array)
+        for end in (ends["min"].as_py, ends["max"].as_py):
+            try:
+                is_shown = end() not in (math.inf, -math.inf)
+            except (ValueError, OverflowError):
+                is_shown = False
+            if not is_shown:
+                raise pa.ArrowInvalid(f"a value of type {kind} is out of range")

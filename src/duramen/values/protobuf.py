@@ -18,7 +18,7 @@ import pyarrow as pa
 from duramen.errors import UsageError
 from duramen.record import TIMESTAMP, from_us
 from duramen.values.codec import Decoded, MalformedValueError, decode_each, need
-from duramen.values.schemas import file_bytes
+from duramen.values.schemas import MAX_DEPTH, FieldBudget, file_bytes
 
 _HINT = "give FILE#package.Message with a descriptor set (protoc --descriptor_set_out), module#Message, or a class"
 _ERRORS = (ValueError, TypeError, RecursionError, OverflowError)
@@ -34,8 +34,13 @@ class Protobuf:
     files: bytes
     message: str
 
+    @property
+    def name(self) -> str:
+        return self.message
+
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        errors = (*_ERRORS, need("google.protobuf.message", "protobuf", "Protobuf").DecodeError)
+        json_error = importlib.import_module("google.protobuf.json_format").Error
+        errors = (*_ERRORS, _decode_error(), json_error)
         return decode_each(values, self.type, _reading(self.files, self.message), errors)
 
 
@@ -49,10 +54,10 @@ def protobuf_codec(schema: Any) -> Protobuf:
 def codec_of(files: bytes, name: str) -> Protobuf:
     """The codec of a message by its full name, or of the only message of the last file."""
     try:
-        descriptor = message_class(files, name).DESCRIPTOR
-    except (KeyError, TypeError, ValueError, _decode_error()) as error:
+        kind = _Types().struct(message_class(files, name).DESCRIPTOR, ())
+    except (KeyError, TypeError, ValueError, RecursionError, _decode_error()) as error:
         raise UsageError(f"the descriptors cannot be used for {name!r}: {error}", hint=_HINT) from error
-    return Protobuf(_struct(descriptor, ()), files, name)
+    return Protobuf(kind, files, name)
 
 
 def _decode_error() -> type[Exception]:
@@ -169,6 +174,9 @@ def _reading(files: bytes, name: str) -> Callable[[bytes], Any]:
     def read(value: bytes) -> Any:
         found = message()
         found.ParseFromString(value)
+        if not found.IsInitialized():
+            missing = ", ".join(found.FindInitializationErrors())
+            raise MalformedValueError(f"required fields are missing: {missing}")
         return convert(found)
 
     return read
@@ -186,32 +194,39 @@ def _is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _struct(descriptor: Any, above: tuple[str, ...]) -> pa.StructType:
-    inside = (*above, descriptor.full_name)
-    return pa.struct([pa.field(field.name, _type(field, inside)) for field in descriptor.fields])
+class _Types:
+    """Finds the types of messages. Each use of a message counts its fields."""
 
+    def __init__(self) -> None:
+        self._budget = FieldBudget()
 
-def _type(field: Any, above: tuple[str, ...]) -> pa.DataType:
-    if _is_map(field):
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_one_type(key, above), _one_type(value, above))
-    return pa.list_(_one_type(field, above)) if _is_repeated(field) else _one_type(field, above)
+    def struct(self, descriptor: Any, above: tuple[str, ...]) -> pa.StructType:
+        self._budget.spend(len(descriptor.fields))
+        if len(above) > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+        inside = (*above, descriptor.full_name)
+        return pa.struct([pa.field(field.name, self._of_field(field, inside)) for field in descriptor.fields])
 
+    def _of_field(self, field: Any, above: tuple[str, ...]) -> pa.DataType:
+        if _is_map(field):
+            key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+            return pa.map_(self._of_one(key, above), self._of_one(value, above))
+        return pa.list_(self._of_one(field, above)) if _is_repeated(field) else self._of_one(field, above)
 
-def _one_type(field: Any, above: tuple[str, ...]) -> pa.DataType:
-    scalars = {
-        field.CPPTYPE_INT32: pa.int32(), field.CPPTYPE_INT64: pa.int64(), field.CPPTYPE_UINT32: pa.int64(),
-        field.CPPTYPE_UINT64: _UINT64, field.CPPTYPE_DOUBLE: pa.float64(), field.CPPTYPE_FLOAT: pa.float32(),
-        field.CPPTYPE_BOOL: pa.bool_(), field.CPPTYPE_ENUM: pa.string(),
-    }  # fmt: skip
-    if field.message_type is None:
-        is_bytes = field.type == field.TYPE_BYTES
-        return scalars.get(field.cpp_type, pa.binary() if is_bytes else pa.string())
-    if field.message_type.full_name == "google.protobuf.Timestamp":
-        return TIMESTAMP.type
-    if field.message_type.full_name in above or not field.message_type.fields:
-        return pa.string()
-    return _struct(field.message_type, above)
+    def _of_one(self, field: Any, above: tuple[str, ...]) -> pa.DataType:
+        scalars = {
+            field.CPPTYPE_INT32: pa.int32(), field.CPPTYPE_INT64: pa.int64(), field.CPPTYPE_UINT32: pa.int64(),
+            field.CPPTYPE_UINT64: _UINT64, field.CPPTYPE_DOUBLE: pa.float64(), field.CPPTYPE_FLOAT: pa.float32(),
+            field.CPPTYPE_BOOL: pa.bool_(), field.CPPTYPE_ENUM: pa.string(),
+        }  # fmt: skip
+        if field.message_type is None:
+            is_bytes = field.type == field.TYPE_BYTES
+            return scalars.get(field.cpp_type, pa.binary() if is_bytes else pa.string())
+        if field.message_type.full_name == "google.protobuf.Timestamp":
+            return TIMESTAMP.type
+        if field.message_type.full_name in above or not field.message_type.fields:
+            return pa.string()
+        return self.struct(field.message_type, above)
 
 
 def _converter(descriptor: Any, above: tuple[str, ...]) -> Convert:

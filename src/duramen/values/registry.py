@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import posixpath
+import threading
+import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -23,6 +26,12 @@ from duramen.sidecar import StoredSchema, read_schema, write_schema
 from duramen.values.schemas import MAX_SCHEMA_BYTES, file_bytes
 
 TIMEOUT_S = 10
+"""For a registry to answer or to send more."""
+DEADLINE_S = 30
+"""For the whole of an answer."""
+UNKNOWN_S = 60
+"""How long an id stays unknown that a registry did not know: damaged values hold many such ids."""
+MAX_UNKNOWN = 10_000
 KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 _FILES = {".avsc": "avro", ".json": "json", ".desc": "protobuf"}
 MAX_REFERENCES = 64
@@ -47,9 +56,17 @@ class RegisteredSchema:
 class Registry:
     """Where schemas come from. ``log`` is the local log beside which those of a URL are kept."""
 
-    where: str
+    where: str = field(repr=False)  # may hold a password
     log: str | None = None
-    _found: dict[int, RegisteredSchema] = field(default_factory=dict, compare=False)
+    _found: dict[int, RegisteredSchema] = field(default_factory=dict, compare=False, repr=False)
+    _unknown: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
+    """Until when an id is not asked for again."""
+
+    def __post_init__(self) -> None:
+        try:
+            public(self.where)
+        except ValueError as error:
+            raise UsageError(f"the registry has no valid address: {error}") from error
 
     def schema(self, number: int) -> RegisteredSchema:
         """The schema with that id. Raises `UnknownSchemaError` if the registry does not know it."""
@@ -74,7 +91,15 @@ class Registry:
         kept = None if self.log is None else read_schema(PosixDisk(), self.log, self.where, number)
         if kept is not None and kept.kind in KINDS.values():
             return RegisteredSchema(kept.kind, kept.text, kept.imported)
-        tree = fetch(self.where, f"schemas/ids/{number}?format=serialized")
+        if time.time() < self._unknown.get(number, 0):
+            raise UnknownSchemaError(f"the registry does not know the schema {number}")
+        try:
+            tree = fetch(self.where, f"schemas/ids/{number}?format=serialized")
+        except UnknownSchemaError as error:
+            if len(self._unknown) >= MAX_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[number] = time.time() + UNKNOWN_S
+            raise UnknownSchemaError(f"the registry does not know the schema {number}") from error
         found = _registered(self.where, tree)
         if self.log is not None:
             write_schema(
@@ -130,24 +155,42 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_NoRedirects)
 
 
+def _answer(request: urllib.request.Request) -> bytes | int | str:
+    """What the registry sends, the HTTP status of a refusal, or why it cannot be reached. A thread reads it, because no
+    timeout of a socket bounds a server that sends byte by byte."""
+    found: list[bytes | int | str] = []
+
+    def read() -> None:
+        try:
+            with _opener().open(request, timeout=TIMEOUT_S) as answer:
+                found.append(answer.read(MAX_SCHEMA_BYTES + 1))
+        except urllib.error.HTTPError as error:
+            with error:
+                found.append(error.code)
+        except (OSError, ValueError, HTTPException) as error:
+            found.append(str(error) or type(error).__name__)
+
+    thread = threading.Thread(target=read, name="duramen-registry", daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    return found[0] if found else f"it sent no whole answer in {DEADLINE_S} seconds"
+
+
 def fetch(url: str, path: str) -> Any:
     """An object that the registry returns."""
-    parts = urlsplit(url)
-    request = urllib.request.Request(public(url).rstrip("/") + "/" + path)
+    parts, shown = urlsplit(url), public(url)
+    request = urllib.request.Request(shown.rstrip("/") + "/" + path)
     request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
     if parts.username is not None:
         given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         request.add_header("Authorization", "Basic " + b64encode(given.encode()).decode())
-    shown = public(url)
-    try:
-        with _opener().open(request, timeout=TIMEOUT_S) as answer:
-            data = answer.read(MAX_SCHEMA_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            raise UnknownSchemaError(f"the registry does not know {path.partition('?')[0]}") from error
-        raise StorageError(f"the registry answered with HTTP {error.code}", path=shown) from error
-    except (OSError, ValueError) as error:
-        raise StorageError(f"the registry cannot be reached: {error}", path=shown) from error
+    data = _answer(request)
+    if data == 404:
+        raise UnknownSchemaError(f"the registry does not know {path.partition('?')[0]}")
+    if isinstance(data, int):
+        raise StorageError(f"the registry answered with HTTP {data}", path=shown)
+    if isinstance(data, str):
+        raise StorageError(f"the registry cannot be reached: {data}", path=shown)
     if len(data) > MAX_SCHEMA_BYTES:
         raise StorageError(f"the registry sent more than {MAX_SCHEMA_BYTES} bytes", path=shown)
     try:

@@ -14,6 +14,8 @@ from duramen.record import TIMESTAMP
 
 MAX_SCHEMA_BYTES = 4 << 20
 MAX_DEPTH = 32
+MAX_FIELDS = 10_000
+"""Fields of a type, each use of a named type counted: a short schema can describe an exponential number of them."""
 
 _DDL_TYPES = {
     "boolean": pa.bool_(), "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(), "short": pa.int16(),
@@ -23,6 +25,18 @@ _DDL_TYPES = {
 }  # fmt: skip
 _TOKEN = re.compile(r"\s*(`[^`]+`|[A-Za-z_][\w]*|\d+|[<>(),:])")
 _HINT = "for example 'id bigint, name string, tags array<string>'"
+
+
+class FieldBudget:
+    """Counts the fields of a type while it is built."""
+
+    def __init__(self) -> None:
+        self._left = MAX_FIELDS
+
+    def spend(self, count: int = 1) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"it has more than {MAX_FIELDS:,} fields, with those of each use of a type")
 
 
 def text_of(schema: str) -> str:
@@ -163,7 +177,7 @@ _JSON_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float6
 def of_json_schema(tree: Any) -> pa.StructType:
     """The columns of the objects that a JSON Schema describes. What it constrains beyond types is not checked."""
     try:
-        found = _of_json(tree, tree, 0)
+        found = _JsonSchema(tree).type(tree, 0)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"the JSON Schema cannot be used: {error}") from error
     if not pa.types.is_struct(found):
@@ -171,24 +185,32 @@ def of_json_schema(tree: Any) -> pa.StructType:
     return found
 
 
-def _of_json(tree: Any, root: Any, depth: int) -> pa.DataType:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"it is recursive, or nested more than {MAX_DEPTH} levels deep")
-    if "$ref" in tree:
-        return _of_json(_referenced(tree["$ref"], root), root, depth + 1)
-    for name in ("oneOf", "anyOf"):
-        if name in tree:
-            return _of_json(_only([each for each in tree[name] if each.get("type") != "null"], name), root, depth + 1)
-    kind = tree.get("type", "object" if "properties" in tree else None)
-    if isinstance(kind, list):
-        kind = _only([each for each in kind if each != "null"], "type")
-    if kind == "object" and tree.get("properties"):
-        return pa.struct([(name, _of_json(each, root, depth + 1)) for name, each in tree["properties"].items()])
-    if kind == "array":
-        return pa.list_(_of_json(tree["items"], root, depth + 1))
-    if kind not in _JSON_TYPES:
-        raise ValueError(f"the type {kind!r} has no column type")
-    return _JSON_TYPES[kind]
+class _JsonSchema:
+    """Finds the types that a JSON Schema describes."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._budget = FieldBudget()
+
+    def type(self, tree: Any, depth: int) -> pa.DataType:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is recursive, or nested more than {MAX_DEPTH} levels deep")
+        if "$ref" in tree:
+            return self.type(_referenced(tree["$ref"], self._root), depth + 1)
+        for name in ("oneOf", "anyOf"):
+            if name in tree:
+                return self.type(_only([each for each in tree[name] if each.get("type") != "null"], name), depth + 1)
+        kind = tree.get("type", "object" if "properties" in tree else None)
+        if isinstance(kind, list):
+            kind = _only([each for each in kind if each != "null"], "type")
+        if kind == "object" and tree.get("properties"):
+            self._budget.spend(len(tree["properties"]))
+            return pa.struct([(name, self.type(each, depth + 1)) for name, each in tree["properties"].items()])
+        if kind == "array":
+            return pa.list_(self.type(tree["items"], depth + 1))
+        if kind not in _JSON_TYPES:
+            raise ValueError(f"the type {kind!r} has no column type")
+        return _JSON_TYPES[kind]
 
 
 def _only(found: list[Any], name: str) -> Any:

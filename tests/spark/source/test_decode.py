@@ -88,9 +88,28 @@ def test_json_by_schema_and_by_its_first_values(spark: SparkSession, tmp_path: P
     assert found.schema["value"].dataType.simpleString() == "struct<n:bigint,tags:array<string>,at:string>"
     assert [row.value.n for row in found.orderBy("offset").collect()] == [497, 498, 499]
     with duramen.open(path, "a") as log:
+        log.append(b'{"m": 1}')
+    assert load(spark, path, decode="json").where("value.m = 1").count() == 1
+    with duramen.open(path, "a") as log:
+        log.append_batch([b"{}"] * 600)
         log.append(b'{"late": 1}')
     with pytest.raises(PySparkException, match="'late'"):
         load(spark, path, decode="json").collect()
+
+
+def test_first_values_behind_tombstones_and_in_other_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    with duramen.Store(tmp_path / "store") as store:
+        topic = store.create("orders", partitions=3, format="kafka")
+        topic.append_batch(
+            [(b"k", None)] * 1500 + [(b"k", b'{"n": 1}')] * 2 + [(b"k", b"?")],
+            partition=1,
+        )  # fmt: skip
+    options = {"decode": "json", "onMalformed": "raw", "subscribe": "orders"}
+    frame = load(spark, str(tmp_path / "store"), **options)
+    assert frame.schema["value"].dataType.simpleString() == "struct<n:bigint>"
+    assert frame.selectExpr("count(value.n)", "count(_malformed)", "count(*)").first()[:] == (2, 1, 1503)
+    with pytest.raises(PySparkException, match=r"orders/partitions/1/.*offset 1502: the value is not json"):
+        load(spark, str(tmp_path / "store"), **{**options, "onMalformed": "fail"}).collect()
 
 
 def test_a_stream(spark: SparkSession, path: str, tmp_path: Path) -> None:

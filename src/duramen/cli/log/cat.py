@@ -6,6 +6,7 @@ Damage ends the output: the records before it are printed, one line on standard 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -26,7 +27,7 @@ from duramen.cli.arguments import (
 )
 from duramen.cli.records import Form, writer
 from duramen.cli.store import topic_records
-from duramen.errors import UsageError
+from duramen.errors import CorruptionError, OffsetError, UsageError
 from duramen.log import Log
 from duramen.record import MAX_OFFSET, to_us
 from duramen.store import topic_address
@@ -125,8 +126,11 @@ def run(
     out = sys.stdout.buffer
     with target.open() as log:
         _say_outside(log, first)
-        columns = form.needed(decoding)
-        batches = log.batches(**_bounds(log, first, last), max_records=count, columns=columns, follow=follow)
+        wanted = {**_bounds(log, first, last), "max_records": count, "columns": form.needed(decoding)}
+        batches = log.batches(**wanted, follow=follow)
+        if decoding is not None:
+            with suppress(CorruptionError, OffsetError):  # the read itself reports damage
+                decoding.bind(log.batches(**wanted, verify=False))
         with writer(form, out, log.codec, base64=base64, decoding=decoding) as write:
             for batch in batches:
                 write(batch)

@@ -6,7 +6,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from duramen.cli.output import Output, number, to_json
 from duramen.cli.records import Form, arrow_writer, json_lines, writer
-from duramen.errors import UsageError
+from duramen.errors import CorruptionError, MalformedError, OffsetError, UsageError
 from duramen.formats import make
 from duramen.log import Log
 from duramen.record import KEY, SCHEMA, VALUE
@@ -119,9 +120,25 @@ def cat(
     out = sys.stdout.buffer
     with Store(address.root, isolation=isolation) as store:
         topic = store.topic(address.topic)
+        columns = form.needed(decoding)
+        if decoding is not None:
+            _bind(decoding, topic, columns, bounds, count)
         with _writing(form, out, topic, base64, decoding) as write:
-            _cat(topic, write, form.needed(decoding), bounds, count, follow)
+            _cat(topic, write, columns, bounds, count, follow)
     return 0
+
+
+def _bind(
+    decoding: Decoding,
+    topic: Topic,
+    columns: Sequence[str] | None,
+    bounds: Callable[[Log], dict[str, Any]],
+    count: int | None,
+) -> None:
+    """Fix the types of values by the first of them. The read itself reports damage."""
+    for part in topic.existing():
+        with topic.log(part) as log, suppress(CorruptionError, OffsetError):
+            decoding.bind(log.batches(**bounds(log), max_records=count, columns=columns, verify=False))
 
 
 def _cat(
@@ -142,7 +159,11 @@ def _cat(
                 end = log.next_offset
                 for batch in log.batches(**window, max_records=left, columns=columns):
                     found = True
-                    write(part, batch)
+                    try:
+                        write(part, batch)
+                    except MalformedError as error:
+                        error.path = log.path
+                        raise
                     left -= batch.num_rows
                     if left <= 0:
                         return
@@ -171,11 +192,14 @@ def _writing(form: Form, out: BinaryIO, topic: Topic, base64: bool, decoding: De
         unit = codec.capabilities.timestamps or "us"
 
         def write_json(part: int, batch: pa.RecordBatch) -> None:
-            batch = batch if decoding is None else decoding.decode(batch)
             lines = json_lines(batch, unit=unit, base64=base64).splitlines()
             out.write(b"".join(b'{"partition":%d,%s\n' % (part, line[1:]) for line in lines))
 
-        yield write_json
+        def write_decoded(part: int, batch: pa.RecordBatch) -> None:
+            assert decoding is not None
+            decoding.pass_on(batch, partial(write_json, part))
+
+        yield write_json if decoding is None else write_decoded
     else:
         with writer(form, out, codec, base64=base64, decoding=decoding) as write:
             yield lambda _part, batch: write(batch)

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 from weakref import WeakMethod
@@ -319,6 +320,11 @@ class Log:
     def _decoding(self, options: DecodeOptions) -> Decoding | None:
         return Decoding.of(options, self.path) if options else None
 
+    def _sample(self, *bounds: Any, **window: Any) -> Iterator[pa.RecordBatch]:
+        """The first batches of a read, for types that depend on values. The read itself reports damage."""
+        with suppress(CorruptionError, OffsetError):
+            yield from self.batches(*bounds, **{**window, "follow": False, "verify": False})
+
     def _read(self, offset: int) -> Record:
         self._check_open()
         self._before_read()
@@ -448,7 +454,12 @@ class Log:
         wanted = self._decoding(decoding)
         if wanted is None:
             return window.run(names, follow, verify)
-        return wanted.batches(window.run(wanted.needed(names), follow, verify), names)
+        needed = wanted.needed(names)
+        sample = self._sample(
+            from_offset, to_offset, from_time=from_time, to_time=to_time,
+            max_records=max_records, max_bytes=max_bytes, columns=needed,
+        )  # fmt: skip
+        return wanted.batches(window.run(needed, follow, verify), names, sample)
 
     def table(self, /, *bounds: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
         """The records as one Arrow table, for polars, duckdb and pandas. The arguments are those of `batches`.
@@ -473,6 +484,7 @@ class Log:
             )
         needed = wanted.needed(names)
         batches = self.batches(*bounds, columns=needed, **options)
+        wanted.bind(self._sample(*bounds, columns=needed, **options))
         return wanted.reader(batches, schema_for(self.codec, needed), names)
 
     def chunks(

@@ -124,8 +124,8 @@ def decoding_of(options: dict[str, Any]) -> tuple[Decoding | None, dict[str, Any
 def bound(decoding: Decoding | None, scan: JobScan) -> Decoding | None:
     """A decoding whose types are known: the first values of the scan decide where no schema does."""
     if decoding is not None:
-        batches = (batch for portion in scan.portions for batch in portion.batches() if batch.num_rows)
-        decoding.bind(next(batches, pa.RecordBatch.from_pylist([], schema=scan.schema)))
+        decoding.bind(batch for portion in scan.portions for batch in portion.batches())
+        decoding.bind_rest()
     return decoding
 
 
