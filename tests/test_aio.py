@@ -179,7 +179,7 @@ def test_the_bounds_of_a_follower_hold_over_all_its_passes(tmp_path: Path, bound
     assert sorted(asyncio.run(main())) == sorted(2 * [b"%02d" % n for n in range(10)])
 
 
-def test_those_who_wait_leave_room_for_those_who_work(tmp_path: Path) -> None:
+def test_waiting_fetches_leave_room_for_appends(tmp_path: Path) -> None:
     """More fetches and followers wait than there are threads. An append takes its turn at once, and serves them."""
 
     async def main() -> None:
@@ -367,7 +367,7 @@ def test_a_cancelled_consumer_returns_its_record(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_many_consumers_leave_room_for_those_who_work(tmp_path: Path) -> None:
+def test_many_consumers_leave_room_for_working_ones(tmp_path: Path) -> None:
     async def main() -> None:
         async with duramen.aio.open(tmp_path / "log", "a") as log:
             group, seen = await log.group("g"), []

@@ -117,7 +117,7 @@ def test_in_the_place_of_a_segment_lies_something_else(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_newest_segment_is_gone(tmp_path: Path, call: Run, name: str) -> None:
+def test_the_newest_segment_is_missing(tmp_path: Path, call: Run, name: str) -> None:
     """Neither a copy nor a conversion takes that for a shorter log; a repair goes on behind what was promised."""
     root = written(tmp_path / "log", name)
     segments(root)[-1].unlink()

@@ -59,7 +59,7 @@ def long_segment(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["text", "jsonl", "raw", "arrow"])
-def test_whoever_reads_may_go_away(long_segment: Path, form: str) -> None:
+def test_a_client_may_disconnect(long_segment: Path, form: str) -> None:
     command = [*DURAMEN, "cat", str(long_segment), "--output", form]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -44,7 +44,7 @@ def test_a_signal_while_it_starts(command: list[str], number: signal.Signals) ->
         assert (*process.communicate(timeout=120), process.returncode) == (b"", b"", CODES[number])
 
 
-def test_a_server_that_is_told_to_end(tmp_path: Path) -> None:
+def test_a_server_that_gets_a_signal_to_end(tmp_path: Path) -> None:
     """Its normal end; but whoever sent SIGTERM is told that this is why."""
     command = [*DURAMEN, "serve", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

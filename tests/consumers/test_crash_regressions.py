@@ -169,7 +169,7 @@ def test_a_torn_event_is_copied_before_others_follow(tmp_path: Path) -> None:
     assert sorted(delivery.offset for delivery in left) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
 
-def test_an_ack_that_a_failed_reset_took_along_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ack_lost_in_a_failed_reset_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """They arrived together. The reset writes first what others did in the same turn, and that failed: the ack is in no
     file, so nobody may be told that it is."""
     log = log_on(SimulatedDisk(), 10)

@@ -70,7 +70,7 @@ def test_records_that_a_power_loss_took_are_not_taken_for_acknowledged() -> None
         assert [delivery.value for delivery in again.group("g").fetch(10)] == [b"new", b"newer"]
 
 
-def test_a_failed_sync_answers_no_ack_and_poisons_the_group() -> None:
+def test_a_failed_sync_confirms_no_ack_and_poisons_the_group() -> None:
     under = SimulatedDisk()
     disk = FaultyDisk(under, "sync#1 *.delta: EIO", sync_failure="lost")
     log = ConsumableWritableLog("/log", disk=disk, format="keratin")
@@ -90,7 +90,7 @@ def test_a_failed_sync_answers_no_ack_and_poisons_the_group() -> None:
     assert {1, 3} <= found
 
 
-def test_a_failed_sync_answers_none_of_those_who_shared_it() -> None:
+def test_a_failed_sync_acknowledges_no_append_that_shared_it() -> None:
     disk = FaultyDisk(SimulatedDisk(), "sync#1 *.delta: EIO")
     log = ConsumableWritableLog("/log", disk=disk, format="keratin")
     log.append_batch([value(offset) for offset in range(8)])

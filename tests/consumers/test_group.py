@@ -355,7 +355,7 @@ def test_two_holders_of_the_lock_see_each_other(tmp_path: Path) -> None:
         assert ours.status() == theirs.status()
 
 
-def test_state_that_is_deleted_meanwhile_is_delivered_again(tmp_path: Path) -> None:
+def test_state_that_is_deleted_under_a_group_is_delivered_again(tmp_path: Path) -> None:
     root = make_log(tmp_path / "log", "keratin", 10)
     with duramen.open(root, "a") as log:
         group = log.group("g")
@@ -430,7 +430,7 @@ def test_reset(tmp_path: Path, clock: Clock) -> None:
             group.reset(11)
 
 
-def test_after_a_reset_nobody_is_taken_for_the_next_holder(tmp_path: Path, clock: Clock) -> None:
+def test_after_a_reset_no_consumer_is_taken_for_the_next_holder(tmp_path: Path, clock: Clock) -> None:
     """Also one whose lease had ended before, and who comes back late."""
     with duramen.open(make_log(tmp_path / "log", "keratin", 4)) as log:
         group = log.group("g", clock=clock)
@@ -463,7 +463,7 @@ def test_a_claim_that_does_not_hold_makes_no_group(tmp_path: Path, give_back: st
         assert group.fetch(1) == [], "it starts at the end again"
 
 
-def test_a_new_group_starts_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_new_group_starts_at_the_given_start(tmp_path: Path) -> None:
     root = make_log(tmp_path / "log", "keratin", 5)
     with duramen.open(root) as log:
         assert log.group("late", start="end").status()[1:4] == (5, 5, 0)
@@ -662,7 +662,7 @@ def _flip(raw: bytearray, position: int) -> None:
     raw[position] ^= 0x10
 
 
-def test_a_torn_delta_is_left_behind(tmp_path: Path, clock: Clock) -> None:
+def test_a_torn_delta_is_abandoned(tmp_path: Path, clock: Clock) -> None:
     """What a killed process wrote half is copied aside; nothing else is lost."""
     root = _consumed(tmp_path, clock)
     torn = _damaged_group(root, "delta", lambda raw: raw.extend(b"\x4b\x45\x00\x01\x00\x02\x00\x00"))

@@ -194,7 +194,7 @@ def test_dead_letters_are_delivered_again(root: Path, tmp_path: Path, format_nam
             log.group("other").replay()
 
 
-def test_a_replay_names_records_that_are_gone(tmp_path: Path) -> None:
+def test_a_replay_names_missing_records(tmp_path: Path) -> None:
     dead = tmp_path / "dead"
     with duramen.open(tmp_path / "log", "a", segment_max_bytes=300) as log:
         log.append_batch([value(n) for n in range(20)])

@@ -280,7 +280,7 @@ def test_the_oldest_producers_are_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 7, 9, 12, 16, 20, 24, 30, 50, 58])
-def test_a_damaged_file_keeps_producers_out_and_nobody_else(tmp_path: Path, at: int) -> None:
+def test_a_damaged_file_keeps_only_producers_out(tmp_path: Path, at: int) -> None:
     with open_log(tmp_path / "log") as log:
         log.producer("p").append(b"a", sequence=1)
     open_log(tmp_path / "log").close()
@@ -526,7 +526,7 @@ def test_a_snapshot_keeps_the_255_youngest_producers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost_bytes", [1, 2, 7, 8, 9, 12, 17, 19])
-def test_a_torn_trailer_is_written_anew(lost_bytes: int) -> None:
+def test_a_torn_trailer_is_rewritten(lost_bytes: int) -> None:
     """No checksum covers a trailer: with its last bytes lost it names another producer, or another sequence."""
     disk, clones = SimulatedDisk(), list[SimulatedDisk]()
     log = ConsumableWritableLog("/log", format="osiris", disk=disk)

@@ -26,7 +26,7 @@ def overwrite(root: Path, format_name: str, records: int) -> None:
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_who_was_past_records_gets_those_that_replace_them(tmp_path: Path, format_name: str) -> None:
+def test_a_consumer_past_lost_records_gets_their_replacements(tmp_path: Path, format_name: str) -> None:
     root = make_log(tmp_path / "log", format_name, 10)
     with duramen.open(root) as log:
         log.cursor("c").store(7)
@@ -41,7 +41,7 @@ def test_who_was_past_records_gets_those_that_replace_them(tmp_path: Path, forma
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_who_consumes_a_log_while_it_is_replaced_is_told(tmp_path: Path, format_name: str) -> None:
+def test_a_consumer_of_a_log_that_is_replaced_gets_an_error(tmp_path: Path, format_name: str) -> None:
     """His acks are of other records than those that have the offsets now."""
     root = make_log(tmp_path / "log", format_name, 10)
     with duramen.open(root) as log:
@@ -56,7 +56,7 @@ def test_who_consumes_a_log_while_it_is_replaced_is_told(tmp_path: Path, format_
 
 
 @pytest.mark.parametrize("opener", ["transaction", "dead letters"])
-def test_whoever_appends_first_after_a_power_loss_rewinds_groups(opener: str) -> None:
+def test_the_first_append_after_a_power_loss_rewinds_groups(opener: str) -> None:
     """Otherwise the records that get the lost offsets would count as acknowledged."""
     disk = SimulatedDisk()
     with ConsumableWritableLog(ROOT, format="keratin", disk=disk) as log:

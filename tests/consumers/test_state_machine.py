@@ -162,7 +162,7 @@ def test_every_way_to_a_state_is_the_same(runs: list[Run], cut: int) -> None:
 
 
 @given(st.lists(run_strategy(), max_size=12), OFFSETS)
-def test_rewinding_forgets_what_is_behind_the_end(runs: list[Run], end: int) -> None:
+def test_rewinding_forgets_what_is_after_the_end(runs: list[Run], end: int) -> None:
     model, machine = Model(), StateMachine()
     for run in runs:
         for event in events_of(run):
@@ -331,7 +331,7 @@ def test_the_state_is_as_large_as_what_is_in_flight() -> None:
         assert len(machine._due) <= 2000
 
 
-def test_single_deliveries_leave_nothing_behind() -> None:
+def test_single_deliveries_leave_no_state() -> None:
     machine = StateMachine()
     for offset in range(20_000):
         machine.apply(machine.deliver([(offset, offset + 1)], deadline_ms=10**9))

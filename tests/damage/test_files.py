@@ -63,7 +63,7 @@ def apply(disk: SimulatedDisk, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SEGMENTED)
-def test_a_name_that_is_taken_meanwhile_stops_the_repair(name: str) -> None:
+def test_a_name_taken_after_the_plan_stops_the_repair(name: str) -> None:
     """A file that appears in the place of one that has its temporary name is not replaced, and not removed."""
     disk = damaged_disk(name, True, "reversed")
     before = tree(disk)
@@ -123,7 +123,7 @@ def _meddle(disk: SimulatedDisk) -> object:
     return check
 
 
-def test_offsets_that_no_file_holds_are_told_where_compaction_may_have_left_them_out() -> None:
+def test_offsets_that_no_file_holds_are_reported_where_compaction_may_have_removed_them() -> None:
     disk = damaged_disk("rustlog", False, "shifted down, first overwritten")
     disk.remove(posixpath.join(ROOT, f"{0:020}.index"))
     plan = repair_log(ROOT, format="rustlog", disk=disk, **options_for(disk, "rustlog"))

@@ -391,7 +391,7 @@ def test_a_note_replaces_a_longer_one(at: Place) -> None:
 # --- gates
 
 
-def test_a_gate_tells_who_held_it_last(at: Place) -> None:
+def test_a_gate_names_its_last_holder(at: Place) -> None:
     ours, theirs = at.disk.gate(at("gate")), at.disk.gate(at("gate"))
     assert not ours.take(b"ours")
     with pytest.raises(LockedError) as caught:
@@ -505,7 +505,7 @@ def test_wait_ends_with_a_store(at: Place) -> None:
     timer.join()
 
 
-def test_a_store_of_the_same_bytes_wakes_nobody(at: Place) -> None:
+def test_a_store_of_the_same_bytes_wakes_no_reader(at: Place) -> None:
     page = at.disk.page(at("page"), 4, writable=True)
     timer = threading.Timer(0.02, page.store, [bytes(4)])
     timer.start()

@@ -116,7 +116,7 @@ def test_a_pipe_is_refused_and_does_not_hang(tmp_path: Path) -> None:
         assert caught.value.path == path
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
     file = posix.PosixFile.__new__(posix.PosixFile)
@@ -128,7 +128,7 @@ def test_a_full_disk_is_told() -> None:
 
 
 @pytest.mark.unprivileged
-def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
+def test_a_read_only_directory_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="permissions") as caught:
         PosixDisk().create(str(tmp_path / "a"))

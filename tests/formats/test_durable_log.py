@@ -120,7 +120,7 @@ def test_an_unknown_version_raises_where_records_are_read(tmp_path: Path) -> Non
     assert (caught.value.position, caught.value.offset) == (97, 3)
 
 
-def test_a_valid_record_behind_a_bad_one_makes_it_damage(tmp_path: Path) -> None:
+def test_a_valid_record_after_a_bad_one_makes_it_damage(tmp_path: Path) -> None:
     data = bytearray(vectors.read(segment_name("three")))
     data[28] ^= 1  # the last byte of "hello"
     rows, end = vectors.judge_all(F.open_segment(data, 0))
@@ -176,7 +176,7 @@ def test_every_cut_is_a_torn_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 23, 24, 25, 100, 4096])
-def test_zeros_behind_the_records_are_a_clean_end(size: int) -> None:
+def test_zeros_after_the_records_are_a_clean_end(size: int) -> None:
     rows, end = vectors.judge_all(F.open_segment(vectors.read(segment_name("three")) + bytes(size), 0))
     assert (rows.count, end.ending, end.position) == (3, EndKind.CLEAN, 97)
 

@@ -134,7 +134,7 @@ def test_every_cut_is_a_torn_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 19, 20, 21, 4096])
-def test_zeros_behind_the_slots_are_a_clean_end(size: int) -> None:
+def test_zeros_after_the_slots_are_a_clean_end(size: int) -> None:
     rows, end = vectors.judge_all(fmt().open_segment(vectors.read(THREE) + bytes(size), 0))
     assert (rows.count, end.ending, end.position) == (3, EndKind.CLEAN, 60)
 

@@ -55,7 +55,7 @@ def test_a_changed_value_is_noticed() -> None:
     assert len(changed.decode(found, ["value"])) == 39
 
 
-def test_memory_is_used_again_only_when_nobody_refers_to_it() -> None:
+def test_memory_is_reused_only_without_references_to_it() -> None:
     size = REUSED_FROM_BYTES
     held = [allocate(size) for _ in range(4)]
     for number, memory in enumerate(held):

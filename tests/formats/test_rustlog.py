@@ -224,7 +224,7 @@ def test_every_cut_is_a_torn_tail(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", DIALECTS)
 @pytest.mark.parametrize("size", [1, 11, 12, 19, 20, 21, 4096])
-def test_zeros_behind_the_records_are_a_clean_end(kind: str, size: int) -> None:
+def test_zeros_after_the_records_are_a_clean_end(kind: str, size: int) -> None:
     data = vectors.read(f"rustlog/{kind}/three/{SEGMENT}")
     segment = F.open_segment(data + bytes(size), 0)
     rows, end = vectors.judge_all(segment)
@@ -280,7 +280,7 @@ def test_a_damaged_time_does_not_change_the_dialect(swapped: bool) -> None:
 
 
 @pytest.mark.parametrize(("kind", "position"), [("spec", 2790), ("impl", 1990)])
-def test_a_record_behind_a_damaged_length_is_found(kind: str, position: int, tmp_path: Path) -> None:
+def test_a_record_after_a_damaged_length_is_found(kind: str, position: int, tmp_path: Path) -> None:
     data = bytearray(vectors.read(f"rustlog/{kind}/records250/{SEGMENT}"))
     data[position : position + 4] = b"\xff" * 4
     report = duramen.verify(vectors.put(tmp_path, {SEGMENT: data}))

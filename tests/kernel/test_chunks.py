@@ -372,7 +372,7 @@ def test_any_buffer(kind: str, tmp_path: Path) -> None:
     assert scan(makers[kind](data))[0].count == 5
 
 
-def test_nothing_behind_the_end_is_read() -> None:
+def test_nothing_after_the_end_is_read() -> None:
     data = log_of(SMALL)
     for cut in range(len(data) + 1):
         ask_everything(guarded(data[:cut]))
@@ -530,7 +530,7 @@ def test_seek_in_tracking_and_gaps() -> None:
     assert seek(data, -1).stop == Stop.LIMIT
 
 
-def test_seek_checks_the_chunk_that_it_answers_from() -> None:
+def test_seek_checks_the_chunk_that_it_returns() -> None:
     good, bad = Made(0, values(b"a")).pack(), Made(1, values(b"b"), crc=7).pack()
     assert seek(good + bad, 1)[:2] == (Stop.BAD_CHECKSUM, len(good))
     assert seek(bad + Made(2, values(b"c")).pack(), 2).offset == 2
@@ -686,7 +686,7 @@ def test_encoding_refuses_what_does_not_fit() -> None:
     assert not isinstance(encode([], []), Refused)
 
 
-def test_encoding_reads_no_offset_behind_the_last() -> None:
+def test_encoding_reads_no_offset_after_the_last() -> None:
     """Behind the slice lie offsets that would fit."""
     bounds = np.array([0, 1, 2, 3], np.int32)[:2]
 

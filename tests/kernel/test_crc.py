@@ -122,7 +122,7 @@ def test_every_length_at_every_alignment(kind: str, variant: str, expected: dict
 
 
 @each_variant
-def test_no_byte_behind_the_end_is_read(kind: str, variant: str, expected: dict[str, list[int]]) -> None:
+def test_no_byte_after_the_end_is_read(kind: str, variant: str, expected: dict[str, list[int]]) -> None:
     view = guarded(noise(MOST)[::-1])
     for size in range(MOST + 1):
         tail = view[MOST - size :]
@@ -235,7 +235,7 @@ def test_both_at_every_length_and_some_alignments(variant: str, expected: dict[s
 
 
 @each_digest
-def test_both_read_no_byte_behind_the_end_and_go_on_from_any_value(variant: str) -> None:
+def test_both_read_no_byte_after_the_end_and_continue_from_any_value(variant: str) -> None:
     view, random_values = guarded(noise(MOST)[::-1]), random.Random(5)
     for size in range(MOST + 1):
         tail, first, second = view[MOST - size :], random_values.getrandbits(32), random_values.getrandbits(32)

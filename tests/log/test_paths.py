@@ -52,7 +52,7 @@ def test_an_error_names_the_path_as_it_was_given(tmp_path: Path, monkeypatch: py
     log.close()
 
 
-def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

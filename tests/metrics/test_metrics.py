@@ -156,7 +156,7 @@ def test_rules_speak_of_declared_metrics_only() -> None:
     assert thresholds["DuramenSlowSync"].endswith("> 0.1")
 
 
-def test_making_an_index_anew_is_counted_with_the_walk_over_the_records(
+def test_rebuilding_an_index_is_counted_with_the_walk_over_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By `reindex` and by recovery, and once for both files that are made from one walk."""

@@ -129,7 +129,7 @@ def test_a_damaged_line_among_others_does_not_matter_where_the_directory_agrees(
 
 
 @pytest.mark.parametrize("damage", ["gone", "flipped", "cut"])
-def test_a_manifest_that_does_not_fit_is_made_anew(tmp_path: Path, damage: str) -> None:
+def test_a_manifest_that_does_not_fit_is_rebuilt(tmp_path: Path, damage: str) -> None:
     fill(tmp_path, "keratin")
     manifest = tmp_path / "manifest.bin"
     content = manifest.read_bytes()

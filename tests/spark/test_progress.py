@@ -105,7 +105,7 @@ def test_a_stream_counts_more_batches_than_spark_remembers() -> None:
     follow(tally)  # nobody watches, and nothing happens
 
 
-def test_steps_that_nobody_watches(spark: SparkSession) -> None:
+def test_steps_without_a_watcher(spark: SparkSession) -> None:
     watcher = Watcher(spark)
     with pytest.raises(ValueError, match="mine"), watched(watcher):
         raise ValueError("mine")

@@ -50,7 +50,7 @@ def test_a_damaged_partition_does_not_cost_what_the_others_handed_out(store: Sto
 
 
 @pytest.mark.parametrize("in_use", [False, True], ids=["idle", "in use"])
-def test_a_topic_that_is_made_anew_is_consumed_anew(store: Store, *, in_use: bool) -> None:
+def test_a_recreated_topic_is_consumed_from_its_start(store: Store, *, in_use: bool) -> None:
     """Its consumer must not hand out what the old one held, and acknowledge the new records with that."""
     topic = store.create("t")
     topic.append_batch([b"old"] * 10)
@@ -71,7 +71,7 @@ def test_a_topic_that_is_made_anew_is_consumed_anew(store: Store, *, in_use: boo
 
 
 @pytest.mark.parametrize("knows_the_group", [False, True])
-def test_a_log_that_is_made_anew_is_not_taken_for_the_old_one(tmp_path: Path, *, knows_the_group: bool) -> None:
+def test_a_recreated_log_is_not_taken_for_the_old_one(tmp_path: Path, *, knows_the_group: bool) -> None:
     root = tmp_path / "log"
     with duramen.open(root, "a") as log:
         log.append_batch([b"old"] * 10)
@@ -144,7 +144,7 @@ class Meddled:
 
 
 @pytest.mark.parametrize("use", ["append", "fetch"])
-def test_a_deleted_topic_does_not_come_back_by_those_who_use_it(use: str) -> None:
+def test_using_a_deleted_topic_does_not_recreate_it(use: str) -> None:
     """Wherever the deletion hits them: there would be a topic of one partition, without settings."""
     made = SimulatedDisk()
     with Store("/data", disk=made) as store:

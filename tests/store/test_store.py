@@ -401,7 +401,7 @@ def test_a_topic_that_lies_elsewhere_is_not_deleted(store: Store, linked: str, t
         assert again.topic("t").read(1, 0).value == b"a"
 
 
-def test_what_cannot_be_removed_is_in_nobodys_way(store: Store, tmp_path: Path) -> None:
+def test_what_cannot_be_removed_blocks_no_later_topic(store: Store, tmp_path: Path) -> None:
     store.create("t").append(b"a")
     odd = Path(layout.partition_path(store.root, "t", 0)) / "odd"
     odd.symlink_to(tmp_path / "nowhere")

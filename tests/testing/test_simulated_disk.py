@@ -337,7 +337,7 @@ def test_a_crash_leaves_the_disk_alone_and_nothing_pending() -> None:
     assert {disk.crash(pattern).digest() for pattern in patterns()} == {before}
 
 
-def test_operations_are_counted_and_told() -> None:
+def test_operations_are_counted_and_listed() -> None:
     disk = SimulatedDisk(keep_history=True)
     told: list[tuple[int, str]] = []
     disk.on_operation = lambda number, text: told.append((number, text))

@@ -105,7 +105,7 @@ def test_a_torn_watermark_in_recovery() -> None:
             assert values_of(log) == [b"one"]
 
 
-def test_pieces_of_a_write_into_a_segment_that_was_just_begun() -> None:
+def test_pieces_of_a_write_into_a_new_segment() -> None:
     """The watermark on the disk was of the segment before, so a hole in the new one counted as damage."""
     disk = SimulatedDisk()
     log = WritableLog(ROOT, disk=disk)
@@ -213,7 +213,7 @@ def test_a_first_record_of_zeros_is_refused(options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["keratin", "durable-log", "osiris"])
-def test_pieces_of_an_unfinished_write_are_no_damage_to_who_only_looks(name: str) -> None:
+def test_pieces_of_an_unfinished_write_are_not_damage_to_readers(name: str) -> None:
     """Recovery cut them, but a reader that came before it, and `verify`, called them damage."""
     disk = SimulatedDisk()
     log = WritableLog(ROOT, format=name, disk=disk)

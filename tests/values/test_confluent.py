@@ -215,7 +215,7 @@ def test_references_are_fetched(registry: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b"{}", b'{"schema": 5, "references": 7}', b"[" * 100_000])
-def test_a_registry_that_answers_nonsense(registry: Any, tmp_path: Path, answer: bytes) -> None:
+def test_a_registry_that_returns_nonsense(registry: Any, tmp_path: Path, answer: bytes) -> None:
     registry.answers["/schemas/ids/7"] = answer
     with duramen.open(tmp_path / "log", "a") as log:
         log.append(b"\0\0\0\0\x07\0")

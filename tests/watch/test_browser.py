@@ -212,7 +212,7 @@ def test_a_search_ends_at_damage(tmp_path: Path, order: str) -> None:
         assert found["next"] is None
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     with duramen.open(tmp_path / "log", "a", format="durable-log") as log:
         log.append_batch([b"one", b"two", b"three"])
     segment = next((tmp_path / "log").glob("*.log"))

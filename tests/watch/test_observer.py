@@ -50,7 +50,7 @@ def test_rates_are_those_between_two_looks(tmp_path: Path) -> None:
     observer.close()
 
 
-def test_several_who_ask_for_a_log_at_once(tmp_path: Path) -> None:
+def test_several_callers_open_a_log_at_once(tmp_path: Path) -> None:
     """Whoever comes while the first look is under way waits for it."""
     duramen.open(tmp_path / "log", "a", format="durable-log").close()
     observer = observer_of(tmp_path / "log")
@@ -61,7 +61,7 @@ def test_several_who_ask_for_a_log_at_once(tmp_path: Path) -> None:
     observer.close()
 
 
-def test_rates_of_nothing_or_of_a_log_that_began_anew() -> None:
+def test_rates_of_nothing_or_of_a_recreated_log() -> None:
     assert rates_of([]).records == 0
     assert rates_of([Observation(1.0)]).records == 0
     assert rates_of([Observation(1.0, next_offset=5), Observation(2.0, next_offset=1)]).records == 0

@@ -355,7 +355,7 @@ def test_anything_but_loopback_needs_one(path: Path) -> None:
                 Server([str(path)], host=host, token=token)
 
 
-def test_who_has_the_token_may_come_under_any_name(serving: Callable[..., Client], path: Path) -> None:
+def test_a_request_with_the_token_may_use_any_host_name(serving: Callable[..., Client], path: Path) -> None:
     client = serving(path, host="0.0.0.0", token="secret")
     assert client.ask("/api/logs", Host="log.example")[0] == 401
     assert client.ask("/api/logs", Host="log.example", Authorization="Bearer secret")[0] == 200

@@ -57,9 +57,7 @@ def _play(act: demo.Act, call_keep: Path | None, capsys: pytest.CaptureFixture[s
     return code, capsys.readouterr().out
 
 
-def test_nothing_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     here = Path.cwd()
     code, text = _play(demo.Act("short", lambda stage: stage.duramen("append", "log", __file__)), None, capsys)

@@ -120,7 +120,7 @@ def test_bytes_that_are_no_text(call: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "jsonl", "raw", "arrow"])
-def test_damage_ends_it_behind_what_is_sound(call: Run, logs: Logs, form: str) -> None:
+def test_damage_ends_it_after_the_sound_records(call: Run, logs: Logs, form: str) -> None:
     log = logs.copy("durable-log")
     damaged = segments(log)[1]
     flip(damaged, damaged.read_bytes().find(b'"order":150'))

@@ -119,7 +119,7 @@ def test_a_damaged_place(call: Run, logs: Logs) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_it_goes_on_behind_damage(call: Run, logs: Logs, format: str) -> None:
+def test_it_continues_after_damage(call: Run, logs: Logs, format: str) -> None:
     """Two damaged places: each is shown, everything else as before, and no byte is left out."""
     segment, options = segments(logs.copy(format))[0], logs.options(format)
     before = call("dump", segment, "--json", *options).json_lines

@@ -108,7 +108,7 @@ def test_a_damaged_file_header(call: Run, logs: Logs) -> None:
         assert "unreadable" in call("info", log).text
 
 
-def test_a_record_size_that_nobody_said(call: Run, logs: Logs) -> None:
+def test_a_record_size_that_was_never_given(call: Run, logs: Logs) -> None:
     result = call("info", logs.copy("fixed-slot"))
     assert result.fails(2, "record_size=96")
     assert "29.3 KiB" in result.text

@@ -53,7 +53,7 @@ def test_dump_shows_control_records_and_compressed_ones(call: Run) -> None:
     assert len(records) > 100
 
 
-def test_verify_says_who_rebuilds_an_index(call: Run) -> None:
+def test_verify_names_what_rebuilds_an_index(call: Run) -> None:
     assert call("verify", TXN).code == 0
     text = call("verify", DATA / "damaged/dmg-badindex-0").out.decode()
     assert "`duramen reindex" in text

@@ -128,7 +128,7 @@ def test_reindex_says_what_changes(call: Run, logs: Logs, format: str) -> None:
     }
 
 
-def test_a_log_whose_files_are_all_gone(call: Run, tmp_path: Path) -> None:
+def test_a_log_whose_files_are_all_missing(call: Run, tmp_path: Path) -> None:
     """What is left says what can be done: a plan, a refusal in words, or what to name."""
     log, lines = tmp_path / "log", tmp_path / "lines"
     lines.write_bytes(b"abcd\nefgh\n")

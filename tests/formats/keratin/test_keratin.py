@@ -164,7 +164,7 @@ def test_a_damaged_file_header_raises(keratin: Path) -> None:
     assert not isinstance(caught.value, IncompleteHeaderError)
 
 
-def test_a_torn_file_header_is_told_from_a_damaged_one(keratin: Path, three: bytes) -> None:
+def test_a_torn_file_header_is_not_a_damaged_one(keratin: Path, three: bytes) -> None:
     data = (keratin / "negative/torn_header.log").read_bytes()
     for length in range(1, 68):
         with pytest.raises(IncompleteHeaderError, match=f"torn: {length} bytes of 68") as caught:
@@ -178,7 +178,7 @@ def test_a_torn_file_header_is_told_from_a_damaged_one(keratin: Path, three: byt
 
 
 @pytest.mark.parametrize("length", [0, 1, 68, 5000])
-def test_a_file_of_zeros_is_a_segment_that_was_never_begun(length: int) -> None:
+def test_a_file_of_zeros_is_a_segment_without_a_header(length: int) -> None:
     segment = K.open_segment(bytes(length), 7)
     rows = segment.scan(segment.start)
     assert (segment.base_offset, segment.start) == (7, ScanPosition(0, 6))
@@ -211,7 +211,7 @@ def test_every_cut_of_a_segment_gives_the_records_before(three: bytes) -> None:
         assert rows.stop.clean == (length in ends)
 
 
-def test_versions_that_nobody_knows(three: bytes) -> None:
+def test_unknown_versions(three: bytes) -> None:
     with pytest.raises(UnknownVersionError, match="version 2") as caught:
         K.open_segment(three[:8] + b"\0\2" + three[10:], 0)
     assert caught.value.position == 8
@@ -606,7 +606,7 @@ def test_numbers_of_a_manifest_that_contradict_each_other() -> None:
         Manifest(-1).encode()
 
 
-def test_a_manifest_ahead_of_the_data_means_that_data_is_gone() -> None:
+def test_a_manifest_ahead_of_the_data_means_lost_data() -> None:
     files = Keratin().log_files(
         [SegmentSummary(0, 4, 1, 1), SegmentSummary(5, 8, 1, 1), SegmentSummary(9, 11, 1, 1)], TS
     )

@@ -243,7 +243,7 @@ def test_a_chunk_without_records_moves_no_offset() -> None:
 
 
 @pytest.mark.parametrize(("compression", "word"), [(5, "unknown"), (6, "unknown"), (7, "user-defined")])
-def test_compression_that_nobody_knows_is_named(compression: int, word: str) -> None:
+def test_unknown_compression_is_named(compression: int, word: str) -> None:
     chunk = Chunk(0, 0, 1, entries=(SimpleEntry(b"ok"), SubBatch(compression, 2, 20, b"??")))
     segment = segment_of(chunk)
     rows = segment.scan(segment.start)

@@ -82,7 +82,7 @@ def test_chunk_headers_are_what_a_client_received(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in STREAMS if (DATA / n / "tracking_truth.json").exists()])
-def test_tracking_is_what_rabbitmq_answered(name: str) -> None:
+def test_tracking_is_what_rabbitmq_returned(name: str) -> None:
     last = max((DATA / name).glob("*.segment"))
     truth = json.loads((DATA / name / "tracking_truth.json").read_text(encoding="utf-8"))
     assert opened(f"{name}/{last.name}").tracking().as_text() == truth
@@ -384,7 +384,7 @@ def test_file_headers(data: bytes, kind: type[CorruptionError], position: int) -
 
 
 @pytest.mark.parametrize("data", [b"", bytes(5), bytes(100)])
-def test_a_segment_that_was_never_begun(data: bytes) -> None:
+def test_a_segment_that_never_got_a_header(data: bytes) -> None:
     segment = F.open_segment(data, 7)
     assert segment.start == ScanPosition(0, 6)
     assert records_of(segment) == []
@@ -439,7 +439,7 @@ def test_indexes_that_are_wrong() -> None:
     assert (len(cut), cut.rest_bytes) == ((len(good) - 8) // 29 - 1, 28)
 
 
-def test_zeros_behind_an_index() -> None:
+def test_zeros_after_an_index() -> None:
     good = (DATA / "plain" / F.path_of(Role.INDEX, 0)).read_bytes()
     whole, padded = F.open_index(Role.INDEX, good, 0), F.open_index(Role.INDEX, good + bytes(29 * 3), 0)
     assert whole is not None
@@ -464,7 +464,7 @@ def test_times_of_an_index() -> None:
     assert golden.timestamps_us is None  # it ends at -5: no order to search in
 
 
-def test_an_index_cannot_point_behind_4_gib() -> None:
+def test_an_index_cannot_point_beyond_4_gib() -> None:
     builder = F.index_builder(0, 0)
     builder.add(F.encode(batch_of([b"a"]), ScanPosition(2**32, -1)).rows)
     with pytest.raises(LimitError, match="4 GiB"):

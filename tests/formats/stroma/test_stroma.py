@@ -165,7 +165,7 @@ def test_every_cut_of_a_snapshot_is_found() -> None:
         assert isinstance(caught.value, IncompleteHeaderError) == (length < 76)
 
 
-def test_behind_a_snapshot_only_zeros_may_follow() -> None:
+def test_only_zeros_may_follow_a_snapshot() -> None:
     assert decode_snapshot(STATE.encode() + bytes(100)) == STATE
     with pytest.raises(CorruptionError, match="follow"):
         decode_snapshot(STATE.encode() + b"x")
@@ -246,7 +246,7 @@ def test_every_flipped_bit_of_a_delta_is_found() -> None:
             assert [problem.severity for problem in stroma.check_delta(damaged)] == [Severity.DAMAGE]
 
 
-def test_a_sector_that_did_not_arrive_is_told_from_damage() -> None:
+def test_a_sector_that_did_not_arrive_is_not_damage() -> None:
     """Zeros from the end of an event to that of its sector, and whole sectors: nothing else."""
     data = Delta([MarkInflight(number, TS, 1) for number in range(60)], TS).encode()
     end = 60 + 36 * 12  # in the first sector
@@ -268,7 +268,7 @@ def test_a_sector_that_did_not_arrive_is_told_from_damage() -> None:
         assert problem.severity == Severity.DAMAGE or start >= len(data) - 36 or 484 <= start < 528, start
 
 
-def test_an_empty_or_zero_delta_was_never_begun() -> None:
+def test_an_empty_or_zero_delta_has_no_header() -> None:
     for data, stop in ((b"", Stop.END), (bytes(100), Stop.ZEROS)):
         delta = decode_delta(data)
         assert (delta.events, delta.end, delta.stop) == ([], 0, stop)
@@ -277,7 +277,7 @@ def test_an_empty_or_zero_delta_was_never_begun() -> None:
 
 
 @pytest.mark.parametrize("at", [2, 4, 6])
-def test_an_event_that_nobody_knows_raises(at: int) -> None:
+def test_an_unknown_event_raises(at: int) -> None:
     """Version, type, flags: to skip it would change the state."""
     strange = bytearray(encode_event(Ack(1)))
     strange[at : at + 2] = b"\0\x09"

@@ -148,7 +148,7 @@ def test_a_change_that_fails_halfway_poisons_the_writer_and_is_finished_by_the_n
         assert again.recovery[0].case == "unfinished change"
 
 
-def test_who_comes_while_retention_waits_is_heard(tmp_path: Path) -> None:
+def test_an_append_is_served_while_retention_waits(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log:
         with log._maintaining:  # as if a long compaction were under way
             waiting = threading.Thread(target=lambda: log.retain(Retention(before_offset=6)))
@@ -160,7 +160,7 @@ def test_who_comes_while_retention_waits_is_heard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("comes", ["job", "cursor"])
-def test_who_comes_while_compaction_reads_is_heard(tmp_path: Path, comes: str) -> None:
+def test_an_append_is_served_while_compaction_reads(tmp_path: Path, comes: str) -> None:
     with filled(tmp_path / "log") as log:
 
         def read(_bytes: int) -> None:
@@ -236,14 +236,14 @@ def test_a_close_ends_a_compaction_and_waits_for_it(tmp_path: Path) -> None:
     assert duramen.verify(tmp_path / "log").ok
 
 
-def test_the_log_may_be_closed_by_whoever_hears_of_the_progress(tmp_path: Path) -> None:
+def test_the_progress_callback_may_close_the_log(tmp_path: Path) -> None:
     log = filled(tmp_path / "log")
     with pytest.raises(UsageError, match="closed"):
         log.compact(KEYED, progress=lambda _bytes: log.close())
     assert duramen.verify(tmp_path / "log").ok
 
 
-def test_a_change_whose_files_are_gone_is_not_decided(tmp_path: Path) -> None:
+def test_a_change_whose_files_are_missing_is_not_committed(tmp_path: Path) -> None:
     """It was taken for done already, and the list of the sealed segments did not fit the files any more."""
     with filled(tmp_path / "log") as log:
         wanted = FileSwap("compaction", ((f"{DIRECTORY}/compacting/gone", "gone"),))
@@ -255,7 +255,7 @@ def test_a_change_whose_files_are_gone_is_not_decided(tmp_path: Path) -> None:
     assert file_swap.read_file_swap(log.disk, log.path) is None
 
 
-def test_one_who_looked_before_the_removal_is_told(tmp_path: Path) -> None:
+def test_a_reader_that_looked_before_the_removal_gets_an_error(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log, duramen.open(log.path) as reader:
         log.retain(Retention(before_offset=4))
         with pytest.raises(OffsetError) as raised:
@@ -283,7 +283,7 @@ def test_a_plan_without_the_writer_leaves_no_trace(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_writer_that_is_poisoned_says_so_to_who_watches(tmp_path: Path) -> None:
+def test_a_poisoned_writer_is_visible_to_watchers(tmp_path: Path) -> None:
     disk = FaultyDisk(duramen.disk.PosixDisk(), "sync#8+ *.log: EIO")
     log = duramen.open(str(tmp_path / "log"), "a", format="durable-log", disk=disk)
     with pytest.raises(StorageError):

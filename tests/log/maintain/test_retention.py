@@ -116,7 +116,7 @@ def test_under_disk_pressure(log) -> None:  # type: ignore[no-untyped-def]
         assert "% of the file system is free" in plan.removed[0].reason
 
 
-def test_who_needs_a_segment_keeps_it_and_is_named(log) -> None:  # type: ignore[no-untyped-def]
+def test_a_hold_keeps_a_segment_and_is_named(log) -> None:  # type: ignore[no-untyped-def]
     fill(log)
     bases = [segment.base_offset for segment in log.segments]
     everything = Retention(max_bytes=0)
@@ -157,7 +157,7 @@ def test_the_checkpoint_of_rustlog(tmp_path: Path) -> None:
     assert duramen.verify(str(tmp_path / "log")).ok
 
 
-def test_a_reader_in_a_segment_that_goes_is_told_where_to_continue(log) -> None:  # type: ignore[no-untyped-def]
+def test_a_reader_of_a_removed_segment_learns_where_to_continue(log) -> None:  # type: ignore[no-untyped-def]
     fill(log)
     bases = [segment.base_offset for segment in log.segments]
     with duramen.open(log.path) as reader:

@@ -85,6 +85,6 @@ def test_a_tiny_table_still_ends(tmp_path: Path, memory: int) -> None:
     assert find_survivors(batches(list(keys), 0, 50), survivors, str(tmp_path), memory)[0] == 97
 
 
-def test_offsets_that_are_too_far_apart_are_told(tmp_path: Path) -> None:
+def test_offsets_that_are_too_far_apart_are_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="too far apart"):
         Survivors(0, 2**62, str(tmp_path), 4096)

@@ -18,7 +18,7 @@ from duramen.log.maintain.retention import Retention
 from duramen.log.segments import snapshot
 
 
-def test_a_follower_that_retention_overtakes_is_told(tmp_path: Path) -> None:
+def test_a_follower_that_retention_overtakes_gets_an_error(tmp_path: Path) -> None:
     """It waited at the end; what came then was removed before it looked again. To go on behind it would hide that."""
     with duramen.open(tmp_path / "log", "a") as log, duramen.open(tmp_path / "log") as reader:
         for source in (log, reader):

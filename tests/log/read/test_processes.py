@@ -467,7 +467,7 @@ def test_following_a_log_of_another_program(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("woken_only")
 @pytest.mark.parametrize("is_writer", [True, False])
-def test_many_who_follow_one_log_are_all_woken(tmp_path: Path, is_writer: bool) -> None:
+def test_all_followers_of_one_log_are_woken(tmp_path: Path, is_writer: bool) -> None:
     """Each looks for itself whether there is more: another thread that has seen it already does not count."""
     with duramen.open(tmp_path / "log", "a") as log:
         log.append(b"0")
@@ -537,7 +537,7 @@ def test_a_log_that_is_closed_while_threads_follow_it(tmp_path: Path, is_writer:
             source.wait()
 
 
-def test_a_fetch_waits_as_long_as_it_was_told(tmp_path: Path) -> None:
+def test_a_fetch_waits_for_its_timeout(tmp_path: Path) -> None:
     with duramen.open(tmp_path / "log", "a") as log:
         group = log.group("g")
         group.fetch(1)

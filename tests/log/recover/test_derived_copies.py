@@ -77,7 +77,7 @@ def test_a_manifest_of_an_unknown_version_is_refused_and_stays(tmp_path: Path) -
     assert manifest.read_bytes() == damaged
 
 
-def test_a_manifest_that_is_behind_leaves_no_copy(tmp_path: Path) -> None:
+def test_an_outdated_manifest_leaves_no_copy(tmp_path: Path) -> None:
     make(tmp_path / "log", "keratin")
     manifest = tmp_path / "log" / "manifest.bin"
     behind = manifest.read_bytes()

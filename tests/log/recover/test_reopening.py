@@ -18,7 +18,7 @@ FUTURE_MS = 4_000_000_000_000
 
 @pytest.mark.parametrize("format_name", ["keratin", "rustlog"])
 @pytest.mark.parametrize("without_index", [False, True])
-def test_a_time_may_not_go_back_behind_an_empty_segment(tmp_path: Path, format_name: str, without_index: bool) -> None:
+def test_a_time_may_not_go_back_after_an_empty_segment(tmp_path: Path, format_name: str, without_index: bool) -> None:
     with duramen.open(tmp_path, "a", format=format_name) as log:
         log.append_batch([b"x" * 300] * 500)
         log.append(b"late", timestamp=FUTURE_MS)
@@ -35,7 +35,7 @@ def test_a_time_may_not_go_back_behind_an_empty_segment(tmp_path: Path, format_n
 
 
 @pytest.mark.parametrize("format_name", ["keratin", "rustlog"])
-def test_a_time_may_not_go_back_behind_a_segment_that_was_never_begun(tmp_path: Path, format_name: str) -> None:
+def test_a_time_may_not_go_back_after_a_segment_without_a_header(tmp_path: Path, format_name: str) -> None:
     with duramen.open(tmp_path, "a", format=format_name) as log:
         log.append(b"late", timestamp=FUTURE_MS)
         log.seal()

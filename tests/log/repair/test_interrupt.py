@@ -112,7 +112,7 @@ def test_the_repair_before_an_interrupted_one_can_still_be_undone(name: str) -> 
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_held_undo_is_not_begun_or_done(force: bool) -> None:
+def test_a_held_undo_neither_starts_nor_finishes(force: bool) -> None:
     _, _, disk = damaged("durable-log")
     do_repair(disk, "durable-log")
     if force:

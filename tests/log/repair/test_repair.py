@@ -354,7 +354,7 @@ def test_reindex_makes_what_is_derived_and_nothing_else(write: Write, format_nam
 # --- the sidecar
 
 
-def test_a_sidecar_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
+def test_an_unreadable_sidecar_is_recreated(tmp_path: Path) -> None:
     root = tmp_path / "log"
     with duramen.open(root, "a", format="keratin") as log:
         log.append_batch([b"a", b"b"])

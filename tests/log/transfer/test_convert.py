@@ -548,7 +548,7 @@ def test_while_it_is_written(tmp_path: Path) -> None:
             thread.join()
 
 
-def test_retention_meanwhile(tmp_path: Path) -> None:
+def test_retention_during_the_scan(tmp_path: Path) -> None:
     """What existed when the conversion began is converted, whatever is removed later."""
     with duramen.open(tmp_path / "a", "a", format="keratin", segment_max_bytes=2000) as log:
         log.append_batch([b"%06d" % number for number in range(500)])

@@ -175,7 +175,7 @@ def test_while_another_process_writes(tmp_path: Path, name: str) -> None:
             process.kill()
 
 
-def test_segments_that_are_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_that_are_removed_during_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with duramen.open(tmp_path / "log", "a", format="keratin", segment_max_bytes=500) as log:
         log.append_batch([value(offset) for offset in range(60)])
     segments = sorted((tmp_path / "log" / "segments").glob("*.log"))
@@ -204,7 +204,9 @@ def test_segments_that_are_removed_meanwhile(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog"])
-def test_segments_that_are_compacted_meanwhile(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_that_are_compacted_during_the_copy(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their digests were read before they were replaced or removed: that is not damage."""
     with duramen.open(tmp_path / "log", "a", format=name) as log:
         for number in range(4):

@@ -92,7 +92,7 @@ def test_an_entry_that_is_astray_is_noticed(root: Path, fmt: Format, how: str) -
 
 
 @pytest.mark.parametrize("how", [*LACKING, *ASTRAY])
-def test_is_told_the_same_way_in_pieces(root: Path, fmt: Format, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_give_the_same_verdict(root: Path, fmt: Format, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change(root, fmt, Role.INDEX, 200, (LACKING | ASTRAY)[how])
     alone = duramen.verify(root, format=fmt.name)
     assert bool(alone.findings) == is_noticed(fmt, how)

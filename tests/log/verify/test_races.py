@@ -219,7 +219,7 @@ def test_a_compaction_that_was_not_finished(name: str) -> None:
         assert 2 <= copy("/log", "/copy", disk=left).records <= 9
 
 
-def test_a_log_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+def test_a_log_that_is_deleted_during_the_check(tmp_path: Path) -> None:
     with filled(tmp_path / "log", "rustlog") as log:
         paths = [Path(segment.path) for segment in log.segments]
 

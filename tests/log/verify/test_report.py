@@ -9,7 +9,7 @@ import duramen
 from tests.log.conftest import codec
 
 
-def test_one_thing_is_told_in_the_singular(write: Callable[..., Path]) -> None:
+def test_one_thing_is_named_in_the_singular(write: Callable[..., Path]) -> None:
     root = write("durable-log", 10, 10)
     fmt = codec("durable-log")
     path = root / fmt.segment_path(0)

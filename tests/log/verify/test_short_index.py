@@ -62,7 +62,7 @@ def test_of_a_sealed_segment(tmp_path: Path, fmt: Format, base: int, lost: int) 
         path.write_bytes(whole)
 
 
-def test_is_told_the_same_way_in_pieces(tmp_path: Path, fmt: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_give_the_same_verdict(tmp_path: Path, fmt: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     root = written(tmp_path / "log", fmt)
     cut(root / fmt.path_of(Role.INDEX, 200), fmt, Role.INDEX, 200, 3)
     alone = duramen.verify(root, format=fmt.name)
@@ -101,7 +101,7 @@ def test_an_empty_file(tmp_path: Path, fmt: Format) -> None:
     assert codes(root, fmt.name)[0] in [("short-index", path.name), ("bad-index", path.name)]
 
 
-def test_the_interval_of_an_index_is_told_by_its_entries(tmp_path: Path) -> None:
+def test_the_entries_of_an_index_show_its_interval(tmp_path: Path) -> None:
     fmt = make("rustlog", index_interval_records=150)
     root = written(tmp_path / "log", fmt)
     path = root / fmt.path_of(Role.INDEX, 0)

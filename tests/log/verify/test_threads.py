@@ -140,7 +140,7 @@ def damaged(raw: bytearray, chance: random.Random) -> bytearray:
     return raw
 
 
-def test_old_records_behind_a_bad_one(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_records_after_a_bad_one(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a checksum the verdict on the end of a segment rests on the last record but one: a piece of a single
     record does not have it."""
     root = write("rustlog", 1500, 500)
@@ -175,9 +175,7 @@ def test_no_byte_is_read_twice_for_a_digest(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["keratin", "rustlog"])
-def test_times_that_go_backwards_are_told_the_same_way(
-    write: Write, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_that_go_backwards_give_the_same_error(write: Write, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One finding for each step of the scan: steps that begin elsewhere would tell it otherwise."""
     fmt = codec(name)
     root = write(name, 4000)

@@ -114,7 +114,7 @@ def test_a_flipped_payload_bit_in_the_middle_is_damage_and_the_rest_is_still_che
     assert all(f.position is not None and f.action for f in found)
 
 
-def test_zeros_behind_the_records_are_a_clean_end(write: Write, format_name: str) -> None:
+def test_zeros_after_the_records_are_a_clean_end(write: Write, format_name: str) -> None:
     root = write(format_name, 5)
     path = last_segment(root, format_name)
     with path.open("ab") as file:
@@ -127,7 +127,7 @@ def test_zeros_behind_the_records_are_a_clean_end(write: Write, format_name: str
         assert log.next_offset == 5
 
 
-def test_derived_files_that_are_gone_or_alone(write: Write, format_name: str) -> None:
+def test_derived_files_that_are_missing_or_alone(write: Write, format_name: str) -> None:
     fmt = codec(format_name)
     if not fmt.capabilities.index:
         pytest.skip("the format has no index")
@@ -310,7 +310,7 @@ def test_a_missing_last_segment_shows(tmp_path: Path, format_name: str) -> None:
         duramen.open(root, "a")
 
 
-def test_damage_in_the_middle_is_told_once(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_reported_once(tmp_path: Path) -> None:
     """The bytes of a damaged record were once taken for durable ones that are missing at the end."""
     with duramen.open(str(tmp_path / "log"), "a", format="durable-log") as log:
         log.append_batch([b"%03d" % number for number in range(100)])
@@ -322,7 +322,7 @@ def test_damage_in_the_middle_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog", "osiris"])
-def test_a_lost_oldest_segment_is_told(tmp_path: Path, name: str) -> None:
+def test_a_lost_oldest_segment_is_reported(tmp_path: Path, name: str) -> None:
     with duramen.open(tmp_path / "log", "a", format=name) as log:
         for _ in range(4):
             log.append_batch([b"one", b"two"])

@@ -144,7 +144,7 @@ def test_the_sidecar_is_deleted_or_replaced_under_a_writer(tmp_path: Path, other
     assert content(root) == values(0, 4)
 
 
-def test_what_a_second_writer_is_told(tmp_path: Path, other: Other) -> None:
+def test_the_error_for_a_second_writer(tmp_path: Path, other: Other) -> None:
     root = tmp_path / "log"
     other("open", root, "keratin")
     with pytest.raises(LockedError) as caught:
@@ -404,7 +404,7 @@ def test_the_sidecar_is_replaced_during_the_sync(tmp_path: Path, name: str, scen
 
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("replaces", [True, False])
-def test_a_transaction_whose_log_is_replaced_meanwhile(tmp_path: Path, single: bool, replaces: bool) -> None:
+def test_a_transaction_whose_log_is_replaced_before_its_commit(tmp_path: Path, single: bool, replaces: bool) -> None:
     root = tmp_path / "store" / "a"
     with duramen.open(root, "a") as log:
         log.append(b"old")

@@ -103,7 +103,7 @@ log.close()
     assert run(script, tmp_path / "log", {}) == ["([b'a', b'b'], True, [b'b'])", "1 []"]
 
 
-def test_a_store_in_a_forked_child_opens_its_logs_anew(tmp_path: Path) -> None:
+def test_a_store_in_a_forked_child_reopens_its_logs(tmp_path: Path) -> None:
     script = """
 log.close()
 store = duramen.Store(path + " store")

@@ -125,7 +125,7 @@ def test_a_leader_cannot_wait_for_itself() -> None:
     assert idle(commit)
 
 
-def test_whoever_has_the_queue_cannot_wait_for_it() -> None:
+def test_the_holder_of_the_queue_cannot_wait_for_it() -> None:
     committer = Committer()
     commit = start(committer)
     with commit._lock, pytest.raises(UsageError, match="from within the same call"):
@@ -135,7 +135,7 @@ def test_whoever_has_the_queue_cannot_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-def test_one_who_waits_for_another_comes_again(is_taken: bool) -> None:
+def test_an_append_that_interrupts_a_waiting_one(is_taken: bool) -> None:
     """Refused while the request that it interrupts may come to lead; one that is being committed needs nothing more."""
     committer = Committer()
     commit = start(committer)
@@ -178,7 +178,7 @@ def test_one_caller_leads_itself() -> None:
     assert idle(commit)
 
 
-def test_those_who_wait_share_the_next_group_and_one_of_them_leads_it() -> None:
+def test_waiting_appends_share_the_next_group_and_one_of_them_leads_it() -> None:
     committer = Committer()
     commit = start(committer)
     committer.gate.clear()
@@ -193,7 +193,7 @@ def test_those_who_wait_share_the_next_group_and_one_of_them_leads_it() -> None:
     assert idle(commit)
 
 
-def test_a_request_that_must_be_alone_shares_with_nobody() -> None:
+def test_a_request_that_runs_alone_shares_no_group() -> None:
     committer = Committer()
     commit = start(committer)
     committer.gate.clear()
@@ -297,7 +297,7 @@ def test_no_room_in_time() -> None:
     assert idle(commit)
 
 
-def test_queued_and_not_begun_in_time() -> None:
+def test_queued_and_not_started_in_time() -> None:
     committer = Committer()
     commit = start(committer)
     committer.gate.clear()
@@ -311,7 +311,7 @@ def test_queued_and_not_begun_in_time() -> None:
     assert idle(commit)
 
 
-def test_begun_in_time_and_finished_late_is_answered() -> None:
+def test_started_in_time_and_finished_late_is_acknowledged() -> None:
     committer = Committer()
     commit = start(committer)
     committer.gate.clear()
@@ -321,7 +321,7 @@ def test_begun_in_time_and_finished_late_is_answered() -> None:
     assert first.join().answer == "done first"
 
 
-def test_a_follower_in_a_group_that_takes_long_is_answered() -> None:
+def test_a_follower_of_a_slow_group_is_acknowledged() -> None:
     """Its time is over while another commits it: it is stored, so it must not be told that it is not."""
     committer = Committer()
     commit = start(committer)
@@ -444,7 +444,7 @@ def test_an_interrupted_follower_takes_its_request_back() -> None:
 
 
 @pytest.mark.parametrize("quitter", [0, 1, 2])
-def test_those_behind_an_interrupted_follower_are_answered(quitter: int) -> None:
+def test_appends_after_an_interrupted_follower_are_acknowledged(quitter: int) -> None:
     """Each wakes the next: whoever is gone when its group is answered must not break the chain."""
     committer = Committer()
     commit = start(committer)
@@ -599,7 +599,7 @@ def test_one_alone_is_not_kept_waiting() -> None:
         assert time.monotonic() - began < PATIENCE_S / 2
 
 
-def test_nobody_waits_long_for_those_who_do_not_come_back() -> None:
+def test_no_leader_waits_long_for_appenders_that_do_not_return() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits())
     commit._crowd, commit._patience_s = 5, 0.02
@@ -611,7 +611,7 @@ def test_nobody_waits_long_for_those_who_do_not_come_back() -> None:
 
 
 @pytest.mark.parametrize("patience", [0.0, 1.0])
-def test_who_has_nothing_to_share_waits_for_nobody(patience: float) -> None:
+def test_an_append_without_company_does_not_wait(patience: float) -> None:
     committer = Committer()
     committer.act = lambda group: time.sleep(0.01)
     commit = GroupCommit(committer, GroupLimits(), patience=patience)
@@ -622,7 +622,7 @@ def test_who_has_nothing_to_share_waits_for_nobody(patience: float) -> None:
     assert (alone._turn is None) == (patience == 0), "a leader that waits sleeps on a lock of its own"
 
 
-def test_a_leader_who_waits_goes_on_for_one_who_must_be_alone() -> None:
+def test_a_waiting_leader_commits_for_a_request_that_runs_alone() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits())
     commit._crowd, commit._patience_s = 5, PATIENCE_S
@@ -634,7 +634,7 @@ def test_a_leader_who_waits_goes_on_for_one_who_must_be_alone() -> None:
     assert committer.groups == [["first"], ["seal"]]
 
 
-def test_a_leader_who_waits_goes_on_for_one_who_finds_no_room() -> None:
+def test_a_waiting_leader_commits_for_an_append_that_finds_no_room() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits(queue_bytes=15))
     commit._crowd, commit._patience_s = 5, PATIENCE_S
@@ -646,7 +646,7 @@ def test_a_leader_who_waits_goes_on_for_one_who_finds_no_room() -> None:
     assert second.join().answer == "done second"
 
 
-def test_whoever_completes_the_crowd_leads_it() -> None:
+def test_the_append_that_completes_the_crowd_leads_it() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits())
     commit._crowd, commit._patience_s = 3, PATIENCE_S
@@ -661,7 +661,7 @@ def test_whoever_completes_the_crowd_leads_it() -> None:
     assert idle(commit)
 
 
-def test_one_who_does_not_fit_into_the_group_wakes_its_leader() -> None:
+def test_an_append_that_does_not_fit_into_the_group_wakes_its_leader() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits(max_bytes=15))
     commit._crowd, commit._patience_s = 2, PATIENCE_S
@@ -673,7 +673,7 @@ def test_one_who_does_not_fit_into_the_group_wakes_its_leader() -> None:
     assert idle(commit)
 
 
-def test_a_leader_who_lost_the_lead_and_is_interrupted_harms_nobody() -> None:
+def test_an_interrupted_former_leader_harms_no_other_append() -> None:
     committer = Committer()
     commit = GroupCommit(committer, GroupLimits())
     commit._crowd, commit._patience_s = 2, 0.05
@@ -688,7 +688,7 @@ def test_a_leader_who_lost_the_lead_and_is_interrupted_harms_nobody() -> None:
     assert idle(commit)
 
 
-def test_nobody_leads_a_crowd_with_one_in_it_who_must_be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_with_a_request_that_runs_alone_has_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever completed it would commit a group without its own request, and lead beside the next."""
     monkeypatch.setattr("duramen.log.write.group_commit.PATIENCE", 1e6)
     monkeypatch.setattr("duramen.log.write.group_commit.MOST_PATIENCE_S", 0.3)

@@ -102,7 +102,7 @@ def restless() -> Iterator[None]:
 
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("patience", [0.5, 20.0])
-def test_any_crowd_is_answered(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_crowd_is_acknowledged(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duramen.log.write.group_commit.PATIENCE", patience)
     first = random.randrange(10**9)
     for seed in range(first, first + ROUNDS):

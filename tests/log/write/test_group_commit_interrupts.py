@@ -99,7 +99,7 @@ def interrupt(commit: GroupCommit, place: int) -> bool:
 
 
 @pytest.mark.parametrize("limits", [GroupLimits(), GroupLimits(linger_ms=1), GroupLimits(queue_bytes=2)], ids=str)
-def test_nobody_waits_for_somebody_who_is_gone(limits: GroupLimits) -> None:
+def test_no_append_waits_for_an_interrupted_one(limits: GroupLimits) -> None:
     wrong: list[BaseException] = []
     hits = 0
     before = sys.gettrace()

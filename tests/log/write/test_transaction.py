@@ -78,7 +78,7 @@ def test_append_once(tmp_path: Path, format: str) -> None:
 
 
 @FORMATS
-def test_nobody_sees_a_part(tmp_path: Path, format: str) -> None:
+def test_no_reader_sees_a_part(tmp_path: Path, format: str) -> None:
     """A reader looks in the middle of the transaction; so does the log that is being written."""
     path = tmp_path / "log"
     seen = []
@@ -356,7 +356,7 @@ def test_a_ledger_that_cannot_be_read_decides_nothing(tmp_path: Path, content: b
     assert found(path) == values(0, 4)
 
 
-def test_a_ledger_that_is_gone_decides_nothing() -> None:
+def test_a_missing_ledger_decides_nothing() -> None:
     disk = _unfinished("/log")
     for name in [name for name in disk.tree() if "/ledger/" in name and not name.endswith("/")]:
         disk.remove(name)

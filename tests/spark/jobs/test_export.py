@@ -66,7 +66,7 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return table.select(COLUMNS).sort_by("offset").to_pylist()
 
 
-def test_a_task_takes_as_much_of_the_log_as_it_is_told(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+def test_a_task_takes_the_given_share_of_the_log(spark: SparkSession, events: Path, tmp_path: Path) -> None:
     assert jobs.export(spark, str(events), str(tmp_path / "one")).files == 1
     with duramen.open(events) as log:
         segments = len(log.segments)

@@ -130,9 +130,7 @@ def test_damage_with_a_sidecar(spark: SparkSession, damaged: Path) -> None:
     assert jobs.verify(spark, str(damaged), piece_bytes=5000) == expected
 
 
-def test_a_relative_path_is_told_as_it_was_given(
-    spark: SparkSession, damaged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_shown_as_given(spark: SparkSession, damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors run in another directory than whoever asks."""
     monkeypatch.chdir(damaged.parent)
     assert jobs.verify(spark, "events") == duramen.verify("events")
@@ -162,7 +160,7 @@ def test_a_segment_that_vanishes_is_one_clear_error(
 
 
 @pytest.mark.parametrize("piece_bytes", [None, 5000])
-def test_segments_that_retention_removes_meanwhile(
+def test_segments_that_retention_removes_during_the_check(
     spark: SparkSession, tmp_path: Path, piece_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("duramen.spark.jobs.verify")
@@ -214,7 +212,7 @@ def test_tasks_are_about_equally_large(
     assert max(sizes) < piece_bytes * 3 // 2
 
 
-def test_a_segment_that_has_not_begun(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_segment_without_a_header_yet(spark: SparkSession, tmp_path: Path) -> None:
     """A power loss in a roll, before recovery: a new Osiris segment begins with all cursors, and the first sector is
     missing. That is not damage, because the writer acknowledged nothing in it."""
     with duramen.open(tmp_path / "log", "a", format="osiris") as log:

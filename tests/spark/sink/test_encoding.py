@@ -96,7 +96,7 @@ def test_what_is_stored(tmp_path: Path, name: str, has_times: bool) -> None:
 
 
 @pytest.mark.parametrize("became", [{"format": "keratin"}, {"format": "osiris", "chunk_version": 0}])
-def test_a_log_that_became_another_meanwhile(tmp_path: Path, became: dict[str, Any]) -> None:
+def test_a_log_that_changed_before_the_commit(tmp_path: Path, became: dict[str, Any]) -> None:
     """The commit cannot take the bytes as they are, and takes the records."""
     path = tmp_path / "log"
     target, staging, messages = staged(path, {"logFormat": "osiris"}, ["value"])

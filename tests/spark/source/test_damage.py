@@ -48,7 +48,7 @@ def test_fail_names_file_position_and_offset(tmp_path: Path, name: str) -> None:
     assert 0 <= at - error.position < 500
 
 
-def test_skip_reads_on_behind(tmp_path: Path, name: str) -> None:
+def test_skip_continues_after_damage(tmp_path: Path, name: str) -> None:
     log = write_log(tmp_path / "log", name, COUNT, step=5)
     flip(log, b"value 77.")
     flip(log, b"value 150.")

@@ -97,7 +97,7 @@ def test_json_by_schema_and_by_its_first_values(spark: SparkSession, tmp_path: P
         load(spark, path, decode="json").collect()
 
 
-def test_first_values_behind_tombstones_and_in_other_partitions(spark: SparkSession, tmp_path: Path) -> None:
+def test_first_values_after_tombstones_and_in_other_partitions(spark: SparkSession, tmp_path: Path) -> None:
     with duramen.Store(tmp_path / "store") as store:
         topic = store.create("orders", partitions=3, format="kafka")
         topic.append_batch(

@@ -119,7 +119,7 @@ def test_a_wrong_index_loses_no_row(tmp_path: Path, damage: str) -> None:
         assert found.column(0).to_pylist() == list(range(start, min(start + 5, 2000)))
 
 
-def test_an_index_that_cuts_a_record_is_told(tmp_path: Path) -> None:
+def test_an_index_that_cuts_a_record_is_reported(tmp_path: Path) -> None:
     """A record inside of a record, to which the index points: the piece before it does not end where a record does."""
     inner = write_log(tmp_path / "inner", "durable-log", 30, segment_bytes=1 << 30)
     payload = Path(Log(str(inner)).segments[0].path).read_bytes()
@@ -248,7 +248,7 @@ def test_times_of_a_format_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_offset_behind_so_many_bytes(tmp_path: Path, name: str) -> None:
+def test_offset_after_so_many_bytes(tmp_path: Path, name: str) -> None:
     log = Log(str(write_log(tmp_path / name, name, 300, step=10)))
     disk = PosixDisk()
     seen = 0

@@ -194,7 +194,7 @@ def test_retention_that_overtakes_the_reader(stream: Callable[[Path], Stream], t
     assert query.offsets == [*range(100), *range(first, 300)]
 
 
-def test_retention_behind_the_reader_is_no_loss(tmp_path: Path) -> None:
+def test_retention_before_the_reader_is_not_loss(tmp_path: Path) -> None:
     path = write_log(tmp_path / "log", "durable-log", 100)
     tail = Tail(parse_options({"path": str(path)}, streaming=True))
     assert remove_first(path, 2) < 100
