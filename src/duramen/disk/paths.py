@@ -16,7 +16,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from duramen.disk.os_errors import not_regular
@@ -24,6 +24,8 @@ from duramen.disk.vfs import Buffer
 from duramen.errors import StorageError
 
 _MODE = 0o644
+KNOWN_PATHS = 256
+"""How many paths below a root keep their components in memory."""
 _STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -45,16 +47,13 @@ class Descriptor:
     def __enter__(self) -> int:
         self._users.append(None)
         if self._closed:
-            self._leave()
+            self.__exit__(None, None, None)
             raise OSError(errno.EBADF, "The file is closed")
         return self._number
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         self._users.pop()
         if self._closed:
             self.close()
@@ -77,13 +76,14 @@ class RootedPath:
 
     __slots__ = ("_held", "_opened", "directory", "follow", "name")
 
-    def __init__(self, directory: int | None, name: str, *, follow: bool) -> None:
-        self.directory = directory
+    def __init__(self, name: str, *, follow: bool, held: Descriptor | None = None) -> None:
         self.name = name
         self.follow = follow
         """Whether a link at the name is followed."""
+        self.directory = held.__enter__() if held is not None else None
+        self._held = held
+        """The descriptor of the directory, until the end of the context."""
         self._opened: int | None = None
-        self._held: Descriptor | None = None
 
     def __enter__(self) -> RootedPath:
         return self
@@ -98,17 +98,13 @@ class RootedPath:
             self._held.__exit__(None, None, None)
             self._held = None
 
-    def hold(self, descriptor: Descriptor) -> None:
-        """Use this descriptor as the directory; it stays open until the end of the context."""
-        self.directory = descriptor.__enter__()
-        self._held = descriptor
-
-    def open_directory(self, name: str, flags: int) -> None:
-        """Descend into this directory."""
-        opened = os.open(name, flags, dir_fd=self.directory)
-        if self._opened is not None:
-            os.close(self._opened)
-        self.directory = self._opened = opened
+    def descend(self, names: Iterable[str], flags: int = _STEP) -> None:
+        """Open one directory below the other. If one cannot be opened, the directory is the one above it."""
+        for name in names:
+            opened = os.open(name, flags, dir_fd=self.directory)
+            if self._opened is not None:
+                os.close(self._opened)
+            self.directory = self._opened = opened
 
     def stat(self) -> os.stat_result:
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=self.follow)
@@ -134,7 +130,7 @@ class Paths:
         return f"{self.here}/{path}" if path and self.here and not path.startswith("/") else path
 
     def reach(self, path: str) -> RootedPath:
-        return RootedPath(None, self.at(path), follow=True)
+        return RootedPath(self.at(path), follow=True)
 
     def is_below(self, path: str) -> bool:
         """Whether a path is the root or lies below it, where no link is followed."""
@@ -157,6 +153,8 @@ class RootedPaths(Paths):
         self._normal_prefix = posixpath.normpath(root).rstrip("/") + "/"
         self.pinned: Descriptor | None = None
         """The opened root, if it is pinned."""
+        self._known: dict[str, list[str]] = {}
+        """Components of the paths used last."""
 
     def pin(self) -> RootedPaths:
         """The same root, opened now."""
@@ -177,18 +175,17 @@ class RootedPaths(Paths):
             pinned.close()
 
     def is_below(self, path: str) -> bool:
-        return self._parts(path) is not None
+        return path in self._known or self._parts(path) is not None
 
     def reach(self, path: str) -> RootedPath:
-        parts = self._parts(path)
-        if parts is None:
+        parts = self._known.get(path)
+        if parts is None and (parts := self._parts(path)) is None:
             return self._reach_outside(path)
-        self.at(path)  # raises for an impossible path
-        if self.pinned is None:
+        pinned = self.pinned
+        if pinned is None:
             return self._reach_by_path(parts)
-        place = RootedPath(None, parts[-1] if parts else ".", follow=False)
-        place.hold(self.pinned)
-        return self._step(place, parts)
+        place = RootedPath(parts[-1] if parts else ".", follow=False, held=pinned)
+        return self._step(place, parts) if len(parts) > 1 else place
 
     def _reach_outside(self, path: str) -> RootedPath:
         return super().reach(path) if self._outer is None else self._outer.reach(path)
@@ -199,22 +196,23 @@ class RootedPaths(Paths):
         if self._outer is not None:
             return self._outer.reach("/".join([self.root, *parts]))
         if len(parts) == 1:
-            return RootedPath(None, f"{self.root_at}/{parts[0]}", follow=False)
-        place = RootedPath(None, parts[-1], follow=False)
-        place.open_directory(self.root_at, (_STEP & ~os.O_NOFOLLOW))
+            return RootedPath(f"{self.root_at}/{parts[0]}", follow=False)
+        place = RootedPath(parts[-1], follow=False)
+        place.descend([self.root_at], _STEP & ~os.O_NOFOLLOW)
         return self._step(place, parts)
 
     def _step(self, place: RootedPath, parts: list[str]) -> RootedPath:
         """Walk down to the directory of the last name."""
-        for depth, part in enumerate(parts[:-1], 1):
-            try:
-                place.open_directory(part, _STEP)
-            except BaseException as error:
-                link = isinstance(error, OSError) and _is_link(part, place.directory)
-                place.__exit__(None, None, None)
-                if link:
-                    raise not_regular(stat.S_IFLNK, self._prefix + "/".join(parts[:depth])) from None
-                raise
+        walked = iter(parts[:-1])
+        try:
+            place.descend(walked)
+        except BaseException as error:
+            depth = len(parts) - 1 - len(list(walked))
+            link = isinstance(error, OSError) and _is_link(parts[depth - 1], place.directory)
+            place.__exit__(None, None, None)
+            if link:
+                raise not_regular(stat.S_IFLNK, self._prefix + "/".join(parts[:depth])) from None
+            raise
         return place
 
     def _parts(self, path: str) -> list[str] | None:
@@ -222,9 +220,13 @@ class RootedPaths(Paths):
         `posixpath.normpath` writes it."""
         for prefix in (self._prefix, self._normal_prefix):
             if path.startswith(prefix):
+                self.at(path)  # raises for an impossible path
                 parts = [part for part in path[len(prefix) :].split("/") if part not in ("", ".")]
                 if ".." in parts:  # the name may come from an untrusted file
                     raise StorageError("this path leads out of the log's directory", path=path)
+                if len(self._known) >= KNOWN_PATHS:
+                    self._known.clear()
+                self._known[path] = parts
                 return parts
             if path.rstrip("/") == prefix[:-1]:
                 return []

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from duramen.disk import Disk, Kind
+from duramen.disk import Disk
 from duramen.errors import StorageError
 from duramen.formats import Format
 from duramen.log.segments.listing import SUBDIRECTORIES
@@ -36,43 +36,47 @@ class SpecialFile(NamedTuple):
 
 def special_files(disk: Disk, root: str, fmt: Format | None = None) -> Iterator[SpecialFile]:
     """The entries of the log at ``root`` that are not regular files. Without a format, only the sidecar's are own."""
-    if disk.kind(root) != Kind.DIRECTORY:
-        return
-    for folder in ("", *SUBDIRECTORIES):
+    folders = _directories(disk, root)
+    for folder in ("", *(name for name in SUBDIRECTORIES if name in folders)):
         full = posixpath.join(root, folder) if folder else root
-        if not folder or disk.kind(full) == Kind.DIRECTORY:
-            for name, what in _not_files(disk, full):
+        for name, what in _not_files(disk, full):
+            path = posixpath.join(folder, name)
+            is_own = path in (DIRECTORY, *SUBDIRECTORIES) or (fmt is not None and fmt.classify(path) is not None)
+            yield SpecialFile(posixpath.join(root, path), what, is_own)
+        if fmt is not None:
+            for name in _directories(disk, full) if folder else folders:
                 path = posixpath.join(folder, name)
-                is_own = path in (DIRECTORY, *SUBDIRECTORIES) or (fmt is not None and fmt.classify(path) is not None)
-                yield SpecialFile(posixpath.join(root, path), what, is_own)
-            yield from _directories(disk, root, folder, fmt)
-    yield from _of_sidecar(disk, posixpath.join(root, DIRECTORY))
+                if fmt.classify(path) is not None:
+                    yield SpecialFile(posixpath.join(root, path), "a directory", True)
+    if DIRECTORY in folders:
+        yield from _of_sidecar(disk, posixpath.join(root, DIRECTORY))
 
 
-def _not_files(disk: Disk, path: str) -> Iterator[tuple[str, str]]:
+def _not_files(disk: Disk, path: str) -> Sequence[tuple[str, str]]:
     try:
-        yield from disk.specials(path)
+        return disk.specials(path)
     except StorageError as error:
-        if error.errno != errno.ENOENT:  # removed in between
-            raise
+        return _nothing(error)
 
 
-def _directories(disk: Disk, root: str, folder: str, fmt: Format | None) -> Iterator[SpecialFile]:
-    """Directories with the name of a file of the log."""
-    if fmt is None:
-        return
-    for name in disk.directories(posixpath.join(root, folder) if folder else root):
-        path = posixpath.join(folder, name)
-        if fmt.classify(path) is not None:
-            yield SpecialFile(posixpath.join(root, path), "a directory", True)
+def _directories(disk: Disk, path: str) -> Sequence[str]:
+    try:
+        return disk.directories(path)
+    except StorageError as error:
+        return _nothing(error)
+
+
+def _nothing(error: StorageError) -> Sequence[Any]:
+    """The entries of a directory that does not exist, or was removed in between."""
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        raise error
+    return ()
 
 
 def _of_sidecar(disk: Disk, sidecar: str) -> Iterator[SpecialFile]:
-    if disk.kind(sidecar) != Kind.DIRECTORY:
-        return
     for name, what in _not_files(disk, sidecar):
         yield SpecialFile(posixpath.join(sidecar, name), what, True)
-    folders = disk.directories(sidecar)
+    folders = _directories(disk, sidecar)
     for name in folders:
         if any(entry.name == name and entry.shape == Shape.FILE for entry in FILES):
             yield SpecialFile(posixpath.join(sidecar, name), "a directory", True)
@@ -82,7 +86,7 @@ def _of_sidecar(disk: Disk, sidecar: str) -> Iterator[SpecialFile]:
             for below, what in _not_files(disk, full):
                 yield SpecialFile(posixpath.join(full, below), what, True)
             if entry.shape == Shape.FOLDER:
-                for below in disk.directories(full):
+                for below in _directories(disk, full):
                     yield SpecialFile(posixpath.join(full, below), "a directory", True)
 
 
