@@ -254,7 +254,7 @@ def copy_source(target: Path) -> None:
     (target / "sitecustomize.py").write_text(ISOLATE)
 
 
-def run_tests(target: Path, tests: str, *, thorough: bool) -> str | None:
+def run_tests(target: Path, tests: Sequence[str], *, thorough: bool) -> str | None:
     """The first test that fails on the copied source; None where all pass."""
     path = os.pathsep.join((str(target), str(target / "src")))
     environment = {
@@ -274,7 +274,7 @@ def run_tests(target: Path, tests: str, *, thorough: bool) -> str | None:
         "-p",
         "no:cacheprovider",
         "--tb=no",
-        *tests.split(),
+        *tests,
     ]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -285,7 +285,12 @@ def run_tests(target: Path, tests: str, *, thorough: bool) -> str | None:
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if not failed:
         raise RuntimeError(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return failed[0].split(" ")[1]
+    return failed_test(failed[0])
+
+
+def failed_test(line: str) -> str:
+    """The test that a line of pytest's summary names; its parameters may contain spaces."""
+    return line.partition(" ")[2].partition(" - ")[0]
 
 
 def run(mutation: Mutation, *, thorough: bool = False) -> bool:
@@ -301,9 +306,9 @@ def run(mutation: Mutation, *, thorough: bool = False) -> bool:
             return False
         original = path.read_text(encoding="utf-8")
         path.write_text(text, encoding="utf-8")
-        caught = run_tests(target, mutation.tests, thorough=thorough)
+        caught = run_tests(target, mutation.tests.split(), thorough=thorough)
         path.write_text(original, encoding="utf-8")
-        if caught is not None and caught.startswith("tests/") and run_tests(target, caught, thorough=thorough):
+        if caught is not None and caught.startswith("tests/") and run_tests(target, [caught], thorough=thorough):
             print(f"BROKEN  {mutation.name}: {caught} fails without it", flush=True)
             return False
     seconds = time.monotonic() - began

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutations import MUTATIONS, ROOT, Mutation, StaleMutationError, mutated
+from tests.mutations import MUTATIONS, ROOT, Mutation, StaleMutationError, failed_test, mutated
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
@@ -15,7 +15,9 @@ def test_a_mutation_changes_the_source(mutation: Mutation) -> None:
     assert text != path.read_text(encoding="utf-8")
     tests = [word for word in mutation.tests.split() if word.startswith("tests/")]
     assert tests
-    assert [word for word in tests if not (ROOT / word.partition("::")[0]).exists()] == []
+    for file, _, name in (word.partition("[")[0].partition("::") for word in tests):
+        assert (ROOT / file).exists()
+        assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_enough_of_them_in_every_area() -> None:
@@ -34,3 +36,8 @@ def test_a_piece_that_is_missing_is_noticed(tmp_path: Path) -> None:
     for function, old in (("A.f", "h(1)"), ("f", "g(1)"), ("A.g", "")):
         with pytest.raises(StaleMutationError):
             mutated(tmp_path, Mutation("n", "p", function, old, "", ""))
+
+
+def test_the_failed_test_is_named_with_its_parameters() -> None:
+    assert failed_test("FAILED tests/t.py::test_a[{'b': 4}] - assert 1 == 2") == "tests/t.py::test_a[{'b': 4}]"
+    assert failed_test("ERROR tests/t.py::test_a[b c]") == "tests/t.py::test_a[b c]"

@@ -109,6 +109,10 @@ class RootedPath:
     def stat(self) -> os.stat_result:
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=self.follow)
 
+    def is_link(self) -> bool:
+        """Whether the name is a link and would be followed."""
+        return self.follow and _is_link(self.name, self.directory)
+
     def open(self, flags: int, mode: int = 0o777) -> int:
         return os.open(
             self.name, flags | os.O_CLOEXEC | (0 if self.follow else os.O_NOFOLLOW), mode, dir_fd=self.directory

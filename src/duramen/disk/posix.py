@@ -247,10 +247,11 @@ class PosixDisk(Disk):
     def kind(self, path: str) -> Kind:
         try:
             with self._paths.reach(path) as place:
-                mode = place.stat().st_mode
-        except FileNotFoundError:
-            return Kind.OTHER if self._is_link(path) else Kind.MISSING  # a dangling link still occupies the name
-        except NotADirectoryError:
+                try:
+                    mode = place.stat().st_mode
+                except FileNotFoundError:
+                    return Kind.OTHER if place.is_link() else Kind.MISSING  # a dangling link still occupies the name
+        except (FileNotFoundError, NotADirectoryError):
             return Kind.MISSING
         except StorageError as error:
             if error.errno == errno.ELOOP:  # a component is a link, which is not followed
@@ -261,12 +262,6 @@ class PosixDisk(Disk):
         if stat.S_ISDIR(mode):
             return Kind.DIRECTORY
         return Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
-
-    def _is_link(self, path: str) -> bool:
-        with contextlib.suppress(OSError), self._paths.reach(path) as place:
-            found = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
-            return place.follow and stat.S_ISLNK(found.st_mode)
-        return False
 
     def list(self, path: str, within: Sequence[str] = ()) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
@@ -282,32 +277,38 @@ class PosixDisk(Disk):
         return found
 
     def directories(self, path: str) -> Sequence[str]:
-        return [name for name, found in self._entries(path, links=True) if stat.S_ISDIR(found.st_mode)]
+        with self._scanned(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
     def specials(self, path: str) -> Sequence[tuple[str, str]]:
-        found = self._entries(path, links=True)
-        return [
-            (name, kind_name(entry.st_mode))
-            for name, entry in found
-            if not stat.S_ISREG(entry.st_mode) and not stat.S_ISDIR(entry.st_mode)
-        ]
-
-    def _entries(self, path: str, *, links: bool = False) -> Sequence[tuple[str, os.stat_result]]:
-        """The entries of a directory, sorted by name. Where links are followed, a link has the attributes of its
-        target, unless ``links``."""
         found = []
-        follow = not links and not self._paths.is_below(path)
-        try:
-            with self._opened(path) as descriptor, os.scandir(descriptor) as entries:
-                for entry in entries:
-                    try:
-                        found.append((entry.name, entry.stat(follow_symlinks=follow)))
-                    except FileNotFoundError:  # removed since the directory was read
-                        continue
-        except OSError as error:
-            raise refused(error, path) from error
+        with self._scanned(path) as entries:
+            for entry in entries:
+                if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
+                        found.append((entry.name, kind_name(entry.stat(follow_symlinks=False).st_mode)))
+        return sorted(found)
+
+    def _entries(self, path: str) -> Sequence[tuple[str, os.stat_result]]:
+        """The entries of a directory, sorted by name. Where links are followed, a link has the attributes of its
+        target."""
+        found = []
+        follow = not self._paths.is_below(path)
+        with self._scanned(path) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
+                    found.append((entry.name, entry.stat(follow_symlinks=follow)))
         found.sort(key=itemgetter(0))
         return found
+
+    @contextlib.contextmanager
+    def _scanned(self, path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        """The entries of a directory. An error, also of the caller's look at an entry, is the disk's."""
+        try:
+            with self._opened(path) as descriptor, os.scandir(descriptor) as entries:
+                yield entries
+        except OSError as error:
+            raise refused(error, path) from error
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:

@@ -50,6 +50,7 @@ class Struct:
         self.size = self._struct.size
         self.names = tuple(fields)
         self._codes = dict(fields)
+        self._zeros: dict[str, Value] = {name: b"" if self._is_bytes(name) else 0 for name in fields}
         self._places: dict[str, tuple[int, int]] = {}
         at = 0
         for name, code in fields.items():
@@ -70,11 +71,10 @@ class Struct:
 
     def pack(self, **values: Value) -> bytes:
         """The bytes; omitted fields are zero."""
-        unknown = values.keys() - self._places.keys()
-        if unknown:
-            raise TypeError(f"no such field: {', '.join(sorted(unknown))}")
-        row = [values.get(name, b"" if self._is_bytes(name) else 0) for name in self.names]
-        return self._struct.pack(*row)
+        row = self._zeros | values
+        if len(row) > len(self._zeros):
+            raise TypeError(f"no such field: {', '.join(sorted(row.keys() - self._zeros.keys()))}")
+        return self._struct.pack(*row.values())
 
     def pack_row(self, *values: Value) -> bytes:
         """The bytes of a row with every field, in order: faster than `pack`."""
