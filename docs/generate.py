@@ -23,6 +23,7 @@ from duramen import errors
 from duramen.cli.verbs import VERBS, load
 from duramen.formats import FORMATS
 from duramen.formats.kafka.encoder import BATCH_MAX_BYTES
+from duramen.formats.kafka.indexes import INDEX_MAX_BYTES, INDEX_STRIDE_BYTES
 from duramen.formats.keratin.manifest import Manifest
 from duramen.formats.osiris.chunk import MAX_UNCOMPRESSED_BYTES
 from duramen.formats.osiris.osiris import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, SUB_BATCH_RECORDS
@@ -164,7 +165,11 @@ SHARED = ("dialect", "segment_max_bytes", "segment_max_age_ms")
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "segment_max_bytes": ("", "size at which the writer starts a new segment"),
     "segment_max_age_ms": ("", "age of the first record at which the writer seals the segment, idle or not"),
-    "index_stride_bytes": (f"{Manifest.index_stride_bytes:,}", "bytes of records per index entry"),
+    "index_stride_bytes": (
+        f"{Manifest.index_stride_bytes:,}; kafka: {INDEX_STRIDE_BYTES:,}",
+        "bytes of records per index entry",
+    ),
+    "index_max_bytes": (f"{INDEX_MAX_BYTES:,}", "the writer starts a new segment before an index can exceed it"),
     "max_open_segments": (
         f"{Manifest.max_open_segments}",
         "segments that a log keeps mapped, at most 64, each with up to three descriptors",

@@ -133,12 +133,15 @@ class StorageError(DuramenError, OSError):
 
 
 class LockedError(StorageError):
-    """Another writer holds the log. ``is_own``: in this process."""
+    """Another writer holds the log. ``is_own``: in this process. ``is_foreign``: it is the format's own program."""
 
-    def __init__(self, message: str, *, note: bytes = b"", is_own: bool = False, **place: Any) -> None:
+    def __init__(
+        self, message: str, *, note: bytes = b"", is_own: bool = False, is_foreign: bool = False, **place: Any
+    ) -> None:
         super().__init__(message, **place)
         self.note = note
         self.is_own = is_own
+        self.is_foreign = is_foreign
 
 
 class QueueTimeoutError(DuramenError, TimeoutError):

@@ -473,7 +473,8 @@ class PosixDisk(Disk):
             raise refused(error, path) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # EACCES on some systems
             return True
         except OSError as error:
             raise refused(error, path) from error

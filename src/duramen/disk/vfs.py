@@ -267,7 +267,8 @@ class Disk(Protocol):
         """A gate on the file at ``path``, created if missing; the file stays open while the gate is not held."""
 
     def is_locked(self, path: str) -> bool:
-        """Whether a process holds the lock of the file at ``path`` at this moment."""
+        """Whether a process holds a lock of the file at ``path`` at this moment: that of `lock`, or on the real disk
+        also one of another program (flock; fcntl, as in Java)."""
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         """Share a page of ``size_bytes`` in the file at ``path``; a writer creates it, zero-filled, if missing."""

@@ -3,18 +3,24 @@
 It consists of two locks. One is on the log's directory, and survives when the sidecar is deleted or replaced. The other
 is on the file ``.duramen/lock``, which names the process; readers and earlier versions look at this one. Both end with
 the process, so a crashed writer never blocks the next one.
+
+A Kafka broker locks ``.lock`` in the directory of all its partitions. While it does, none of them gets
+a writer.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import posixpath
 
 from duramen.disk import Disk, Kind, Lock
 from duramen.errors import LockedError
 from duramen.sidecar.layout import LOCK_NAME, refuse_no_directory, sidecar_path
 
 _NOTE_BYTES = 4096
+_BROKER_LOCK, _BROKER_PROPERTIES = ".lock", "meta.properties"
+"""Files of a Kafka broker, in the directory above a partition."""
 
 
 def has_writer(disk: Disk, root: str) -> bool:
@@ -36,6 +42,7 @@ class WriterLock:
         if the sidecar is missing. Raises `LockedError` if another process is the writer, or a log that this process
         still uses; a log that it dropped without closing it is collected first."""
         refuse_no_directory(self._disk, self._root)
+        self._refuse_broker()
         if make and self._disk.kind(self._root) == Kind.MISSING:
             self._disk.make_directory(self._root)
         try:
@@ -45,6 +52,15 @@ class WriterLock:
                 raise self._held_elsewhere(error.note) from None
             gc.collect()
             self._take_from_own(make=make)
+
+    def _refuse_broker(self) -> None:
+        above = posixpath.normpath(posixpath.join(self._root, ".."))
+        is_broker = self._disk.kind(posixpath.join(above, _BROKER_PROPERTIES)) == Kind.FILE
+        if is_broker and self._disk.is_locked(posixpath.join(above, _BROKER_LOCK)):
+            raise LockedError(
+                "a Kafka broker is running on this partition", is_foreign=True, path=self._root,
+                hint="stop the broker, or copy the partition and open the copy; reading beside it is fine",
+            )  # fmt: skip
 
     def _take_from_own(self, *, make: bool) -> None:
         try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -125,6 +128,21 @@ def test_the_rule_of_the_index() -> None:
     assert in_time["relative_offset"].tolist() == [2, 5]
 
 
+@pytest.mark.parametrize("stride", [0, 300])
+def test_no_index_outgrows_its_limit(tmp_path: Path, stride: int) -> None:
+    """A broker does not start on an index that is larger than its limit."""
+    path, most = tmp_path / "t-0", 240
+    with duramen.open(path, "a", format="kafka", index_max_bytes=most, index_stride_bytes=stride) as log:
+        for number in range(100):
+            log.append(b"v", timestamp=TIME + timedelta(seconds=number), durability="write")
+        log.append_batch([b"w" * 20] * 500)
+    sizes = [file.stat().st_size for suffix in ("index", "timeindex") for file in path.glob(f"*.{suffix}")]
+    assert most / 2 < max(sizes) <= most
+    with duramen.open(path) as log:
+        assert sum(1 for _ in log) == 600
+    assert duramen.verify(path).findings == []
+
+
 def test_damage_is_repaired_around(tmp_path: Path) -> None:
     """A broker cuts everything after a bad batch; `repair` keeps it, with a gap."""
     path = tmp_path / "t-0"
@@ -221,3 +239,38 @@ def test_aborted_records_do_not_become_ordinary_ones_unasked(tmp_path: Path) -> 
 def settled(path: str) -> list[int]:
     with duramen.open(path, isolation="settled") as log:
         return [record.offset for record in log]
+
+
+def _hold(path: Path, held: Any, done: Any) -> None:
+    with path.open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        held.set()
+        done.wait()
+
+
+def test_a_running_broker_keeps_writers_out(tmp_path: Path) -> None:
+    """It locks one file for all partitions, with fcntl."""
+    log = copy_of(DATA / "clean/txn-0", tmp_path)
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    context = multiprocessing.get_context("fork")
+    held, done = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(tmp_path / ".lock", held, done))
+    process.start()
+    try:
+        held.wait()
+        for change in (
+            lambda: duramen.open(log, "a"),
+            lambda: duramen.repair(log, plan_only=False),
+            lambda: reindex(str(log)),
+            lambda: duramen.convert(log, tmp_path / "orders-0", to="kafka"),
+        ):
+            with pytest.raises(duramen.LockedError, match="broker is running"):
+                change()
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "meta.properties", "txn-0"]
+        assert not (log / ".duramen").exists()
+        assert len(consumed(log)) == len(consumed(DATA / "clean/txn-0"))
+    finally:
+        done.set()
+        process.join()
+    with duramen.open(log, "a") as writer:
+        writer.append(b"v")

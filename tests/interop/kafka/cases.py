@@ -58,11 +58,14 @@ def _copy(source: Path, target: Path) -> None:
 
 def _written() -> Iterator[PartitionCase]:
     yield PartitionCase("written-appended", _append)
-    yield PartitionCase("written-continued", _continue)
+    yield PartitionCase("written-continued", partial(_continue, DATA / "clean/txn-0"))
     yield PartitionCase("written-compacted", _compact)
-    for damage in ("flipmid", "flipbatch", "torn", "garbage"):
-        if (path := DATA / f"damaged/dmg-{damage}-0").exists():
-            yield PartitionCase(f"written-repaired-{damage}", partial(_repair, path))
+    for source in ("running/txn", "clean/compacttxn", "clean/txnopen", "clean/appendtimelz4"):
+        yield PartitionCase(f"written-after-{Path(source).name}", partial(_continue, DATA / f"{source}-0"))
+    for damage in ("torn", "tornheader", "zeros", "garbage", "fliplast", "noindex", "badindex"):
+        yield PartitionCase(f"written-recovered-{damage}", partial(_continue, DATA / f"damaged/dmg-{damage}-0"))
+    for damage in ("flipmid", "fliplength", "torn", "garbage"):
+        yield PartitionCase(f"written-repaired-{damage}", partial(_repair, DATA / f"damaged/dmg-{damage}-0"))
     for name in WRITABLE:
         if name != KAFKA:
             yield PartitionCase(f"written-from-{name}", partial(_convert, name))
@@ -89,8 +92,8 @@ def _append(path: Path) -> None:
         _append_to(log, 400)
 
 
-def _continue(path: Path) -> None:
-    _copy(DATA / "clean/txn-0", path)
+def _continue(source: Path, path: Path) -> None:
+    _copy(source, path)
     with duramen.open(path, "a") as log:
         _append_to(log, 100)
 

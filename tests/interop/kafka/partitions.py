@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,6 +152,13 @@ class Exchange:
         client.produce(rows(), end="abort", name="txn-1", compression="zstd")
         client.produce(rows(), end="commit", name="txn-2", compression="lz4")
 
+    def admitted(self) -> str:
+        """Where a writer is let in while the broker runs."""
+        for topic in self.topics:
+            with suppress(duramen.LockedError), duramen.open(self.path(topic), "a"):
+                return topic
+        return ""
+
     def commit(self, client: KafkaClient) -> None:
         """Let groups of both protocols commit offsets, also in transactions, and delete some."""
         client.commit("classic", [(FRESH, 0, 3, "note"), (self.topics[-1], 0, 2, "")])
@@ -204,6 +211,7 @@ def checks(node: kafkanode.Node, client: KafkaClient, cases: list[PartitionCase]
     yield f"a broker starts on {len(cases)} partitions", exchange.complaints()
     yield from exchange.compare(client, "as given")
     yield "Kafka's producers append", _failure(lambda: exchange.append(client))
+    yield "no writer starts beside the broker", exchange.admitted()
     yield from exchange.compare(client, "appended to")
     yield "groups commit offsets", _failure(lambda: exchange.commit(client))
     committed = client.groups()

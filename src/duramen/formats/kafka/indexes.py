@@ -30,12 +30,21 @@ OFFSET_ENTRY = Struct(">", relative_offset="I", position="I")
 TIME_ENTRY = Struct(">", timestamp="q", relative_offset="I")
 INDEX_STRIDE_BYTES = 4096
 """Kafka's ``index.interval.bytes``."""
+INDEX_MAX_BYTES = 10 << 20
+"""Kafka's ``segment.index.bytes``: a broker fails to start on a larger index."""
+_LEAST_BATCH_BYTES = 68
 MAX_RELATIVE_OFFSET = 2**31 - 1
 ENTRIES = {Role.INDEX: OFFSET_ENTRY, Role.TIME_INDEX: TIME_ENTRY}
 _DTYPES = {
     Role.INDEX: np.dtype([("relative_offset", ">u4"), ("position", ">u4")]),
     Role.TIME_INDEX: np.dtype([("timestamp", ">i8"), ("relative_offset", ">u4")]),
 }
+
+
+def covered_bytes(index_max_bytes: int, stride_bytes: int) -> int:
+    """The size up to which both indexes of a segment stay below their limit, however small its batches are. The time
+    index gets an entry when the segment ends, and must have room for another then."""
+    return max(index_max_bytes // TIME_ENTRY.size - 2, 1) * max(stride_bytes + 1, _LEAST_BATCH_BYTES)
 
 
 def written_entries(role: Role, buf: Buffer) -> tuple[npt.NDArray[np.void], int]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -52,10 +53,12 @@ from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
 from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_fields, encode_records, move_batches
 from duramen.formats.kafka.indexes import (
     ENTRIES,
+    INDEX_MAX_BYTES,
     INDEX_STRIDE_BYTES,
     MAX_RELATIVE_OFFSET,
     KafkaIndexes,
     check_entries,
+    covered_bytes,
     open_index,
 )
 from duramen.formats.kafka.producers import DerivedState, Producers
@@ -144,6 +147,7 @@ class Kafka(
         "leader_epoch": int,
         "batch_max_bytes": int,
         "index_stride_bytes": int,
+        "index_max_bytes": int,
         "topic_id": str,
         "isolation": str,
         "log_start_offset": int,
@@ -176,6 +180,9 @@ class Kafka(
             min(self._bounded("batch_max_bytes", BATCH_MAX_BYTES, 2**30), self._segment_room),
         )  # fmt: skip
         self._stride_bytes = self._bounded("index_stride_bytes", INDEX_STRIDE_BYTES, 2**31 - 1)
+        indexed_bytes = covered_bytes(self._bounded("index_max_bytes", INDEX_MAX_BYTES, 2**31 - 1), self._stride_bytes)
+        if indexed_bytes < type(self).capabilities.max_segment_bytes:
+            self.capabilities = replace(type(self).capabilities, max_segment_bytes=indexed_bytes)
         topic_id = self.options.get("topic_id", "")
         if topic_id and not _TOPIC_ID.fullmatch(topic_id):
             raise UsageError(f"topic_id must be the 22 characters of a Kafka UUID (got {topic_id!r:.80})")

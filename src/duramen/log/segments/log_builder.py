@@ -235,6 +235,8 @@ class LogBuilder:
             self._sidecar.lock()
             empty(self.disk, self.root, but=_LOCK)
         except LockedError as error:
+            if error.is_foreign:
+                raise
             raise LockedError(
                 "another process is building a log here", note=error.note, path=self.path, hint="wait until it is done"
             ) from None
