@@ -15,6 +15,7 @@ import pytest
 import duramen
 from duramen.spark import configure
 from tests.sampling import THOROUGH, thorough_only
+from tests.warm import spark_python
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -89,6 +90,7 @@ import os, sys
 from pyspark.sql import SparkSession
 from duramen.spark import configure
 
+sys.executable = sys.argv[3]  # this Python, with a start that takes milliseconds
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.sql.execution.arrow.maxBytesPerBatch", "1m")
 if sys.argv[2] == "configured":
@@ -112,7 +114,7 @@ def test_a_program_of_an_environment_that_is_not_activated(tmp_path: Path, how: 
     bare.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
-    command = [sys.executable, "-c", JOB, str(tmp_path / "log"), how]
+    command = [sys.executable, "-c", JOB, str(tmp_path / "log"), how, spark_python(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     if how == "configured":
         assert done.stdout == "1\n", done.stderr

@@ -34,6 +34,7 @@ CONDITIONS: dict[str, int | None] = {
     "offset NOT BETWEEN 5 AND 190": None, "offset NOT IN (1, 2)": None, "offset >= abs(-190)": None,
     "CASE WHEN true THEN offset > 3 AND offset < 9 AND true END": None, "offset >= 190 = false": None,
     "exists(array(offset), x -> x > 5 AND offset < 9)": None, "offset >= 3 -- AND offset < 9": None,
+    "value <> r'\\' OR key = ' AND offset > 190 AND x = '": None,
     "offset IN (1, NULL)": None, "offset IN (1, offset)": None, "offset > NULL": None, "offset IS NULL": None,
     "timestamp >= '2023-11-14T22:16:30Z'": 10, "timestamp > '2023-11-14T22:16:30Z'": 9,
     "timestamp < '2023-11-14 22:13:30'": 10, "timestamp <= TIMESTAMP '2023-11-14 22:13:30'": 11,

@@ -19,7 +19,8 @@ from duramen.record import MAX_OFFSET
 
 _TOKEN = re.compile(
     r"""\s*(?:
-    (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    (?P<raw>[rR](?=['"])|"[^"]*\\)
+    |(?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<quoted>`(?:[^`]|``)*`)
     |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[A-Za-z_]*)
     |(?P<word>[A-Za-z_]\w*)
@@ -79,7 +80,7 @@ def bounds_of(condition: str) -> Bounds:
     """
     found = Bounds()
     tokens = list(_tokens(condition))
-    if any(token.kind == "comment" for token in tokens):
+    if any(token.kind in ("comment", "raw") for token in tokens):  # a backslash may escape nothing
         return found
     for part in _parts(tokens):
         _take(part, found)

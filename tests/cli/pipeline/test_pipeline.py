@@ -10,6 +10,7 @@ import pytest
 
 from duramen.cli.pipeline.pipeline import app
 from tests.cli.running import Logs, Run, flip, segments
+from tests.warm import spark_python
 
 VERBS = ("verify", "profile", "export", "convert", "compact", "ingest", "replay", "run")
 
@@ -64,7 +65,10 @@ def test_no_java_is_said(call: Run, logs: Logs, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.spark
-def test_a_real_run_says_what_the_other_verify_says(cli: Run, logs: Logs) -> None:
+def test_a_real_run_says_what_the_other_verify_says(
+    cli: Run, logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", spark_python(tmp_path))
     log = logs.copy("keratin")
     flip(segments(log)[0], 900)
     result = cli("pipeline", "verify", log, "--json", "--master", "local[1]", module="duramen", timeout_s=300)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.sampling import thorough_only
 from tests.spark.source_logs import expected, write_log
+from tests.warm import spark_python
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -57,7 +58,7 @@ spark.stop()
 
 
 def run(kind: str, address: str, log: Path, checkpoint: Path) -> dict[str, object]:
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    env = {**os.environ, "PYSPARK_PYTHON": spark_python(log.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
     if kind == "master":
         env["SPARK_HOME"] = str(SPARK_HOME)  # where the workers find the program of an executor
     else:
