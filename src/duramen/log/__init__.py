@@ -26,12 +26,12 @@ from duramen.log.maintain import (
     DEFAULT_MEMORY_BYTES,
     Compaction,
     CompactionReport,
-    Compactor,
     Retention,
     RetentionPlan,
     check_compaction,
     check_rules,
     cleaner_for,
+    plan_compaction,
     plan_retention,
 )
 from duramen.log.read import FOLLOW_WAIT_S, Log, ReaderOptions, SegmentInfo, Time, dump_for, records_of

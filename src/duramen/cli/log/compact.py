@@ -5,7 +5,6 @@ Ctrl-C stops it between two segments; the next run continues there.
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
@@ -18,7 +17,7 @@ from duramen.cli.output import Cell, Output, number, progress_bar, size
 from duramen.cli.quantities import parse_age_ms, parse_bytes
 from duramen.cli.signals import held
 from duramen.consumers import ConsumableLog, ConsumableWritableLog
-from duramen.log import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport, Compactor, Progress
+from duramen.log import DEFAULT_MEMORY_BYTES, Compaction, CompactionReport, Progress, plan_compaction
 from duramen.log import check_compaction as check_format
 
 
@@ -73,7 +72,7 @@ def run(target: Target, *, how: Compaction, dry_run: bool = False) -> Outcome:
             if isinstance(log, ConsumableWritableLog):
                 report = _compact(log, how, progress)
             else:
-                report = Compactor(log, how, time.time_ns() // 1000, progress).run()
+                report = plan_compaction(log, how, progress)
     needs = [need._asdict() for need in report.held_by]
     document = {"path": target.path, "dry_run": dry_run, **asdict(report), "held_by": needs}
     return Outcome(document, partial(show, report, dry_run=dry_run))

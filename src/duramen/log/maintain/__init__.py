@@ -4,7 +4,8 @@
 next one stays. `retain_segments` executes the plan on a log that is open for writing; `RetentionTimer` does so in a
 thread, after each sealed segment and at intervals.
 
-`Compaction` holds the settings, `Compactor` runs one compaction and returns a `CompactionReport`. `survivors` finds the
+`Compaction` holds the settings, `Compactor` runs one compaction and returns a `CompactionReport`; `plan_compaction`
+returns what it would do. `survivors` finds the
 newest offset of every key in bounded memory; the compactor then rewrites each sealed segment that loses a record.
 
 Both plan while appends go on and change the files in one `FileSwap` (`segment_swap`), so that a crash leaves the old
@@ -21,6 +22,7 @@ from duramen.log.maintain.compact import (
     Compactor,
     Progress,
     check_compaction,
+    plan_compaction,
 )
 from duramen.log.maintain.record_cleaner import cleaner_for
 from duramen.log.maintain.retention import Retention, RetentionPlan, check_rules

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import posixpath
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -44,6 +45,7 @@ from duramen.log.segments import (
     SegmentFiles,
     classify_rows,
     remove_tree,
+    while_files_go,
 )
 from duramen.log.verify import damage_below, damage_error
 from duramen.sidecar import COMPACTING_NAME, DIRECTORY, Need, read_compaction_state
@@ -136,6 +138,13 @@ class _CompactionInput:
     """Offsets of tombstones that are old enough to remove."""
     may_change: bool = False
     """Whether the format's rules may change it, although it keeps every record."""
+
+
+def plan_compaction(log: PlannedLog, how: Compaction, progress: Progress | None = None) -> CompactionReport:
+    """Return what a compaction would do now to a log that is open for reading or writing. Changes nothing. Plans again
+    if the log's writer removed a segment meanwhile."""
+    now_us = time.time_ns() // 1000
+    return while_files_go(log.disk, log.path, lambda: Compactor(log, how, now_us, progress).run())
 
 
 class Compactor:

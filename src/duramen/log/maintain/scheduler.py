@@ -27,7 +27,7 @@ from duramen.log.maintain.retention import (
     plan_segments,
 )
 from duramen.log.maintain.segment_swap import all_needs, commit_swap, read_checkpoint
-from duramen.log.segments import list_log
+from duramen.log.segments import list_log, while_files_go
 from duramen.sidecar import COMPACTION_PATH, SEALED_NAME, SEALED_PATH, read_compaction_state, sealed_lines
 
 logger = logging.getLogger(__package__)
@@ -50,11 +50,14 @@ def retain_segments(log: MaintainedLog, rules: Retention) -> RetentionPlan:
 
 
 def plan_retention(log: PlannedLog, rules: Retention, now_us: int | None = None) -> RetentionPlan:
-    """Return what the rules would remove now from a log that is open for reading or writing. Changes nothing."""
+    """Return what the rules would remove now from a log that is open for reading or writing. Changes nothing. Plans
+    again if the log's writer removed a segment meanwhile."""
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     total, free = log.disk.space(log.path) if rules.keep_free_percent is not None else (0, 0)
     around = Surroundings(now_us, log.durable_offset, lambda: all_needs(log, now_us), total, free)
-    return plan_segments(log.disk, log.codec, log.committed_directory(), rules, around)
+    return while_files_go(
+        log.disk, log.path, lambda: plan_segments(log.disk, log.codec, log.committed_directory(), rules, around)
+    )
 
 
 def _seal_expired_segment(log: MaintainedLog, rules: Retention, now_us: int) -> None:

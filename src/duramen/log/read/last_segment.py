@@ -6,13 +6,22 @@ header is incomplete because the writer was killed; the state is then in the seg
 
 from __future__ import annotations
 
-from duramen.errors import IncompleteHeaderError
+from duramen.errors import IncompleteHeaderError, StorageError
 from duramen.formats import Segment
 from duramen.log.read.log import Log
 
 
 def last_begun(log: Log) -> Segment | None:
-    """The last segment that holds at least one whole record, opened; None if there is none."""
+    """The last segment that holds at least one whole record, opened; None if there is none. Refreshes a log whose
+    segment was removed meanwhile."""
+    while True:
+        try:
+            return _last_begun(log)
+        except StorageError as error:
+            log.refresh_after(error)
+
+
+def _last_begun(log: Log) -> Segment | None:
     for found in reversed(log.segments):
         data = log.disk.map(found.path).data[: found.size_bytes]
         try:

@@ -22,6 +22,7 @@ from duramen.formats import (
     Format,
     Role,
     ScanPosition,
+    Segment,
     Severity,
     SupportsManifest,
     SupportsStateFiles,
@@ -287,10 +288,13 @@ class Verifier(SegmentVerifier):
             return
         wanted = [file for file in self._directory.others if file.name.role in fmt.state_roles]
         mapped = {file.path: map_if_exists(self._disk, self._directory.full(file.path)) for file in wanted}
-        segments = [
-            fmt.open_segment(files.settled(self._disk.map(self._directory.full(files.segment.path)).data), files.base)
-            for files in self._directory.segments
-        ]
+        segments: list[Segment] = []
+        for files in self._directory.segments:
+            data = map_if_exists(self._disk, self._directory.full(files.segment.path))
+            if data is None:  # retention removed it since it was checked, with all before it
+                segments.clear()
+            else:
+                segments.append(fmt.open_segment(files.settled(data), files.base))
         found = fmt.check_state(segments, {path: data for path, data in mapped.items() if data is not None})
         for name, problem in found:
             self._problem(self._directory.full(name), problem)

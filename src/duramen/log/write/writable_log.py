@@ -33,6 +33,7 @@ from duramen.log.maintain import (
     RetentionPlan,
     RetentionTimer,
     check_rules,
+    plan_compaction,
     plan_retention,
     retain_segments,
 )
@@ -377,8 +378,9 @@ class WritableLog(Log):
         if not dry_run:
             self.check_place(closely=True)
         with self._maintaining:
-            writer = None if dry_run else self
-            return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress, writer=writer).run()
+            if dry_run:
+                return plan_compaction(self, how or Compaction(), progress)
+            return Compactor(self, how or Compaction(), time.time_ns() // 1000, progress, writer=self).run()
 
     def close(self) -> None:
         """Sync everything, write the derived files, and release the log. A compaction in another thread ends at its
