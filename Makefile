@@ -134,6 +134,7 @@ interop: build ## both directions with a real RabbitMQ (installed from the distr
 	$(BIN)/python -m tests.interop.values
 	$(BIN)/python -m tests.interop.kafka.partitions
 	$(BIN)/python -m tests.interop.kafka.cleaning
+	$(BIN)/python -m tests.interop.kafka.live
 	$(BIN)/python -m tests.interop.kafka.ingest
 
 prometheus: build ## a real Prometheus scrapes `duramen serve`, and alerts fire (root installs it from the distribution)

@@ -225,6 +225,10 @@ class Disk(Protocol):
     def map(self, path: str) -> Mapped:
         """The bytes of a file, mapped into memory."""
 
+    def read(self, path: str, size_bytes: int = 2**63 - 1) -> memoryview:
+        """The first bytes of a file, copied: they stay valid if another program shortens it."""
+        return self.map(path).data[:size_bytes]
+
     # --- changing
 
     def make_directory(self, path: str, *, parents: bool = True) -> None:

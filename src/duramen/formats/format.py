@@ -72,6 +72,8 @@ class Capabilities:
     """Largest distance of an offset from the segment's base."""
     index_at_once: bool = False
     """The format's own program relies on the index: it must be written together with the records."""
+    cuts_indexes: bool = False
+    """The format's own program fills indexes with zeros ahead, and cuts these while a reader may have the file open."""
     cuts_zeros: bool = False
     """The format's own program cuts zeros after the last record when it starts: a crash may leave some."""
     rolls_when_full: bool = False

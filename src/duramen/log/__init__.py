@@ -66,6 +66,7 @@ from duramen.log.segments import (
     find_contradiction,
     first_at,
     format_at,
+    index_bytes,
     judge_seal,
     kind_of,
     list_log,

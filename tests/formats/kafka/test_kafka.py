@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import duramen
+from duramen.disk import Mapped, PosixDisk
 from duramen.errors import CorruptionError, LimitError, OffsetError, UsageError
 from duramen.formats import Role, make
 from duramen.formats.kafka import Kafka
@@ -126,6 +127,27 @@ def test_preallocated_indexes_end_at_their_zeros() -> None:
         assert index is not None
         assert index.in_order()
     assert consumed(DATA / "running/txn-0") == consumed(TXN)
+
+
+class _MapsNoIndex(PosixDisk):
+    def map(self, path: str) -> Mapped:
+        assert not path.endswith((".index", ".timeindex")), path
+        return super().map(path)
+
+
+def test_no_index_is_mapped(tmp_path: Path) -> None:
+    """A broker cuts the zeros of an index when it starts the next segment: a mapping would end the process."""
+    log = copy_of(DATA / "running/txn-0", tmp_path)
+    index = max(log.glob("*.index"))
+    with index.open("r+b") as file:
+        file.truncate(10 << 20)
+    with duramen.open(log, disk=_MapsNoIndex(), isolation="read_committed") as reader:
+        assert reader.read(260).offset == 260
+        assert [record.offset for record in reader.scan(250)] == [
+            row["offset"] for row in truth(TXN, "read_committed") if row["offset"] >= 250
+        ]
+        assert reader.offset_at(1_700_000_700_000) is not None
+    assert duramen.verify(log, disk=_MapsNoIndex()).ok
 
 
 # --- damage

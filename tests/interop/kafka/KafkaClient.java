@@ -45,6 +45,7 @@ public class KafkaClient {
             case "produce": return produce(command);
             case "commit": return commit(command);
             case "groups": return groups();
+            case "delete_records": return deleteRecords(command);
             case "delete_groups": return deleteGroups(command);
             default: throw new IllegalArgumentException("unknown command");
         }
@@ -180,6 +181,15 @@ public class KafkaClient {
             }
         }
         return answer;
+    }
+
+    static JsonNode deleteRecords(JsonNode command) throws Exception {
+        var partition = new TopicPartition(command.get("topic").asText(), 0);
+        try (var admin = Admin.create(properties())) {
+            var before = RecordsToDelete.beforeOffset(command.get("offset").asLong());
+            admin.deleteRecords(Map.of(partition, before)).all().get();
+        }
+        return JSON.getNodeFactory().nullNode();
     }
 
     static JsonNode deleteGroups(JsonNode command) throws Exception {

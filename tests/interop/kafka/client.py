@@ -114,6 +114,10 @@ class KafkaClient:
         rows = self._call("groups")
         return sorted(CommittedGroupOffset(*(row[name] for name in CommittedGroupOffset._fields)) for row in rows)
 
+    def delete_records(self, topic: str, offset: int) -> None:
+        """Delete the records before the offset from partition 0."""
+        self._call("delete_records", topic=topic, offset=offset)
+
     def delete_groups(self, groups: Sequence[str] = (), offsets: Sequence[tuple[str, str, int]] = ()) -> None:
         """Delete groups, and offsets (group, topic, partition)."""
         rows = [dict(zip(("group", "topic", "partition"), one, strict=True)) for one in offsets]

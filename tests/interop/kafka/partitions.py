@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +75,15 @@ def difference(ours: LogRead, kafkas: ConsumedPartition) -> str:
     return "" if ours.next_offset == kafkas.end else f"next offset {ours.next_offset} here, {kafkas.end} from Kafka"
 
 
+def complaints(node: kafkanode.Node, topics: Sequence[str]) -> str:
+    """The first thing that the broker has to say about one of the partitions."""
+    for line in node.log.read_text(errors="replace").splitlines():
+        is_ours = any(f"{topic}-0" in line for topic in topics)
+        if is_ours and ("WARN" in line or "ERROR" in line) and FOREIGN_EPOCH not in line:
+            return line[:300]
+    return ""
+
+
 class Exchange:
     """The broker, its clients, and the partitions that go to and fro."""
 
@@ -101,14 +110,6 @@ class Exchange:
                 yield f"{case.topic}: prepared", f"{type(error).__name__}: {error}"
             shutil.copytree(draft, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("partition.metadata"))
             shutil.rmtree(draft)
-
-    def complaints(self) -> str:
-        """The first thing that the broker has to say about one of the partitions."""
-        for line in self.node.log.read_text(errors="replace").splitlines():
-            is_ours = any(f"{topic}-0" in line for topic in self.topics)
-            if is_ours and ("WARN" in line or "ERROR" in line) and FOREIGN_EPOCH not in line:
-                return line[:300]
-        return ""
 
     def compare(self, client: KafkaClient, when: str) -> Checks:
         for isolation in ISOLATIONS:
@@ -208,7 +209,7 @@ def checks(node: kafkanode.Node, client: KafkaClient, cases: list[PartitionCase]
     node.stop()
     yield from exchange.place()
     node.start()
-    yield f"a broker starts on {len(cases)} partitions", exchange.complaints()
+    yield f"a broker starts on {len(cases)} partitions", complaints(node, exchange.topics)
     yield from exchange.compare(client, "as given")
     yield "Kafka's producers append", _failure(lambda: exchange.append(client))
     yield "no writer starts beside the broker", exchange.admitted()
@@ -222,7 +223,7 @@ def checks(node: kafkanode.Node, client: KafkaClient, cases: list[PartitionCase]
     yield f"{len(committed)} committed offsets of groups", problem or ("" if committed else "Kafka knows none")
     exchange.forget_clean_stop()
     node.start()
-    yield "the broker recovers them as after a crash", exchange.complaints()
+    yield "the broker recovers them as after a crash", complaints(node, exchange.topics)
     yield from exchange.compare(client, "recovered")
 
 

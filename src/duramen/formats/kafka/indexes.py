@@ -33,6 +33,7 @@ INDEX_STRIDE_BYTES = 4096
 INDEX_MAX_BYTES = 10 << 20
 """Kafka's ``segment.index.bytes``: a broker fails to start on a larger index."""
 _LEAST_BATCH_BYTES = 68
+_ZEROS_STEP_BYTES = 4096
 MAX_RELATIVE_OFFSET = 2**31 - 1
 ENTRIES = {Role.INDEX: OFFSET_ENTRY, Role.TIME_INDEX: TIME_ENTRY}
 _DTYPES = {
@@ -47,10 +48,19 @@ def covered_bytes(index_max_bytes: int, stride_bytes: int) -> int:
     return max(index_max_bytes // TIME_ENTRY.size - 2, 1) * max(stride_bytes + 1, _LEAST_BATCH_BYTES)
 
 
+def _end_of_written(view: memoryview) -> int:
+    """A position after which all bytes are zeros, and before which few are."""
+    stop = len(view)
+    while stop and kernel.is_zero(view, max(stop - _ZEROS_STEP_BYTES, 0), stop):
+        stop = max(stop - _ZEROS_STEP_BYTES, 0)
+    return stop
+
+
 def written_entries(role: Role, buf: Buffer) -> tuple[npt.NDArray[np.void], int]:
     """The entries before the preallocated zeros, and how many bytes of a torn one follow the last."""
     rows, rest = table(buf, 0, _DTYPES[role])
-    written = np.flatnonzero(rows.view(np.uint8).reshape(len(rows), ENTRIES[role].size).any(axis=1))
+    rows_before = rows[: -(-_end_of_written(memoryview(buf)) // ENTRIES[role].size)]
+    written = np.flatnonzero(rows_before.view(np.uint8).reshape(len(rows_before), ENTRIES[role].size).any(axis=1))
     last = int(written[-1]) + 1 if len(written) else 0
     is_blank = not bytes(memoryview(buf)[len(memoryview(buf)) - rest :]).strip(b"\0")
     return rows[:last], 0 if last < len(rows) or is_blank else rest

@@ -129,6 +129,7 @@ class Kafka(
         compaction=True,
         segments=True,
         index=True,
+        cuts_indexes=True,
         checksum="CRC-32C over a batch from its attributes on; not over its offset, length, epoch and format",
         record_checksum=True,
         max_value_bytes=2**30,

@@ -11,7 +11,7 @@ from weakref import WeakMethod
 from duramen.disk import Disk, Mapped
 from duramen.errors import DuramenError, IncompleteHeaderError, StorageError
 from duramen.formats import Format, Index, Role, ScanPosition, Segment
-from duramen.log.segments import Snapshot
+from duramen.log.segments import Snapshot, index_entries
 
 IsSealedIndex = WeakMethod[Callable[[int, Role, memoryview], bool]]
 """Whether the bytes of an index, by base and role, are those that its segment was sealed with. Weak: a log that is
@@ -65,7 +65,7 @@ class MappedSegment:
 
     def _map_index(self, disk: Disk, snapshot: Snapshot, role: Role, path: str) -> None:
         try:
-            data = self._map(disk, path)
+            data = index_entries(disk, path) if snapshot.fmt.capabilities.cuts_indexes else self._map(disk, path)
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise

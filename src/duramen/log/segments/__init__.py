@@ -20,6 +20,7 @@ from __future__ import annotations
 from duramen.log.segments.active_segment import FILL_AFTER_COMMITS, FILL_BYTES, ActiveSegment, Filling, sealed_indexes
 from duramen.log.segments.clean_close import CleanClose, read_clean_close, settings_of, write_clean_close
 from duramen.log.segments.crc import Digest, RunningDigest
+from duramen.log.segments.index_bytes import index_bytes, index_entries
 from duramen.log.segments.listing import (
     SUBDIRECTORIES,
     Directory,

@@ -20,7 +20,7 @@ from duramen.disk import Disk, Mapped
 from duramen.errors import DuramenError
 from duramen.formats import Format, Index, Role, Rows, ScanPosition, Segment
 from duramen.kernel import Columns, Stop
-from duramen.log.segments import Digest, Directory, EndKind, RunningDigest, SegmentFiles, classify_rows
+from duramen.log.segments import Digest, Directory, EndKind, RunningDigest, SegmentFiles, classify_rows, index_bytes
 from duramen.log.verify.index_check import IndexChecker, Walked
 from duramen.log.verify.report import Finding, SegmentReport
 from duramen.log.verify.segment_check import Checked, Progress
@@ -93,7 +93,7 @@ def _index(disk: Disk, directory: Directory, files: SegmentFiles, fmt: Format, s
     file = files.derived.get(Role.INDEX)
     if file is None:
         return None
-    index = fmt.open_index(Role.INDEX, disk.map(directory.full(file.path)).data, segment.base_offset)
+    index = fmt.open_index(Role.INDEX, index_bytes(disk, fmt, directory.full(file.path)), segment.base_offset)
     return None if index is None or index.positions is None or not len(index) else index
 
 

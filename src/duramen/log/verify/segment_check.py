@@ -24,6 +24,7 @@ from duramen.log.segments import (
     SegmentEnd,
     SegmentFiles,
     classify_rows,
+    index_bytes,
     is_unfinished,
     last_has_not_begun,
     list_log,
@@ -307,7 +308,8 @@ class SegmentVerifier:
     def _map_derived(self, files: SegmentFiles) -> dict[Role, memoryview]:
         """Map the derived files of a segment. Call this before mapping the segment: a writer appends records before
         their index entries."""
-        return {role: self._disk.map(self._directory.full(file.path)).data for role, file in files.derived.items()}
+        paths = {role: self._directory.full(file.path) for role, file in files.derived.items()}
+        return {role: index_bytes(self._disk, self._fmt, path) for role, path in paths.items()}
 
     def _open_indexes(
         self, files: SegmentFiles, derived: Mapping[Role, memoryview], segment: Segment
@@ -342,7 +344,7 @@ class SegmentVerifier:
         paths = {role: self._directory.full(file.path) for role, file in files.derived.items()}
         if any(one.path in paths.values() and one.severity != Severity.NOTE for one in self.report.findings):
             return  # it has to be rebuilt anyway
-        opened = {role: self._fmt.open_index(role, self._disk.map(path).data, segment.base_offset)
+        opened = {role: self._fmt.open_index(role, index_bytes(self._disk, self._fmt, path), segment.base_offset)
                   for role, path in paths.items()}  # fmt: skip
         if any(index is not None and index.unread_bytes for index in opened.values()):
             return  # the rest is unknown

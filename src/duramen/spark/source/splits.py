@@ -19,7 +19,7 @@ import pyarrow as pa
 from duramen.disk import ArrowDisk, Disk, Kind
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
 from duramen.formats import Format, Index, Role, ScanPosition, Segment
-from duramen.log import Log, SegmentInfo, SidecarEvidence
+from duramen.log import Log, SegmentInfo, SidecarEvidence, index_bytes
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed, Watermark
 from duramen.spark.source.discovery import LogSource
@@ -343,7 +343,7 @@ def _index(log: Log, disk: Disk, info: SegmentInfo) -> Index | None:
     path = posixpath.join(log.path, log.codec.path_of(Role.INDEX, info.base_offset))
     if disk.kind(path) != Kind.FILE:
         return None
-    index = log.codec.open_index(Role.INDEX, disk.map(path).data, info.base_offset)
+    index = log.codec.open_index(Role.INDEX, index_bytes(disk, log.codec, path), info.base_offset)
     is_usable = index is not None and index.positions is not None and len(index) and index.in_order()
     return index if is_usable else None
 
