@@ -211,6 +211,16 @@ def test_a_roll_writes_the_state_of_producers(tmp_path: Path) -> None:
     assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
 
 
+def test_retention_removes_all_files_of_a_segment(tmp_path: Path) -> None:
+    """A broker complains about a transaction index without its segment."""
+    log = copy_of(DATA / "clean/txn-0", tmp_path)
+    with duramen.open(log, "a") as writer:
+        removed = {str(one.base).zfill(20) for one in writer.retain(duramen.Retention(before_offset=200)).removed}
+        assert len(removed) == 2
+        assert not {path.stem for path in log.glob("0*")} & removed
+    assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
+
+
 def test_a_topic_id_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     with duramen.open(path, "a", format="kafka", topic_id="oW3sXxtYTruEQaEXHPWtiw") as log:

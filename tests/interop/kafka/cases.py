@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+
 import duramen
 from duramen.formats import FORMATS, WRITABLE
+from duramen.log.write.transaction import TransactionPart, commit_batch
+from duramen.sidecar import BatchKey
 from tests.formats.kafka_logs import DATA
 from tests.interop.kafka.client import ConsumedRecord
 
@@ -18,6 +24,10 @@ BESIDE = ("truth.*", "offsets.*", "damage.json", "partition.metadata")
 """Files of the fixtures that belong to no partition, and the id of a topic, which a broker gives itself."""
 START_MS = 1_700_000_000_000
 RECORD_SIZE = 24
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+HEADERS = [{"key": "h", "value": b"x" * 50}, {"key": "", "value": None}]
+SCHEMA = pa.schema([duramen.SCHEMA.field(name) for name in ("key", "value", "headers")])
+TIME = duramen.SCHEMA.field("timestamp").type
 
 
 class PartitionCase(NamedTuple):
@@ -58,6 +68,12 @@ def _copy(source: Path, target: Path) -> None:
 
 def _written() -> Iterator[PartitionCase]:
     yield PartitionCase("written-appended", _append)
+    for codec in CODECS:
+        yield PartitionCase(f"written-{codec}", partial(_append_large, codec))
+    yield PartitionCase("written-transactions", _transact)
+    yield PartitionCase("written-retained", _retain)
+    yield PartitionCase("written-until", _copy_until)
+    yield PartitionCase("written-small-indexes", _append_indexed)
     yield PartitionCase("written-continued", partial(_continue, DATA / "clean/txn-0"))
     yield PartitionCase("written-compacted", _compact)
     for source in ("running/txn", "clean/compacttxn", "clean/txnopen", "clean/appendtimelz4"):
@@ -90,6 +106,57 @@ def _append_to(log: duramen.WritableLog, count: int) -> None:
 def _append(path: Path) -> None:
     with duramen.open(path, "a", format=KAFKA, segment_max_bytes=8192) as log:
         _append_to(log, 400)
+
+
+def _append_large(codec: str, path: Path) -> None:
+    """Batches that codecs fold well, not at all, and in many blocks."""
+    noise = random.Random(codec)
+    with duramen.open(path, "a", format=KAFKA, compression=codec, batch_max_bytes=400_000) as log:
+        for number in range(3):
+            sizes = (0, 1, 5000, 70_000, 300_000)
+            rows = [{"key": b"k%d" % size, "value": noise.randbytes(size), "headers": None} for size in sizes]
+            rows += [{"key": None, "value": b"value %d " % n * n, "headers": HEADERS} for n in range(200)]
+            rows += [
+                {"key": b"k", "value": None, "headers": None},
+                {"key": b"k", "value": bytes(300_000), "headers": None},
+            ]
+            times = [START_MS + number * 1000 + n for n in range(len(rows))]
+            table = pa.Table.from_pylist(rows, SCHEMA)
+            log.append_batch(table.append_column("timestamp", pa.array(times, pa.timestamp("ms", "UTC")).cast(TIME)))
+
+
+def _transact(path: Path) -> None:
+    """Batches as the Spark sink commits them; every second one fails and is rolled back."""
+    options = {"format": KAFKA, "segment_max_bytes": 8192}
+
+    def rows(number: int) -> Iterator[list[bytes]]:
+        yield [b"%d-%d" % (number, n) for n in range(300)]
+        if number % 2:
+            raise InterruptedError
+
+    for number in range(5):
+        with suppress(InterruptedError):
+            part = TransactionPart("", partial(rows, number), options)
+            commit_batch(str(path), BatchKey("writer", number, "attempt"), [part])
+
+
+def _retain(path: Path) -> None:
+    """Without its first segments, to which its files about producers and transactions still refer."""
+    _copy(DATA / "clean/txn-0", path)
+    with duramen.open(path, "a") as log:
+        _append_to(log, 10)
+        log.retain(duramen.Retention(max_bytes=15_000))
+
+
+def _copy_until(path: Path) -> None:
+    """The first part of a log, inside of a batch and of a transaction."""
+    path.rmdir()
+    duramen.copy(DATA / "clean/txn-0", path, until_offset=150)
+
+
+def _append_indexed(path: Path) -> None:
+    with duramen.open(path, "a", format=KAFKA, index_stride_bytes=0, index_max_bytes=240) as log:
+        _append_to(log, 200)
 
 
 def _continue(source: Path, path: Path) -> None:

@@ -22,7 +22,7 @@ from duramen import compute as pc
 from duramen.arguments import check_choice, check_int, check_number
 from duramen.disk import Disk
 from duramen.errors import DuramenError, UsageError
-from duramen.formats import Format, Role, ScanPosition, Segment
+from duramen.formats import Format, Role, ScanPosition, Segment, SupportsCleaner
 from duramen.log.segments import Directory, Seals, SegmentFiles
 from duramen.log.verify import Finding, damage_below, damage_error
 from duramen.sidecar import FileSwap, Need
@@ -202,8 +202,13 @@ class _RetentionPlanner:
         size = _size(files)
         self._left_bytes -= size
         self._free_bytes += size
-        paths = (*(file.path for file in files.derived.values()), files.segment.path)
+        paths = (*(file.path for file in files.derived.values()), *self._others(files.base), files.segment.path)
         return RemovedSegment(files.base or 0, next_base, files.segment.path, size, paths, reason)
+
+    def _others(self, base: int | None) -> list[str]:
+        """The other files that go with a segment."""
+        roles = self._fmt.cleaned_roles if isinstance(self._fmt, SupportsCleaner) else ()
+        return [file.path for file in self._directory.others if file.name.base == base and file.name.role in roles]
 
     def _reason(self, files: SegmentFiles, next_base: int) -> str | None:
         rules, around = self._rules, self._around
