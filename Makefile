@@ -12,7 +12,8 @@ ASAN := build/asan
 CHROMIUM    := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 EXTRAS      := test lint spark lake avro protobuf msgpack docs $(if $(CHROMIUM),browser)
 KERNEL      := $(wildcard $(addprefix src/duramen/kernel/*.,pyx pxd c h))
-BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL)
+JAVA        := $(shell find java -type f)
+BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL) $(JAVA)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -93,6 +93,14 @@ SPARK_FILES = {
         "os.close": "the process's own stderr",
         "os.path": "looks for the program `java`",
     },
+    "spark/engine_jar.py": {"import pathlib.Path": "looks for the jar of this installation"},
+    "spark/planner.py": {
+        "os.read": "the process's own pipes",
+        "os.write": "the process's own pipes",
+        "os.dup": "the process's own pipes",
+        "os.dup2": "the process's own pipes",
+        "open()": "the process's own pipes",
+    },
 }
 """What Spark code may do with files past `duramen.disk`, and what for: never to a log, a staged file or an export.
 (`deltalake` and `pyiceberg` write the metadata of their tables themselves.)"""

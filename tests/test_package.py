@@ -108,6 +108,7 @@ def test_what_is_in_the_sdist(sdist: Path) -> None:
         "tests",
         "fuzz",
         "bench",
+        "java",
         "examples",
         "PKG-INFO",
         "RELIABILITY.md",

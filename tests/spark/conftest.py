@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from duramen.spark import jar
 from tests.warm import spark_python
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -32,6 +33,9 @@ CONF = {
 }
 
 
+ENGINE = os.environ.get("DURAMEN_TEST_ENGINE", "python")
+"""Which engine reads where a test names none: ``jvm``, ``python``, or ``none`` for a session without the jar. All tests
+pass with each."""
 OWN_JVM = ("test_beside_writer.py", "test_cluster.py", "test_local_session.py")
 """Modules whose tests use no session, or start their own. All others run in one process, with one session."""
 
@@ -51,6 +55,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("duramen tests")
     for name, value in CONF.items():
         builder = builder.config(name, value)
+    if ENGINE != "none" and (path := jar()) is not None:
+        builder = builder.config("spark.jars", path).config("spark.datasource.duramen.engine", ENGINE)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):

@@ -206,6 +206,7 @@ class FixedSlotSegment(Segment):
 
 
 class FixedSlot(Format):
+    content_can_fail = False
     """The fixed-slot format; see the top of this module."""
 
     name = "fixed-slot"

@@ -78,6 +78,7 @@ class FrameFormat(Format):
     """A format of the family. ``writes`` is the dialect of new records."""
 
     writes: Dialect
+    content_can_fail = False
 
     @property
     def record_shape(self) -> RecordShape | None:

@@ -5,6 +5,7 @@
 - `jobs` verify, convert, compact, export, replay and profile whole stores with Spark.
 - `query` reads a log with a condition, and registers a view of one.
 - `local_session` builds a `SparkSession` with the settings that the source needs; `progress` watches a running job.
+- `planner` is Python's part of a read that the engine in the JVM executes; `engine_jar` finds that engine.
 - `lag_listener` exports the lag of streaming queries to Prometheus.
 
 The only package that imports pyspark. Its names are imported on first use, so that ``import duramen.spark`` works
@@ -18,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duramen.spark.engine_jar import jar
     from duramen.spark.lag_listener import LagListener
     from duramen.spark.local_session import SparkSession, check_installed, configure, find_java, pairs, session
     from duramen.spark.progress import Standing, Watcher, watched
@@ -34,6 +36,7 @@ __all__ = [
     "configure",
     "count",
     "find_java",
+    "jar",
     "lag",
     "pairs",
     "parse_options",
@@ -53,6 +56,7 @@ _MODULES = {
     "configure": "local_session",
     "count": "source",
     "find_java": "local_session",
+    "jar": "engine_jar",
     "lag": "source",
     "pairs": "local_session",
     "parse_options": "source",

@@ -38,6 +38,7 @@ SINCE_US, UNTIL_US = "_sinceus", "_untilus"
 """Bounds of the time in microseconds, as `duramen.spark.read` takes them from a condition: a log whose records have no
 time has no such rows."""
 SCHEMAS = ("duramen", "kafka")
+ENGINES = ("auto", "jvm", "python")
 STRATEGIES = ("error", LATEST)
 DEFAULT_DELAY_MS = 15 * 60_000
 _UNITS_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -99,6 +100,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}
     _refuse_unknown(texts, {**known, **of_format, SINCE_US: SINCE_US, UNTIL_US: UNTIL_US})
     _refuse_wrong(texts, streaming=streaming)
+    _check_engine(texts)
     get, pattern = _Texts(texts), texts.get("subscribepattern")
     get.choice("isolation", ISOLATIONS)
     paths = get.paths()
@@ -235,6 +237,15 @@ def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
     for name in _NOT_OF_STREAMS:
         if streaming and name.lower() in texts:
             raise UsageError(f"option {name} makes no sense for a stream", hint="use it with spark.read")
+
+
+def _check_engine(texts: Mapping[str, str]) -> None:
+    """The JVM's engine takes this option for itself: one that arrives here is Python's to fulfil."""
+    if _Texts(texts).choice("engine", ENGINES) == "jvm":
+        raise UsageError(
+            "option engine='jvm': Python reads, because the JVM's engine is not on the class path",
+            hint="spark.jars must name what duramen.spark.jar() returns; engine=auto reads with what there is",
+        )
 
 
 def _refuse_with_summary(texts: Mapping[str, str], *, streaming: bool) -> None:

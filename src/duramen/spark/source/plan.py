@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from duramen.consumers import ConsumableLog
 from duramen.disk import ArrowDisk, Disk
@@ -14,22 +15,33 @@ from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.look import Look
 from duramen.spark.source.loss import look_again, missing_segments
+from duramen.spark.source.narrowed import Narrowed, Seen
 from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times
-from duramen.spark.source.splits import Planned, Range, Split, first_us, open_segment, plan_splits
+from duramen.spark.source.splits import Range, Split, first_us, open_segment, plan_splits
 from duramen.store import options_at
 
 
 def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
     """The splits of a batch read: a snapshot of this moment. ``payload``: whether payloads are read."""
+    return plan_narrowed(options, Narrowed(), Seen(), payload=payload)
+
+
+def plan_narrowed(options: ReadOptions, narrowed: Narrowed, seen: Seen, *, payload: bool) -> list[Split]:
+    """The same for a part of the read, of the records that ``seen`` names."""
     disk, path = disk_of(options.path)
-    logs = []
-    for place in find_places(options, disk, path):
+    logs, places = [], find_places(options, disk, path)
+    for place in places:
         log = open_log(options, disk, place)
         evidence = look_again(log, disk)
-        bounds = range_of(options, disk, place, log)
-        tell_missing(options, log, disk, evidence, bounds)
-        logs.append(Planned(place, log, bounds, evidence))
-    check_named(options, [one.place for one in logs])
+        found = seen.planned(
+            place, log, evidence, partial(range_of, options, disk, place, log), fails=options.fail_on_data_loss
+        )
+        if found is None or not narrowed.wants(place):
+            continue
+        found = found._replace(bounds=narrowed.within(found.bounds))
+        tell_missing(options, log, disk, evidence, found.bounds)
+        logs.append(found)
+    check_named(options, places)
     return plan_splits(
         logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions, payload=payload,
         max_records=options.max_records_per_partition,

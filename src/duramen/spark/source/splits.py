@@ -102,10 +102,12 @@ class Planned(NamedTuple):
     log: Log
     bounds: Range
     evidence: SidecarEvidence | None = None
+    grown: frozenset[int] = frozenset()
+    """Bases of segments that are read as they were before: the sidecar speaks of what they are now."""
 
     def witnesses(self, info: SegmentInfo) -> tuple[Sealed | None, Watermark | None]:
         """What the sidecar has to say about one segment."""
-        if self.evidence is None:
+        if self.evidence is None or info.base_offset in self.grown:
             return None, None
         known, mark = self.evidence.sealed.get(info.base_offset), self.evidence.watermark
         is_active = mark is not None and mark.base == info.base_offset and not self.evidence.is_being_written

@@ -1,0 +1,119 @@
+package duramen.spark;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * One {@code load}: everything derived from it shows the records that were acknowledged when its first action was
+ * planned. Writing is the Python sink's.
+ */
+final class DuramenTable implements SupportsRead, SupportsWrite {
+    private final PythonDataSourceV2 python;
+    private final StructType schema;
+    private final CaseInsensitiveStringMap properties;
+    private final Map<Map<String, String>, String> snapshots = new HashMap<>();
+
+    DuramenTable(PythonDataSourceV2 python, StructType schema, CaseInsensitiveStringMap properties) {
+        this.python = python;
+        this.schema = schema;
+        this.properties = properties;
+    }
+
+    @Override
+    public String name() {
+        return Engine.NAME;
+    }
+
+    @Override
+    @SuppressWarnings("deprecation")
+    public StructType schema() {
+        return schema;
+    }
+
+    @Override
+    public Map<String, String> properties() {
+        return Map.of();
+    }
+
+    @Override
+    public Set<TableCapability> capabilities() {
+        return pythonTable().capabilities();
+    }
+
+    private PythonTable pythonTable() {
+        return new PythonTable(python, Engine.NAME, schema);
+    }
+
+    @Override
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+        CaseInsensitiveStringMap options = with(given);
+        CaseInsensitiveStringMap rest = Engine.without(options);
+        if (Engine.of(options) == Engine.PYTHON) return pythonTable().newScanBuilder(rest);
+        return new DuramenScanBuilder(this, schema, rest);
+    }
+
+    @Override
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+        return pythonTable().newWriteBuilder(new WriteInfo(info, Engine.without(with(info.options()))));
+    }
+
+    /** The options of a query over those of the table, which a catalogue keeps as properties. */
+    private CaseInsensitiveStringMap with(CaseInsensitiveStringMap given) {
+        Map<String, String> all = new HashMap<>(properties.asCaseSensitiveMap());
+        given.asCaseSensitiveMap().forEach((name, text) -> {
+            all.keySet().removeIf(name::equalsIgnoreCase);
+            all.put(name, text);
+        });
+        return new CaseInsensitiveStringMap(all);
+    }
+
+    /** Plan, and keep what the first plan with these options saw. */
+    Plan plan(CaseInsensitiveStringMap options, Pushed pushed) {
+        Map<String, String> key = new HashMap<>(options);
+        String seen;
+        synchronized (snapshots) {
+            seen = snapshots.get(key);
+            if (seen == null) {
+                Plan first = Planner.plan(options, schema, pushed, null);
+                snapshots.put(key, first.snapshot());
+                return first;
+            }
+        }
+        return Planner.plan(options, schema, pushed, seen);
+    }
+
+    private record WriteInfo(LogicalWriteInfo info, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
+        @Override
+        public String queryId() {
+            return info.queryId();
+        }
+
+        @Override
+        public StructType schema() {
+            return info.schema();
+        }
+
+        @Override
+        public Optional<StructType> rowIdSchema() {
+            return info.rowIdSchema();
+        }
+
+        @Override
+        public Optional<StructType> metadataSchema() {
+            return info.metadataSchema();
+        }
+    }
+}

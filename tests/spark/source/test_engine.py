@@ -1,0 +1,310 @@
+"""The engine in the JVM beside the Python source: the same rows, errors and streams; what it pushes down is exact."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import duramen
+from duramen.log.read.log import Log
+from duramen.spark import jar
+from tests.conftest import DATA
+from tests.spark.source_logs import FORMATS, START_MS, batch_of, build_log, with_offsets, write_log
+
+pytestmark = pytest.mark.skipif(jar() is None, reason="built without a JDK")
+
+ENGINES = ("python", "jvm")
+
+
+def load(spark: SparkSession, path: Path | str, engine: str = "jvm", **options: Any) -> DataFrame:
+    return spark.read.format("duramen").options(**options, engine=engine).load(str(path))
+
+
+def outcome(make: Callable[[], Any]) -> Any:
+    """What a query gives: rows, or the text of its error without what Spark says of the place."""
+    try:
+        return make()
+    except PySparkException as error:
+        lines = [line for line in str(error).splitlines() if "duramen.errors" in line or "UsageError" in line]
+        return [line[line.index("duramen.errors") :] for line in lines] or str(error)
+
+
+def both(spark: SparkSession, path: Path | str, query: Callable[[DataFrame], Any], **options: Any) -> Any:
+    """The outcome of a query, which is the same in both engines."""
+    python, jvm = (outcome(lambda name=name: query(load(spark, path, name, **options))) for name in ENGINES)
+    assert jvm == python
+    return jvm
+
+
+def rows(frame: DataFrame) -> list[Any]:
+    return frame.toArrow().to_pylist()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_every_format(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    log = write_log(tmp_path / "log", name, 200)
+    columns = "value,offset,headers,timestamp,key,topic,partition,segment,position,timestampType"
+    assert len(both(spark, log, rows, columns=columns, maxBytesPerPartition=4000)) == 200
+    assert both(spark, log, lambda frame: frame.select("key").where("offset > 150").count()) == 49
+    assert both(spark, log, lambda frame: rows(frame.select("headers.key")), columns="offset,headers")
+    assert both(spark, log, lambda frame: frame.selectExpr("count(*)", "min(offset)", "max(offset)").collect()) == [
+        (200, 0, 199)
+    ]
+
+
+@pytest.mark.parametrize("stream", ["subbatch", "tracked", "crash"])
+def test_rows_of_a_real_broker(spark: SparkSession, stream: str) -> None:
+    both(spark, DATA / "osiris" / stream, rows, columns="offset,timestamp,value,position", minPartitions=2)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage_gives_the_same_rows_and_errors(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    log = write_log(tmp_path / "log", name, 200, step=5)
+    for number, text in ((77, b"value 77."), (150, b"value 150.")):
+        for info in Log(str(log)).segments:
+            content = bytearray(Path(info.path).read_bytes())
+            if (at := content.find(text)) >= 0:
+                content[at + number % 3] ^= 1
+                Path(info.path).write_bytes(bytes(content))
+    for policy in ("fail", "skip", "report"):
+        found = both(spark, log, lambda frame: rows(frame.orderBy("offset", "key")), onDamage=policy)
+        assert found
+        both(spark, log, lambda frame: frame.count(), onDamage=policy)
+        both(spark, log, lambda frame: rows(frame.select("offset")), onDamage=policy)
+        both(spark, log, lambda frame: rows(frame.selectExpr("max(offset)")), onDamage=policy)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"startingOffsets": "-3"},
+    {"startingOffsets": 10, "endingOffsets": 20, "columns": "offset"},
+    {"startingTimestamp": START_MS + 50_000, "endingTimestamp": START_MS + 60_000},
+    {"schema": "kafka", "includeHeaders": "true"},
+    {"summary": "true"},
+    {"maxRecordsPerPartition": 7},
+    {"decode": "utf8"},
+    {"decode": "json"},
+    {"decode": "json", "onMalformed": "raw"},
+    {"verify": "false"},
+    {"columns": "offset,foo"},
+    {"onDamage": "maybe"},
+    {"engines": "python"},
+    {"startingOffsets": '{"other": {"0": 1}}'},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
+    log = write_log(tmp_path / "log", "keratin", 100)
+    assert both(spark, log, rows, **options)
+    both(spark, log, lambda frame: frame.count(), **options)
+
+
+def test_engine_option(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", "keratin", 10)
+    assert "engine=jvm" in plan_of(load(spark, log))
+    assert "engine=jvm" not in plan_of(load(spark, log, "python"))
+    with pytest.raises(PySparkException, match="option engine='java' is not valid"):
+        load(spark, log, "java")
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().toString())
+
+
+ADVERSARIAL: dict[str, Callable[[SparkSession, DataFrame], Any]] = {
+    "filter, then all": lambda _, df: (df.where("offset < 10").count(), df.count()),
+    "union of two filters": lambda _, df: rows(df.where("offset < 3").union(df.where("offset >= 97"))),
+    "union with itself": lambda _, df: df.union(df).count(),
+    "self-join": lambda _, df: (
+        df.where("offset < 9").alias("a").join(df.alias("b"), F.expr("a.offset = b.offset + 5")).count()
+    ),
+    "planned, another run, then run": lambda _, df: planned_then(df),
+    "cached": lambda _, df: cached(df),
+    "view": lambda spark, df: view(spark, df),
+    "subqueries": lambda spark, df: subqueries(spark, df),
+    "limit": lambda _, df: df.orderBy("offset").limit(3).count(),
+    "first": lambda _, df: df.where("offset = 42").select("value").first(),
+    "not, or, in, null-safe": lambda _, df: (
+        df.where("NOT offset < 95").count(),
+        df.where("offset < 2 OR offset > 98").count(),
+        df.where("offset IN (3, 50, 1000)").count(),
+        df.where("offset <=> 5").count(),
+        df.where("timestamp IS NULL").count(),
+        df.where("5 > offset").count(),
+        df.where("offset = -1").count(),
+        df.where("offset > 9223372036854775806").count(),
+        df.where("offset <= 9223372036854775807 AND offset >= -9223372036854775808").count(),
+        df.where("topic = 'nothing'").count(),
+        df.where("partition = 0 AND topic = 'log'").count(),
+        df.where("partition IN (1, 2)").count(),
+    ),
+    "aggregates of a filter": lambda _, df: df.where("offset > 50").selectExpr("count(*)", "max(offset)").collect(),
+    "aggregates": lambda _, df: df.selectExpr("count(*)", "count(key)", "count(1)", "min(timestamp)").collect(),
+    "group": lambda _, df: sorted(df.groupBy("key").count().collect(), key=str),
+    "distinct": lambda _, df: df.selectExpr("count(DISTINCT offset)").collect(),
+    "no rows": lambda _, df: df.where("offset < 0").selectExpr("count(*)", "min(offset)").collect(),
+}
+
+
+def planned_then(df: DataFrame) -> Any:
+    first = df.where("offset < 10")
+    plan_of(first)
+    return df.where("offset > 80").count(), rows(first), df.count()
+
+
+def cached(df: DataFrame) -> Any:
+    few = df.where("offset < 10").cache()
+    try:
+        return few.count(), df.count(), few.where("offset > 5").count()
+    finally:
+        few.unpersist()
+
+
+def view(spark: SparkSession, df: DataFrame) -> Any:
+    df.createOrReplaceTempView("engine_view")
+    text = "SELECT count(*) FROM engine_view WHERE offset {}"
+    return [spark.sql(text.format(part)).collect() for part in ("< 7", "IS NOT NULL", "> 90")]
+
+
+def subqueries(spark: SparkSession, df: DataFrame) -> Any:
+    df.createOrReplaceTempView("engine_view")
+    return spark.sql(
+        "SELECT (SELECT max(offset) FROM engine_view WHERE offset < 5), (SELECT max(offset) FROM engine_view), "
+        "(SELECT count(*) FROM engine_view WHERE offset < 5)"
+    ).collect()
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_pushed_filters_do_not_stay(spark: SparkSession, tmp_path: Path, adaptive: str) -> None:
+    log = write_log(tmp_path / "log", "keratin", 100)
+    columns = "offset,timestamp,key,value,topic,partition"
+    before = str(spark.conf.get("spark.sql.adaptive.enabled"))
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        for name, query in ADVERSARIAL.items():
+            expected = query(spark, load(spark, log, "python", columns=columns))
+            assert query(spark, load(spark, log, columns=columns)) == expected, name
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
+
+
+def predicate(random_: random.Random, depth: int = 2) -> str:
+    if depth and random_.random() < 0.6:
+        parts = [predicate(random_, depth - 1) for _ in range(2)]
+        return random_.choice(["({} AND {})", "({} AND {})", "({} OR {})", "(NOT {} AND {})"]).format(*parts)
+    sign = random_.choice(["<", "<=", ">", ">=", "=", "<=>", "!="])
+    number = random_.choice([-1, 0, 1, 59, 60, 61, 2**63 - 1, *random_.choices(range(120), k=6)])
+    kind = random_.random()
+    if kind < 0.5:
+        literal = random_.choice([str(number), f"{number}.0", f"CAST({number} AS DOUBLE)"])
+        return f"offset {sign} {literal}"
+    if kind < 0.6:
+        return f"offset IN ({number}, {random_.randrange(100)}, NULL)"
+    if kind < 0.8:
+        return f"timestamp {sign} timestamp_millis({START_MS + min(number, 10**6) * 1000})"
+    if kind < 0.9:
+        return f"partition {sign} {min(number, 5)}"
+    return f"topic {sign} '{random_.choice(['log', 'kog', ''])}'"
+
+
+@pytest.mark.parametrize("name", ["keratin", "osiris"])
+def test_random_predicates_select_what_spark_selects(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    log = write_log(tmp_path / "log", name, 100, step=7)
+    columns = "offset,timestamp,topic,partition"
+    whole = load(spark, log, "python", columns=columns).localCheckpoint()
+    jvm, random_ = load(spark, log, columns=columns), random.Random(name)
+    for _ in range(25):
+        text = predicate(random_)
+        assert rows(jvm.where(text).select("offset")) == rows(whole.where(text).select("offset")), text
+
+
+def test_times_that_go_back_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [batch_of("keratin", first, 50) for first in (100, 0, 50)]
+    log = build_log(
+        tmp_path / "log", "keratin", [with_offsets(b, range(n * 50, n * 50 + 50)) for n, b in enumerate(batches)]
+    )
+    for text in (
+        f"timestamp >= timestamp_millis({START_MS + 120_000})",
+        f"timestamp < timestamp_millis({START_MS + 9000})",
+    ):
+        assert both(spark, log, lambda frame, text=text: rows(frame.where(text)))
+
+
+def test_a_dataframe_stays_what_its_first_action_saw(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", "keratin", 100)
+    frame = load(spark, log)
+    assert frame.where("offset < 5").count() == 5
+    with duramen.open(log, "a") as writer:
+        writer.append_batch(batch_of("keratin", 100, 50))
+    assert frame.count() == 100
+    assert frame.selectExpr("max(offset)").first() == (99,)
+    assert load(spark, log).count() == 150
+    last = load(spark, log, startingOffsets="-10")
+    assert last.count() == 10
+    with duramen.open(log, "a") as writer:
+        writer.append_batch(batch_of("keratin", 150, 50))
+    assert rows(last.selectExpr("min(offset) AS low", "max(offset) AS high")) == [{"low": 140, "high": 149}]
+
+
+def test_what_went_since_the_first_action_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", "keratin", 300)
+    frames = {engine: load(spark, log, engine) for engine in ENGINES}
+    assert [frame.count() for frame in frames.values()] == [300, 300]
+    Path(Log(str(log)).segments[1].path).unlink()
+    texts = [str(outcome(frame.count)) for frame in frames.values()]
+    assert all("data loss: offsets" in text for text in texts), texts
+
+
+@pytest.mark.parametrize("first", ENGINES)
+def test_a_checkpoint_serves_both_engines(spark: SparkSession, tmp_path: Path, first: str) -> None:
+    log, found = write_log(tmp_path / "log", "keratin", 100), []
+
+    def run(engine: str, **options: Any) -> list[int]:
+        stream = spark.readStream.format("duramen").options(**options, engine=engine).load(str(log))
+        query = stream.writeStream.foreachBatch(lambda batch, _: found.extend(rows(batch.select("offset"))))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+    assert run(first, maxOffsetsPerTrigger=30) == [30, 30, 30, 10]
+    with duramen.open(log, "a") as writer:
+        writer.append_batch(batch_of("keratin", 100, 40))
+    assert run(next(name for name in ENGINES if name != first)) == [40]
+    assert [row["offset"] for row in found] == list(range(140))
+
+
+def test_a_stream_reports_its_lag_as_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", "keratin", 100)
+    stream = spark.readStream.format("duramen").options(maxOffsetsPerTrigger=60, engine="jvm").load(str(log))
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    metrics = query.recentProgress[0].sources[0].metrics
+    assert metrics["maxOffsetsBehindLatest"] == "40"
+
+
+def test_wrong_options_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", "keratin", 10)
+    stream = spark.readStream.format("duramen").options(endingOffsets="3", engine="jvm").load(str(log))
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="option endingOffsets makes no sense for a stream"):
+        query.awaitTermination(60)
+
+
+def test_a_table_of_the_catalogue_keeps_its_options(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", "keratin", 100)
+    other = write_log(tmp_path / "other", "keratin", 30)
+    spark.sql(f"CREATE TABLE engine_table USING duramen OPTIONS (path '{log}', engine 'jvm', columns 'offset,key')")
+    try:
+        assert spark.sql("SELECT max(offset) FROM engine_table").collect() == [(99,)]
+        both_paths = "SELECT (SELECT count(*) FROM engine_table), (SELECT count(*) FROM engine_table WITH (path='{}'))"
+        assert spark.sql(both_paths.format(other)).collect() == [(100, 30)]
+    finally:
+        spark.sql("DROP TABLE engine_table")
