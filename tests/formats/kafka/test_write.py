@@ -19,7 +19,7 @@ from duramen.formats import Role, ScanPosition, SupportsStateFiles, make
 from duramen.formats.kafka.indexes import written_entries
 from duramen.formats.kafka.state_files import parse_epochs
 from duramen.log import LossError, reindex
-from tests.formats.kafka_logs import DATA, PARTITIONS, consumed, name_of, options
+from tests.formats.kafka_logs import DATA, PARTITIONS, bounds, consumed, name_of, options, truth
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -219,6 +219,29 @@ def test_retention_removes_all_files_of_a_segment(tmp_path: Path) -> None:
         assert len(removed) == 2
         assert not {path.stem for path in log.glob("0*")} & removed
     assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
+
+
+@pytest.mark.parametrize("seals", range(3))
+def test_a_log_goes_on_after_an_open_transaction(tmp_path: Path, seals: int) -> None:
+    """Readers of committed records end before it; what the sidecar knows of the rest is no contradiction."""
+    log = copy_of(DATA / "clean/txnopen-0", tmp_path)
+    with duramen.open(log, "a") as writer:
+        for _ in range(seals):
+            writer.append(b"sealed")
+            writer.seal()
+        writer.append(b"last")
+    ended = [row["offset"] for row in truth(DATA / "clean/txnopen-0", "read_committed")]
+    with duramen.open(log, isolation="read_committed") as reader:
+        assert [record.offset for record in reader] == ended
+        assert reader.next_offset == bounds(DATA / "clean/txnopen-0", "read_committed")["end_offset"]
+        assert reader.read(5).offset == 5
+    duramen.convert(
+        log, tmp_path / "out", to="keratin", source_options={"isolation": "read_committed"},
+        allow_loss=["timestamp-order"],
+    )  # fmt: skip
+    with duramen.open(tmp_path / "out") as converted:
+        assert [record.offset for record in converted] == ended
+    assert duramen.verify(log).ok
 
 
 def test_a_topic_id_is_written_once(tmp_path: Path) -> None:

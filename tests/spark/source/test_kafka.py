@@ -65,6 +65,16 @@ def test_a_broker_gives_kafkas_columns(spark: SparkSession, tmp_path: Path, isol
         assert found[topic] == rows, topic
 
 
+def test_committed_rows_end_before_an_open_transaction(spark: SparkSession, tmp_path: Path) -> None:
+    """Also in a log that Duramen went on with: what its sidecar knows of the rest is no contradiction."""
+    log = shutil.copytree(DATA / "clean/txnopen-0", tmp_path / "txnopen-0")
+    with duramen.open(log, "a") as writer:
+        writer.append(b"last")
+    frame = spark.read.format("duramen").option("isolation", "read_committed").load(str(log))
+    known = [row["offset"] for row in truth(DATA / "clean/txnopen-0", "read_committed")]
+    assert [row.offset for row in frame.select("offset").orderBy("offset").collect()] == known
+
+
 def test_isolation_has_no_meaning_without_transactions(spark: SparkSession, tmp_path: Path) -> None:
     with duramen.open(tmp_path / "log", "a") as log:
         log.append(b"value")

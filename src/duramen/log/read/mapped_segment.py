@@ -45,7 +45,7 @@ class MappedSegment:
         self.base = snapshot.bases[number]
         self.path = snapshot.path_of(files)
         self.is_last = number == len(snapshot.bases) - 1
-        self.mark = snapshot.watermark
+        self.mark = snapshot.witness
         self.visible_bytes = files.segment.size_bytes
         self._mapped: list[Mapped] = []
         data = self._map(disk, self.path)[: self.visible_bytes]
@@ -93,10 +93,10 @@ class MappedSegment:
         size_bytes = snapshot.directory.segments[number].segment.size_bytes
         if size_bytes != self.visible_bytes or self.is_last != (number == len(snapshot.bases) - 1):
             return None
-        if not self.is_last or self.mark == snapshot.watermark:
+        if not self.is_last or self.mark == snapshot.witness:
             return self
         later = copy(self)
-        later.mark = snapshot.watermark
+        later.mark = snapshot.witness
         return later
 
     def _map(self, disk: Disk, path: str) -> memoryview:

@@ -94,6 +94,17 @@ class Snapshot:
         """The base offsets of the segments, in order."""
         return [files.base if files.base is not None else 0 for files in self.directory.segments]
 
+    @property
+    def cut_base(self) -> int | None:
+        """The base of the segment in which readers stop before an open transaction of the log itself; None if they see
+        all files."""
+        return None if self.committed is None or self.committed.until is None else self.committed.until[0]
+
+    @property
+    def witness(self) -> Watermark | None:
+        """The watermark against which the files can be held; None if they were cut before an open transaction."""
+        return self.watermark if self.cut_base is None else None
+
     def path_of(self, files: SegmentFiles) -> str:
         return self.directory.full(files.segment.path)
 

@@ -222,7 +222,7 @@ class Source:
 
     def _of_active(self, part: SourcePart) -> str | None:
         segment = self.open(part)
-        found = None if segment is None else find_contradiction(segment, self._snapshot.watermark)
+        found = None if segment is None else find_contradiction(segment, self._snapshot.witness)
         return None if found is None else found.why
 
     def check_presence(self) -> None:
@@ -241,8 +241,8 @@ class Source:
                 )
             if base not in bases and base > oldest and not self.skips:
                 raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=self._hint)
-        mark = self._snapshot.watermark
-        if mark is None and self.is_directory:
+        mark = self._snapshot.witness
+        if self._snapshot.watermark is None and self.is_directory:
             self._check_end()
         if mark is None or self.skips or mark.base <= max((base for base in bases if base is not None), default=-1):
             return
@@ -258,8 +258,11 @@ class Source:
             self._skip(found.path, 0, 0, found.first_offset or 0, found.message)
 
     def _is_hidden(self, base: int) -> bool:
-        """Whether a sealed segment is part of a batch or transaction that was not acknowledged at the snapshot."""
-        mark = self._snapshot.watermark
+        """Whether a sealed segment is part of a batch or transaction that was not acknowledged at the snapshot, or
+        follows an open transaction."""
+        mark, cut_base = self._snapshot.watermark, self._snapshot.cut_base
+        if cut_base is not None and base > cut_base:
+            return True
         is_unfinished = mark is not None and (mark.is_open or self._snapshot.transaction is not None)
         return mark is not None and is_unfinished and base >= mark.next_offset
 
@@ -291,7 +294,7 @@ class Source:
             cursor = rows.cursor
             if rows.stop == Stop.LIMIT:
                 continue
-            mark = self._snapshot.watermark if part.is_last else None
+            mark = self._snapshot.witness if part.is_last else None
             end = against_mark(classify_rows(segment, rows, is_last=part.is_last), segment.base_offset, mark)
             if end.ending == EndKind.CLEAN:
                 return
