@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import duramen
-from duramen.errors import UsageError
+from duramen.errors import LateTimestampError, UsageError
 from duramen.formats import make
 from duramen.record import MAX_OFFSET
 from tests.log.conftest import FORMATS, options
@@ -62,6 +64,21 @@ def test_a_clock_that_goes_back(tmp_path: Path, name: str) -> None:
     assert len(times) == 12
     if name in ORDERED:
         assert all(before <= after for before, after in pairwise(times))  # type: ignore[operator]
+    assert codes(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_time_of_the_last_record_does_not_go_back(tmp_path: Path, name: str) -> None:
+    """A reader gets it in the format's unit, the clock is finer."""
+    for _ in range(2):
+        with duramen.open(tmp_path, "a", format=name, clock=lambda: 1_800_000_000_123_456_789, **options(name)) as log:
+            log.append(values(0, 1)[0])
+            last = log.read(log.next_offset - 1).timestamp
+            log.append(values(0, 1)[0], timestamp=last)
+            log.append_batch(pa.table({"value": values(0, 2), "timestamp": pa.array([last] * 2)}))
+            assert last is not None
+            with pytest.raises(LateTimestampError):
+                log.append(values(0, 1)[0], timestamp=last - timedelta(milliseconds=1))
     assert codes(tmp_path) == []
 
 

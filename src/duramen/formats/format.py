@@ -100,6 +100,11 @@ class Capabilities:
     """Columns beyond the neutral record, so that a round trip loses nothing."""
 
     @cached_property
+    def time_unit_us(self) -> int:
+        """Of stored times; 0 where records have no time."""
+        return {None: 0, "us": 1, "ms": 1000}[self.timestamps]
+
+    @cached_property
     def columns(self) -> frozenset[str]:
         """The columns that the format can store."""
         optional = {"timestamp": self.timestamps, "key": self.key, "headers": self.headers}

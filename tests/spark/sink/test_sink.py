@@ -202,6 +202,11 @@ def test_refused_on_the_driver(
         ("osiris", "binary('a') as value, array(named_struct('key', 'h', 'value', binary('v'))) as headers", "headers"),
         ("fixed-slot", "binary(repeat('a', 25)) as value", "has 25 bytes"),
         ("rustlog", "binary(null) as value", "rustlog cannot store a null value"),
+        (
+            "keratin",
+            "binary('a') as value, array(named_struct('key', string(null), 'value', binary('v'))) as headers",
+            "a row has a header that is null or has no key",
+        ),
     ],
 )  # fmt: skip
 def test_what_the_format_cannot_carry(spark: SparkSession, tmp_path: Path, format: str, query: str, words: str) -> None:

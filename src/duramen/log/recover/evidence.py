@@ -407,7 +407,7 @@ class Evidence:
                 last = rows
                 rows = segment.scan(rows.cursor, verify=False)
             if last is not None:
-                return max(0, int(last.columns.timestamp[-1])) * {"ms": 1000, "us": 1}[limits.timestamps]  # type: ignore[attr-defined]
+                return max(0, int(last.columns.timestamp[-1])) * limits.time_unit_us  # type: ignore[attr-defined]
         return 0
 
     def _near_end(self, files: SegmentFiles, segment: Segment) -> ScanPosition:
@@ -467,7 +467,7 @@ class TailScan:
         self.records = 0
         self.first_us: int | None = None
         self.last_us: int | None = None
-        self._us = {"ms": 1000, "us": 1, None: 0}[fmt.capabilities.timestamps]
+        self._us = fmt.capabilities.time_unit_us
         self._last: Rows | None = None
         for rows in segment.steps():
             if len(rows.columns):

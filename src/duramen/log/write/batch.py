@@ -304,9 +304,9 @@ def stamp_times(batch: Batch, now_us: int, last_us: int) -> tuple[pa.RecordBatch
     return batch, max(last_us, int(times.max())) if len(times) else last_us
 
 
-def raise_late(batch: Batch, last_us: int) -> Batch:
+def raise_late(batch: Batch, last_us: int, unit_us: int) -> Batch:
     """The batch with every time that goes back raised to the time before it."""
-    if not has_times(batch) or goes_back(batch, last_us) is None:
+    if not has_times(batch) or goes_back(batch, last_us, unit_us) is None:
         return batch
     given = batch.column("timestamp").view(pa.int64()).to_numpy(zero_copy_only=False)
     times = np.maximum.accumulate(np.maximum(given, last_us))
@@ -314,13 +314,14 @@ def raise_late(batch: Batch, last_us: int) -> Batch:
     return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", raised)
 
 
-def goes_back(batch: Batch, last_us: int) -> tuple[int, int] | None:
-    """The first time of the caller that goes back, and the time before it."""
+def goes_back(batch: Batch, last_us: int, unit_us: int) -> tuple[int, int] | None:
+    """The first time of the caller that goes back, and the time before it. ``unit_us`` is the unit of stored times:
+    what is the same in it does not go back, such as the time of a record that was read before."""
     if not has_times(batch):
         return None
     given = numbers_of(batch.column("timestamp").view(pa.int64()).drop_null())
     before = np.append(last_us, given[:-1])
-    back = np.flatnonzero(given < before)
+    back = np.flatnonzero(given // unit_us < before // unit_us)
     return (int(given[back[0]]), int(before[back[0]])) if len(back) else None
 
 
@@ -333,7 +334,7 @@ def one_batch(
     """Returns the requests whose times are in order, their records as one batch, the time of rows without one, and the
     last time of all. ``last_us`` is that of the log so far. Times of the caller may not go back, unless
     ``raises_late_times``."""
-    ordered = fmt.capabilities.ordered_timestamps
+    ordered, unit_us = fmt.capabilities.ordered_timestamps, fmt.capabilities.time_unit_us
     now_us = max(now_us, last_us if ordered else 0)
     batches = [request.work.batch for request in group]
     if not any(map(has_times, batches)):
@@ -342,8 +343,8 @@ def one_batch(
     for request, batch in zip(group, batches, strict=True):
         batch, latest_us = stamp_times(batch, now_us, last_us if ordered else 0)
         if ordered and raises_late_times:
-            batch = raise_late(batch, last_us)
-        back = goes_back(batch, last_us) if ordered else None
+            batch = raise_late(batch, last_us, unit_us)
+        back = goes_back(batch, last_us, unit_us) if ordered else None
         if back is not None:
             request.error = _late(fmt, path, back)
             continue
@@ -361,7 +362,7 @@ def check_times(batches: Iterable[pa.RecordBatch], fmt: Format, path: str, now_u
         return
     for batch in batches:
         times, latest_us = stamp_times(batch.select(["timestamp"]), now_us, last_us)
-        back = goes_back(times, last_us)
+        back = goes_back(times, last_us, fmt.capabilities.time_unit_us)
         if back is not None:
             raise _late(fmt, path, back)
         last_us = latest_us

@@ -291,4 +291,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return column if column.type == field.type else column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if field.name == "headers":
+            hint = "drop such headers: filter(headers, h -> h.key IS NOT NULL)"
+            raise UsageError("column 'headers': a row has a header that is null or has no key", hint=hint) from error
         raise UsageError(f"column {field.name!r}: {error}") from error
