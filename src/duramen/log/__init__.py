@@ -72,6 +72,7 @@ from duramen.log.segments import (
     list_log,
     refuse_foreign_sidecar,
     refuse_special_files,
+    refuse_taken,
     remove_tree,
     settled_digests,
 )

@@ -109,6 +109,10 @@ def test_nothing_to_remove_is_said(spark: SparkSession, tmp_path: Path) -> None:
             log.append(b"value", key=b"%d" % n, durability="write")
     report = jobs.compact(spark, str(tmp_path / "log"), str(tmp_path / "out"))
     assert (report.changed, report.note) == (False, "every key occurs once: nothing to remove")
+    with duramen.open(tmp_path / "active", "a", format="keratin") as log:
+        log.append_batch([b"value"] * 9, durability="write")
+    report = jobs.compact(spark, str(tmp_path / "active"), str(tmp_path / "same"))
+    assert report.note == "no sealed segment to compact: the active one is taken over as it is"
 
 
 def test_a_dry_run_counts_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:

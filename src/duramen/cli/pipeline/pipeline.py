@@ -6,6 +6,7 @@ JSON. Spark is imported when a verb runs.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -18,8 +19,10 @@ from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Json, LogPa
 from duramen.cli.log import verify as in_process
 from duramen.cli.output import Column, Output, duration, number, rate, size, to_json
 from duramen.cli.pipeline.options import DecodeArguments, LogOptions, RangeOptions, SparkOptions, verb
+from duramen.disk import PosixDisk
 from duramen.errors import StorageError, UsageError
-from duramen.log import list_log
+from duramen.formats import make
+from duramen.log import list_log, refuse_taken
 
 if TYPE_CHECKING:
     from duramen.spark import SparkSession
@@ -57,6 +60,13 @@ def running(label: str, spark: SparkOptions, total_bytes: int = 0, conf: Sequenc
 
 def _size_of(target: Target) -> int:
     return sum(files.segment.size_bytes for files in list_log(target.disk, target.path, target.codec).segments)
+
+
+def _check_new(path: str, format: str, options: Mapping[str, Any], *, dry_run: bool) -> None:
+    """Raise, before Spark starts, for a format that does not exist and for a path that does."""
+    make(format, **options)
+    if not dry_run:
+        refuse_taken(PosixDisk(), posixpath.abspath(path))
 
 
 def show_result(document: Mapping[str, Any], lines: Sequence[tuple[str, str]], title: str, *, json: bool) -> None:
@@ -265,6 +275,7 @@ def convert(
 
     source = LogOptions(format, from_option).target(src)
     options = Target.of(dst, None, option).options
+    _check_new(dst, to, options, dry_run=dry_run)
     with running(f"convert {source.path}", spark, _size_of(source)) as started:
         start = perf_counter()
         done = jobs.convert(
@@ -301,6 +312,7 @@ def compact(
     from duramen.spark import jobs
 
     source, keyless = log.target(src), "drop" if drop_keyless else "keep"
+    _check_new(dst, source.codec.name, {}, dry_run=dry_run)
     with running(f"compact {source.path}", spark, _size_of(source)) as started:
         report = jobs.compact(
             started, source.path, dst, key=key, keyless=keyless, tombstone_delay_ms=tombstone_delay_ms,

@@ -332,7 +332,9 @@ def _sum_up(report: CompactionReport, rewritten: Sequence[_Rewritten]) -> None:
     report.keyless = sum(result.keyless for result in rewritten)
     report.removed = sum(one is None for one in built)
     report.rewritten = sum(result.built is not None and result.built.records < result.before for result in rewritten)
-    if not report.changed:
+    if not report.segments:
+        report.note = "no sealed segment to compact: the active one is taken over as it is"
+    elif not report.changed:
         report.note = "every key occurs once: nothing to remove"
 
 
