@@ -42,6 +42,8 @@ DEFAULTS: Mapping[str, str] = {
 }
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a master inside this process: no look-up of the machine's name, which may hang or lead nowhere."""
+NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of PySpark, for errors that it raises as well."""
 _TAIL_LINES = 3
 _own: list[SparkSession] = []
 """The session that `session` started in this process, while it runs."""
@@ -126,16 +128,25 @@ def _name_python() -> None:
 
 @contextmanager
 def _quiet_logging(verbose: bool) -> Iterator[None]:
-    """Keep py4j from printing a traceback before it raises an interrupt. Logging that the program has set up stays."""
+    """Keep py4j from printing a traceback before it raises an interrupt, and PySpark from printing an error, with all
+    of the JVM's stack, before it raises it. Logging that the program has set up stays."""
     if verbose or logging.root.handlers:
         yield
         return
+    from pyspark.logger import PySparkLogger
+
     silent = logging.NullHandler()
     logging.root.addHandler(silent)
+    noisy = [PySparkLogger.getLogger(name) for name in NOISY_LOGGERS]
+    noisy = [logger for logger in noisy if not logger.disabled]
+    for logger in noisy:
+        logger.disabled = True
     try:
         yield
     finally:
         logging.root.removeHandler(silent)
+        for logger in noisy:
+            logger.disabled = False
 
 
 def _stop(spark: SparkSession) -> None:

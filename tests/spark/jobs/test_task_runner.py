@@ -1,16 +1,22 @@
-"""Tasks whose Python process is killed: one line that says what to do."""
+"""Tasks whose Python process is killed, and what Spark refuses: one line."""
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
 
 from duramen.errors import DuramenError
+from duramen.spark import local_session
 from duramen.spark.error_text import KILLED, KILLED_HINT
 from duramen.spark.jobs.task_runner import distribute, plain_errors
 from duramen.spark.local_session import add_note
@@ -49,3 +55,28 @@ def test_a_killed_worker(spark: SparkSession, tmp_path: Path, work: Callable[[Sp
         work(spark, write_log(tmp_path / "log", "keratin", 10))
     assert str(caught.value) == f"{KILLED} ({KILLED_HINT})"
     assert spark.range(3).count() == 3
+
+
+def test_spark_prints_no_error_that_it_raises(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark logs some of them as JSON of many kilobytes."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    told = io.StringIO()
+    handler = logging.StreamHandler(told)
+    loggers = [PySparkLogger.getLogger(name) for name in local_session.NOISY_LOGGERS]
+
+    def fail() -> None:
+        for query in (lambda: spark.sql("SELECT nosuch"), lambda: spark.range(1).select(fn.col("nosuch"))):
+            with pytest.raises(AnalysisException):
+                query()
+
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        with local_session._quiet_logging(verbose=False):
+            fail()
+        assert told.getvalue() == ""
+        fail()
+        assert "nosuch" in told.getvalue()
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
