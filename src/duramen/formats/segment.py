@@ -211,6 +211,10 @@ class Segment(ABC):
         """Whether the last row could also be the torn start of another record, with zeros for the rest."""
         return False
 
+    def ends_unproven(self, rows: Rows) -> bool:
+        """Whether no checksum covers any byte of the last row, so that other bytes may have become it."""
+        return False
+
     def swallowed(self, rows: Rows) -> Iterator[tuple[int, int]]:
         """Rows that include the next record because a length that no checksum covers is wrong: the row's number, and
         where the next record really starts."""

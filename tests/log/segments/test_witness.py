@@ -156,6 +156,24 @@ def test_readers_compare_the_digest_of_a_sealed_segment(tmp_path: Path, name: st
         duramen.convert(root, tmp_path / "other", to="keratin", allow_loss=allowed)
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_zeros_over_a_header_do_not_become_an_empty_record(tmp_path: Path, sealed: bool) -> None:
+    """The damage shows at the next record only, and nothing but the digest tells that this one was not empty."""
+    with duramen.open(tmp_path / "log", "a", format="durable-log") as log:
+        log.append_batch([b"acknowledged %d" % number for number in range(3)])
+        if sealed:
+            log.seal()
+            log.append(b"active")
+    segment = tmp_path / "log" / "segment_00000000000000000000.log"
+    with segment.open("r+b") as file:
+        file.seek(7)
+        file.write(bytes(64))
+    with duramen.open(tmp_path / "log") as log:
+        for look in (lambda: log.read(0), lambda: list(log.scan()), lambda: list(log.batches(0, 1))):
+            with pytest.raises(duramen.CorruptionError, match="digest|no record ends at"):
+                look()
+
+
 @pytest.mark.parametrize("name", UNCOVERED)
 def test_damage_that_is_accepted_leaves_a_copy_of_the_data_and_of_the_witness(tmp_path: Path, name: str) -> None:
     root = closed(tmp_path / "log", name)

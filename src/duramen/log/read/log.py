@@ -369,7 +369,7 @@ class Log:
             last = opened.segment.last_step()
             end = self.verdict(opened, last)
             is_found = end.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION) and end.stop != Stop.BAD_ORDER
-            if not (is_found and opened.segment.record_checksum):
+            if not (is_found and opened.segment.record_checksum) or opened.segment.ends_unproven(last):
                 raise against  # otherwise the damaged record explains it, and the reader stops there
         self._witnessed[base] = opened.visible_bytes
 
