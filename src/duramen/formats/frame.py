@@ -217,7 +217,7 @@ class FrameSegment(Segment):
         return boundary < end and kernel.is_zero(self.buf, boundary, end)
 
     def ends_unproven(self, rows: Rows) -> bool:
-        """An empty payload behind a header that the checksum leaves out, as zeros over a header and what follows are."""
+        """An empty payload after a header that the checksum leaves out: zeros over a record look like one."""
         frames = rows.columns
         is_covered = self._dialect.layout.covered_from < self.header_bytes
         return not is_covered and rows.count > 0 and not int(frames.value_length[-1])  # type: ignore[attr-defined]
