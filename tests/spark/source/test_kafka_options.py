@@ -95,6 +95,7 @@ WRONG = [
         {"startingTimestamp": "0", "startingOffsetsByTimestampStrategy": "first"},
         "is not valid (allowed: error, lat",
     ),
+    ({"partitions": "0"}, "option partitions is given alone (it needs subscribe or subscribePattern)"),
     ({"maxTriggerDelay": "1m"}, "option maxTriggerDelay is given alone (it needs minOffsetsPerTrigger)"),
     ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "option maxTriggerDelay='soon' is not valid"),
     ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger=9 is more than maxOffsetsPer"),

@@ -141,6 +141,8 @@ CASES = [
     Case("keySchema", {"decodeKey": "json", "keySchema": "a INT", "onMalformed": "null"}, {}),
     Case("onMalformed", {**JSON, "onMalformed": "raw"}, JSON),
     Case("onMalformed", JSON, {**JSON, "onMalformed": "fail"}, "malformed"),
+    Case("engine", {"engine": "python"}, {"engine": "auto"}),
+    Case("engine", {}, {"engine": "jvm"}, "the JVM's engine is not on the class path"),
     Case("registry", {}, {"registry": "schemas"}, "option registry is given alone"),
 ]  # fmt: skip
 

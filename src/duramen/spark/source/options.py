@@ -202,6 +202,7 @@ _NEEDS = {
     "keySchema": ("decodeKey",),
     "registry": ("decode", "decodeKey"),
     "onMalformed": ("decode", "decodeKey"),
+    "partitions": ("subscribe", "subscribePattern"),
     "maxTriggerDelay": ("minOffsetsPerTrigger",),
     "startingOffsetsByTimestampStrategy": ("startingOffsetsByTimestamp", "startingTimestamp"),
 }
