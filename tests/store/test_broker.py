@@ -110,3 +110,42 @@ def test_settled_goes_on_after_an_open_transaction(tmp_path: Path) -> None:
     committed, settled = offsets["read_committed"], offsets["settled"]
     assert settled[: len(committed)] == committed
     assert len(committed) < len(settled) < len(offsets["read_uncommitted"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"startmoved 0 {2**63}", "is not one"),
+        ("startmoved 0 100000", "said to start at offset 100000, and ends before offset 400"),
+        (None, "not a regular file"),
+    ],
+)
+def test_a_checkpoint_that_contradicts_hides_nothing(root: Path, line: str | None, message: str) -> None:
+    path = root / "log-start-offset-checkpoint"
+    path.write_text(f"0\n1\n{line}\n")
+    if line is None:
+        path.unlink()
+        path.symlink_to(root / "replication-offset-checkpoint")  # a link may lead anywhere
+    with duramen.Store(root) as store, pytest.raises(duramen.DuramenError, match=message):
+        list(store.topic("startmoved").scan())
+    path.unlink()
+    path.write_text("0\n1\nstartmoved 0 -5\n")  # as for Kafka, nothing was deleted then
+    with duramen.Store(root) as store:
+        assert store.topic("startmoved").offsets() == {0: (194, 400)}
+
+
+def test_a_start_after_the_end_is_not_converted(root: Path) -> None:
+    with pytest.raises(duramen.CorruptionError, match="said to start at offset 5, and ends before offset 1"):
+        duramen.convert(root / "one-0", root.parent / "out", to="kafka", source_options={"log_start_offset": 5})
+
+
+def test_copies_that_a_broker_marked_are_no_partitions(root: Path) -> None:
+    copies = [f"txn-{n}.{n:032x}-{word}" for n, word in enumerate(("delete", "future", "stray"))]
+    for name in copies:
+        shutil.copytree(DATA / "clean/txn-0", root / name)
+    with duramen.Store(root) as store:
+        assert store.topics() == sorted(TOPICS)
+        assert store.topic("txn").existing() == [0, 2]
+        assert store.checkpoints()["copies"] == copies
+    with duramen.open(root / copies[2]) as log:
+        assert log.next_offset == 263

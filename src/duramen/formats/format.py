@@ -137,6 +137,8 @@ class Format(ABC):
     """Name of the format's own program."""
     dialect_options: ClassVar[tuple[str, ...]] = ()
     """Options whose value the dialect implies."""
+    first_visible: int = 0
+    """The offset before which readers see no record, where an option says so."""
     dialects: ClassVar[Mapping[str, str]] = {}
     """What each dialect writes, as text; empty where they do not differ."""
 

@@ -15,7 +15,7 @@ of a log.
 from __future__ import annotations
 
 from duramen.store.address import TopicAddress, log_options, log_path, parse_address, topic_address
-from duramen.store.broker import options_at
+from duramen.store.broker import CHECKPOINTS, options_at
 from duramen.store.consumers import TopicDelivery, TopicGroup
 from duramen.store.discovery import FoundLog, addressed_logs, find_logs
 from duramen.store.kafka_groups import GroupLag, GroupsByRoot, KafkaGroups

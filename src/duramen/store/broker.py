@@ -9,6 +9,7 @@
       replication-offset-checkpoint       high watermarks
       cleaner-offset-checkpoint           how far each partition is compacted
       orders-0/                           partition 0 of the topic orders
+      orders-0.<32 digits>-stray/         a copy that the broker deletes (-delete, -stray) or builds (-future)
 
 This module only reads.
 """
@@ -16,11 +17,12 @@ This module only reads.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from duramen.disk import Disk, Kind
-from duramen.errors import DuramenError
+from duramen.errors import DuramenError, StorageError
 from duramen.formats import parse_offsets, parse_properties
 from duramen.store.names import is_topic, parse_partition
 
@@ -33,6 +35,8 @@ CHECKPOINTS = (
     "cleaner-offset-checkpoint",
 )
 FORMAT = "kafka"
+COPIES = "copies"
+_COPY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(?:delete|future|stray)")
 
 
 def is_broker(disk: Disk, root: str) -> bool:
@@ -62,14 +66,23 @@ def parse_directory(name: str) -> tuple[str, int] | None:
 
 def checkpoint(disk: Disk, root: str, name: str) -> dict[tuple[str, int], int]:
     """The offsets of a checkpoint by topic and partition; empty if the file is missing. Raises `CorruptionError`."""
-    path = posixpath.join(root, name)
-    if disk.kind(path) != Kind.FILE:
-        return {}
+    data = _content(disk, root, name)
     try:
-        return {(line.topic, line.partition): line.offset for line in parse_offsets(disk.map(path).data)}
+        return {} if data is None else {(line.topic, line.partition): line.offset for line in parse_offsets(data)}
     except DuramenError as error:
-        error.path = error.path or path
+        error.path = error.path or posixpath.join(root, name)
         raise
+
+
+def _content(disk: Disk, root: str, name: str) -> memoryview | None:
+    """The bytes of a file of the broker; None if it is missing. A link is not followed: it may lead anywhere."""
+    path, inside = posixpath.join(root, name), disk.within(root)
+    kind = inside.kind(path)
+    if kind == Kind.MISSING:
+        return None
+    if kind != Kind.FILE:
+        raise StorageError("this is not a regular file", path=path, hint="restore it, or remove it to do without")
+    return inside.map(path).data
 
 
 def log_starts(disk: Disk, root: str) -> dict[tuple[str, int], int]:
@@ -79,8 +92,8 @@ def log_starts(disk: Disk, root: str) -> dict[tuple[str, int], int]:
 
 def start_option(starts: dict[tuple[str, int], int], topic: str, number: int) -> dict[str, Any]:
     """The option with which a partition is read: its start, if records before it were deleted."""
-    start = starts.get((topic, number))
-    return {} if start is None else {"log_start_offset": start}
+    start = starts.get((topic, number), 0)
+    return {} if start <= 0 else {"log_start_offset": start}
 
 
 def options_at(disk: Disk, path: str) -> dict[str, Any]:
@@ -93,13 +106,21 @@ def options_at(disk: Disk, path: str) -> dict[str, Any]:
 
 
 def describe(disk: Disk, root: str) -> dict[str, Any]:
-    """The properties and the checkpoints of a broker, by the name of the file."""
+    """The properties and the checkpoints of a broker, by the name of the file; and the names of directories with copies
+    of partitions, under ``copies``."""
     found: dict[str, Any] = {}
-    path = posixpath.join(root, PROPERTIES)
-    if disk.kind(path) == Kind.FILE:
-        found[PROPERTIES] = parse_properties(disk.map(path).data, "=")
+    try:
+        properties = _content(disk, root, PROPERTIES)
+        if properties is not None:
+            found[PROPERTIES] = parse_properties(properties, "=")
+    except DuramenError as error:
+        error.path = error.path or posixpath.join(root, PROPERTIES)
+        raise
     for name in CHECKPOINTS:
         lines = checkpoint(disk, root, name)
         if lines:
             found[name] = {f"{topic}-{number}": offset for (topic, number), offset in sorted(lines.items())}
+    copies = [name for name in disk.directories(root) if _COPY.fullmatch(name)]
+    if copies:
+        found[COPIES] = copies
     return found

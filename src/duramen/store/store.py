@@ -123,7 +123,8 @@ class Store:
         return Topic(self._partitions, name)
 
     def checkpoints(self) -> dict[str, Any]:
-        """The properties and checkpoints of a Kafka broker whose directory this is, by file; empty for other stores."""
+        """The properties and checkpoints of a Kafka broker whose directory this is, by file, and the directories that
+        it marked as copies of partitions; empty for other stores."""
         return broker.describe(self._disk, self.root) if broker.is_broker(self._disk, self.root) else {}
 
     def groups(self) -> KafkaGroups:

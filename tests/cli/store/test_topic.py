@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import duramen
 from duramen.store.partitioner import partition_of
 from tests import warm
 from tests.cli.running import Logs, Result, Run
+from tests.formats.kafka_logs import DATA
 
 Feed = Callable[..., Result]
 LINES = b"".join(b"k%d:value %d\n" % (n % 5, n) for n in range(20))
@@ -205,8 +207,21 @@ def test_in_processes_of_their_own(root: Path, cli: Run) -> None:
     with subprocess.Popen(following, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         append = [*warm.duramen(), "append", f"{root}#orders", "--key-separator", ":"]
-        assert subprocess.run(append, input=b"k:1\n", capture_output=True, timeout=60, check=True).stdout
+        assert subprocess.run(append, input=b"k:1\n", capture_output=True, timeout=60, check=True).out
         found: Any = json.loads(process.stdout.readline())
         process.terminate()
     assert (found["key"], found["value"]) == ("k", "1")
     assert cli("topic", root, "describe", "nope", timeout_s=60).fails(2, "does not exist")
+
+
+def test_a_broker_shows_its_checkpoints(tmp_path: Path, call: Run) -> None:
+    root = tmp_path / "kafka"
+    shutil.copytree(DATA / "clean/checkpoints", root)
+    shutil.copytree(DATA / "clean/startmoved-0", root / "startmoved-0")
+    (root / f"startmoved-1.{7:032x}-stray").mkdir()
+    listed = call("topic", str(root), "list").text
+    assert "cluster.id" in listed
+    assert f"startmoved-1.{7:032x}-stray" in listed
+    described = call("topic", str(root), "describe", "startmoved", "--json").json
+    assert described["checkpoints"]["log-start-offset-checkpoint"] == {"0": 234}
+    assert "replication-offset-checkpoint" in call("topic", str(root), "describe", "startmoved").text

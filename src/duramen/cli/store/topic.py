@@ -14,7 +14,7 @@ from duramen.disk import PosixDisk
 from duramen.errors import UsageError
 from duramen.formats import make
 from duramen.log import DEFAULT_FORMAT
-from duramen.store import Store, TopicInfo, check_topic, list_topics
+from duramen.store import CHECKPOINTS, Store, TopicInfo, check_topic, list_topics
 
 
 class TopicAction(StrEnum):
@@ -89,16 +89,44 @@ def _list(store: Store, json: bool) -> int:
     ]
     columns = [Column("topic"), Column("format"), Column("partitions", True), Column("offsets", True)]
     out.table([*columns, Column("size", True)], rows, indent=0)
+    _show_broker(store, out)
     return 0
+
+
+def _show_broker(store: Store, out: Output) -> None:
+    """What the directory of a Kafka broker says about itself."""
+    known = store.checkpoints()
+    pairs = [*known.get("meta.properties", {}).items(), *(("copy", name) for name in known.get("copies", ()))]
+    if pairs:
+        out.blank()
+        out.pairs([(name, str(value)) for name, value in pairs])
 
 
 def _describe(store: Store, name: str, json: bool) -> int:
-    info = store.describe(name)
+    info, known = store.describe(name), _checkpoints(store, name)
     if json:
-        print(to_json(_tree(info), indent=2))
+        print(to_json({**_tree(info), **({"checkpoints": known} if known else {})}, indent=2))
         return 0
-    show(info, Output(), f"{store.root}#{name}")
+    out = Output()
+    show(info, out, f"{store.root}#{name}")
+    if known:
+        out.blank()
+        rows: list[list[str | Cell]] = [
+            [file, number, f"{offset:,}"] for file, offsets in known.items() for number, offset in offsets.items()
+        ]
+        out.table([Column("checkpoint"), Column("partition", True), Column("offset", True)], rows)
     return 0
+
+
+def _checkpoints(store: Store, name: str) -> dict[str, dict[str, int]]:
+    """What the checkpoints of a Kafka broker say about the partitions of a topic, by file."""
+    found = {}
+    known = store.checkpoints()
+    for file in filter(known.__contains__, CHECKPOINTS):
+        places = {place.rpartition("-"): offset for place, offset in known[file].items()}
+        ours = {number: offset for (topic, _, number), offset in places.items() if topic == name}
+        found.update({file: ours} if ours else {})
+    return found
 
 
 def show(info: TopicInfo, out: Output, title: str) -> None:

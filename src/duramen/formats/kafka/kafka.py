@@ -175,6 +175,7 @@ class Kafka(
         except ValueError:
             raise UsageError(f"aborted must be PRODUCER:FIRST-LAST,… (got {self.options['aborted']!r:.80})") from None
         self._view = KafkaView(start, aborted, most)
+        self.first_visible = start
         self._topic = ""
         self._policy = BatchPolicy(
             self._bounded("leader_epoch", 0, 2**31 - 1), compression_of(self.options.get("compression", "none")),

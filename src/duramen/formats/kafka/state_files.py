@@ -141,9 +141,13 @@ def metadata_text(topic_id: str) -> bytes:
 def parse_offsets(buf: Buffer) -> list[PartitionOffset]:
     """The lines of a checkpoint of a broker. Raises `CorruptionError`."""
     try:
-        return [PartitionOffset(topic, int(number), int(offset)) for topic, number, offset in _entries(buf, 3)]
+        found = [PartitionOffset(topic, int(number), int(offset)) for topic, number, offset in _entries(buf, 3)]
     except ValueError:
         raise CorruptionError("a line is not a topic and two numbers", position=0) from None
+    for line in found:
+        if not -(2**63) <= line.offset < 2**63:
+            raise CorruptionError(f"the offset {line.offset} of {line.topic} is not one", position=0)
+    return found
 
 
 def parse_properties(buf: Buffer, separator: str) -> dict[str, str]:

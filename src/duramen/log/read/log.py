@@ -62,6 +62,7 @@ from duramen.log.segments import (
     first_at,
     format_at,
     refuse_foreign_sidecar,
+    starts_after_end,
     take_snapshot,
     us_of,
 )
@@ -281,7 +282,10 @@ class Log:
         if not self._snapshot.bases:
             return 0
         following = self.end().previous_offset + 1
-        return max(following, self.segment_of(self._snapshot.bases[-1]).segment.first_visible)
+        first = self.segment_of(self._snapshot.bases[-1]).segment.first_visible
+        if first > following and self._snapshot.cut_base is None:
+            raise starts_after_end(self.path, first, following)
+        return max(following, first)
 
     @property
     def durable_offset(self) -> int:
@@ -502,6 +506,8 @@ class Log:
     def _window(self, *bounds: Any) -> Scan:
         self._check_open()
         self._before_read()
+        if self.codec.first_visible:
+            _ = self.next_offset  # raises if that is after the end
         return Scan(self, *bounds)
 
     def offset_at(self, timestamp: Time) -> int:

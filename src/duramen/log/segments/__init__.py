@@ -53,7 +53,7 @@ from duramen.log.segments.manifest import (
     readable_config,
 )
 from duramen.log.segments.seals import SEAL_HINT, Seals, SealVerdict, judge_seal, settled_digests
-from duramen.log.segments.segment_end import EndKind, SegmentEnd, classify_rows, is_unfinished
+from duramen.log.segments.segment_end import EndKind, SegmentEnd, classify_rows, is_unfinished, starts_after_end
 from duramen.log.segments.segment_start import has_not_begun, last_has_not_begun
 from duramen.log.segments.snapshot import (
     Snapshot,

@@ -117,3 +117,11 @@ def version_is_missing(segment: Segment, position: int) -> bool:
 
 def _found(position: int) -> int | None:
     return None if position in (NOT_FOUND, GAVE_UP) else position
+
+
+def starts_after_end(path: str, first: int, following: int) -> CorruptionError:
+    """An option says that readers see nothing before ``first``, and the last record is before ``following``."""
+    return CorruptionError(
+        f"the log is said to start at offset {first}, and ends before offset {following}", path=path,
+        hint="a broker's checkpoint that says so is of other files; `duramen.open` of the path ignores it",
+    )  # fmt: skip

@@ -33,6 +33,7 @@ from duramen.log.segments import (
     judge_seal,
     kind_of,
     settled_digests,
+    starts_after_end,
     until_stable,
 )
 from duramen.log.verify import lost_at_end
@@ -242,6 +243,7 @@ class Source:
             if base not in bases and base > oldest and not self.skips:
                 raise CorruptionError("a sealed segment is missing", path=path, offset=base, hint=self._hint)
         mark = self._snapshot.witness
+        self._check_start()
         if self._snapshot.watermark is None and self.is_directory:
             self._check_end()
         if mark is None or self.skips or mark.base <= max((base for base in bases if base is not None), default=-1):
@@ -249,6 +251,15 @@ class Source:
         if mark.durable_offset > mark.base:
             path = posixpath.join(self.path, self.fmt.segment_path(mark.base))
             raise CorruptionError("the active segment is missing", path=path, offset=mark.base, hint=self._hint)
+
+    def _check_start(self) -> None:
+        """Raise if readers see nothing because the log is said to start after its end."""
+        segment = self.open(self.parts[-1]) if self.fmt.first_visible and self.parts else None
+        if segment is None or self._snapshot.cut_base is not None:
+            return
+        following = segment.last_step().end.last_offset + 1
+        if self.fmt.first_visible > following:
+            raise starts_after_end(self.path, self.fmt.first_visible, following)
 
     def _check_end(self) -> None:
         """Without a watermark, only the files beside the segments show that records are missing at the end."""
