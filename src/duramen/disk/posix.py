@@ -501,6 +501,7 @@ class PosixDisk(Disk):
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
+        check: Callable[[], None],
     ) -> RecordWriter:
         if kernel.PURE_PYTHON or not (
             isinstance(file, PosixFile)
@@ -508,16 +509,29 @@ class PosixDisk(Disk):
             and isinstance(page, PosixPage)
             and isinstance(lock, PosixLock)
         ):
-            return DiskRecordWriter(file, index, page, lock, shape, rows, notes)
+            return DiskRecordWriter(file, index, page, lock, shape, rows, notes, check)
         opened, word = page.handles
         indexed = contextlib.nullcontext() if index is None else index._descriptor
         try:
             with file._descriptor as number, indexed as index_number, opened as page_number:
+                places = lock.place, self._place(page.path, page_number), self._place(file.path, number)
                 return kernel.DescriptorRecordWriter(
-                    number, index_number, page_number, word, *lock.place, shape, rows, notes
+                    number, index_number, page_number, word, (*places, *self._root_place()), shape, rows, notes
                 )
         except OSError as error:
             raise refused(error, file.path) from error
+
+    def _place(self, path: str, descriptor: int) -> tuple[bytes, int, int]:
+        """The absolute path of an open file, and what it must lead to."""
+        found = os.fstat(descriptor)
+        return os.fsencode(self._paths.at(path)), found.st_dev, found.st_ino
+
+    def _root_place(self) -> tuple[tuple[bytes, int, int], ...]:
+        paths = self._paths
+        if not isinstance(paths, RootedPaths) or paths.pinned is None:
+            return ()
+        with paths.pinned as descriptor:
+            return (self._place(paths.root, descriptor),)
 
 
 def disk_or_real(disk: Disk | None) -> Disk:

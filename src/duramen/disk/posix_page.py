@@ -29,7 +29,7 @@ class PosixPage(Page):
     """
 
     def __init__(self, path: str, reach: Reach, size_bytes: int, *, writable: bool) -> None:
-        self._path = path
+        self.path = path
         self._size_bytes = size_bytes
         self._mutex = threading.Lock()
         self._closed = False
@@ -56,9 +56,9 @@ class PosixPage(Page):
                     if page == before:
                         break
         except OSError as error:
-            raise refused(error, self._path) from error
+            raise refused(error, self.path) from error
         if len(page) < self._size_bytes:
-            raise refused(OSError(errno.ENODATA, "The page was cut"), self._path)
+            raise refused(OSError(errno.ENODATA, "The page was cut"), self.path)
         return page
 
     def store(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class PosixPage(Page):
                 counter = (self._counter(descriptor) + 1) % 2**32  # a record writer stores, too
                 write_whole(descriptor, counter.to_bytes(futex.WORD_BYTES, sys.byteorder) + data, 0)
         except OSError as error:
-            raise refused(error, self._path) from error
+            raise refused(error, self.path) from error
         if self._word is not None:
             self._word.wake()
 
@@ -85,7 +85,7 @@ class PosixPage(Page):
             except OSError as error:
                 if self._closed:
                     return
-                raise refused(error, self._path) from error
+                raise refused(error, self.path) from error
             left = deadline - time.monotonic()
             if left <= 0:
                 return
@@ -105,7 +105,7 @@ class PosixPage(Page):
         try:
             self._descriptor.close()
         except OSError as error:
-            raise refused(error, self._path) from error
+            raise refused(error, self.path) from error
 
     @staticmethod
     def _counter(descriptor: int) -> int:

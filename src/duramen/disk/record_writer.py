@@ -8,22 +8,25 @@ wrote, and appends by the ordinary path, where every error, roll and sync belong
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from duramen import kernel
 from duramen.disk.vfs import File, Lock, Page, RecordWriter
-from duramen.errors import StorageError
+from duramen.errors import FencedError, StorageError
 from duramen.kernel import (
     APPENDED_BYTES,
     NOT_DONE,
     AppendLimits,
     AppendNotes,
     AppendOutcome,
+    AppendSeen,
     AppendState,
     BatchColumns,
     ChunkColumns,
@@ -34,12 +37,15 @@ from duramen.kernel import (
 )
 
 _SLOT_BYTES = 80
-_NUMBER_AT, _POSITION_AT, _DIGEST_AT, _CRC_AT = 8, 24, 64, 76  # the byte diagrams are in kernel/append.h
+_NUMBER_AT, _POSITION_AT, _DIGESTS_AT, _CRC_AT = 8, 24, 64, 76  # the byte diagrams are in kernel/append.h
 _INDEX_ENTRY = struct.Struct(">QqQIB")
 
 
 class DiskRecordWriter(RecordWriter):
-    """The same writes as the kernel's, through files, a page and a lock."""
+    """The same writes as the kernel's, through files, a page and a lock. Threads that sync take turns: those that meet
+    take the ordinary path, and share a sync there."""
+
+    is_shared = False
 
     def __init__(
         self,
@@ -50,15 +56,18 @@ class DiskRecordWriter(RecordWriter):
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
+        check: Callable[[], None],
     ) -> None:
         self._file, self._index, self._page, self._lock, self._process = file, index, page, lock, os.getpid()
         self._shape, self._rows = shape, rows
-        self._seconds, self._sizes = notes
+        self._seconds, self._sizes, _, self._syncs = notes
+        self._check = check
         self._state = AppendState(0, 0, 0, 0, 0)
         self._limits = AppendLimits(0, 0, 0, 0, 0)
         self._slot = bytearray(_SLOT_BYTES)
         self._seen_from: Any = None
-        self._seen: tuple[Any, int, int, int] | None = None
+        self._seen: AppendSeen | None = None
+        self._sync_errno = 0
         self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = self._index_bytes = 0
         self._is_armed = self._is_torn = self._is_retired = False
 
@@ -68,40 +77,88 @@ class DiskRecordWriter(RecordWriter):
         self._state, self._limits, self._slot = state, limits, bytearray(slot)
         self._count = self._timed_records = self._timed_bytes = self._unmarked_bytes = self._index_bytes = 0
         self._seen_from, self._seen = mark, None
+        self._sync_errno = 0
         self._is_torn, self._is_armed = False, True
 
     def append(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool) -> int:
-        headers = headers or b""
+        size_bytes = (len(value) + len(headers or b"")) * is_timed
+        limits = self._limits
+        if is_timed and self._timed_records >= limits.timed_records:
+            return NOT_DONE
+        if self._timed_bytes + size_bytes > limits.timed_bytes and is_timed:
+            return NOT_DONE
+        offset = self._append(value, headers or b"", us, now_us, began_s, limits.position, is_synced=False)
+        if offset != NOT_DONE:
+            self._timed_records += is_timed
+            self._timed_bytes += size_bytes
+        return offset
+
+    def append_durably(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float) -> int:
+        if self._timed_records:
+            return NOT_DONE
+        return self._append(value, headers or b"", us, now_us, began_s, self._limits.synced_position, is_synced=True)
+
+    def _append(
+        self, value: bytes, headers: bytes, us: int, now_us: int, began_s: float, until: int, *, is_synced: bool
+    ) -> int:
         us = self._time(us, now_us)
-        if not (self._is_armed and us >= 0 and value and self._may_follow(len(value) + len(headers), is_timed)):
+        if not (self._is_armed and us >= 0 and value and self._has_room):
             return NOT_DONE
         data = self._encode(value, headers, us)
-        if data is None or len(data) > self._limits.position - self._state.position:
+        if data is None or len(data) > until - self._state.position:
             return NOT_DONE
         if os.getpid() != self._process or not (self._file.is_linked() and self._lock.is_in_place()):
             return NOT_DONE
         self._is_armed = False  # until all is written
-        try:
-            self._is_torn = True
-            self._is_torn = self._file.write(self._state.position, data) != len(data)
-        except StorageError:
-            pass
-        if self._is_torn:
+        if not (self._write(data) and (not is_synced or self._sync())):
             return NOT_DONE
         is_indexed = self._write_entry()
-        self._advance(data, us, (len(value) + len(headers)) * is_timed, is_timed)
+        self._advance(data, us, is_synced=is_synced)
         offset = self._state.next_offset - 1
         self._unmarked_bytes = len(data)
-        try:
-            self._page.store(self._mark())
-        except StorageError:
+        if not self._publish(is_synced=is_synced):
             return -2 - offset
         self._unmarked_bytes = 0
-        self._seen = (self._seen_from, self._state.position, self._state.next_offset, self._state.crc32c)
         self._sizes.append(len(data))
         self._seconds.append(time.monotonic() - began_s)
         self._is_armed = is_indexed and not self._is_retired
         return offset
+
+    def _write(self, data: bytes) -> bool:
+        self._is_torn = True
+        try:
+            self._is_torn = self._file.write(self._state.position, data) != len(data)
+        except StorageError:
+            pass
+        return not self._is_torn
+
+    def _sync(self) -> bool:
+        began_s = time.monotonic()
+        self._sync_errno = errno.EIO  # should an exception from outside end it
+        try:
+            self._file.sync()
+        except StorageError as error:
+            self._sync_errno = error.errno or errno.EIO
+            return False
+        self._sync_errno = 0
+        self._syncs.append(time.monotonic() - began_s)
+        return True
+
+    def _publish(self, *, is_synced: bool) -> bool:
+        """Store the watermark. After a sync, all must be in its place."""
+        mark = self._mark()
+        try:
+            if is_synced:
+                self._check()
+                if not self._file.is_in_place():
+                    return False
+            self._page.store(mark)
+        except (StorageError, FencedError):
+            return False
+        state = self._state
+        durable = state.durable_position, state.durable_offset, state.durable_crc32c
+        self._seen = AppendSeen(self._seen_from, state.position, state.next_offset, state.crc32c, *durable)
+        return True
 
     def _time(self, us: int, now_us: int) -> int:
         """The time of the record; -1 where the ordinary path must decide."""
@@ -115,13 +172,9 @@ class DiskRecordWriter(RecordWriter):
             return -1
         return us
 
-    def _may_follow(self, size_bytes: int, is_timed: bool) -> bool:
-        limits = self._limits
-        if self._count >= len(self._rows) or self._state.next_offset >= limits.next_offset:
-            return False
-        if not is_timed:
-            return True
-        return self._timed_records < limits.timed_records and self._timed_bytes + size_bytes <= limits.timed_bytes
+    @property
+    def _has_room(self) -> bool:
+        return self._count < len(self._rows) and self._state.next_offset < self._limits.next_offset
 
     def _encode(self, value: bytes, headers: bytes, us: int) -> bytes | None:
         shape, out = self._shape, memoryview(bytearray(APPENDED_BYTES))
@@ -185,22 +238,22 @@ class DiskRecordWriter(RecordWriter):
         self._index_bytes += len(entry)
         return True
 
-    def _advance(self, data: bytes, us: int, timed_bytes: int, is_timed: bool) -> None:
-        position, next_offset, last_us, number, crc32c, index_position = self._state
+    def _advance(self, data: bytes, us: int, *, is_synced: bool) -> None:
+        position, next_offset, last_us, number, crc32c, index_position, *durable = self._state
         if self._shape.has_digest:
             crc32c = kernel.crc32c(data, crc32c)
-        self._state = AppendState(
-            position + len(data), next_offset + 1, max(last_us, us), number + 1, crc32c, index_position
-        )
+        position, next_offset = position + len(data), next_offset + 1
+        if is_synced:
+            durable = [position, next_offset, crc32c]
+        self._state = AppendState(position, next_offset, max(last_us, us), number + 1, crc32c, index_position, *durable)
         self._count += 1
-        self._timed_records += is_timed
-        self._timed_bytes += timed_bytes
 
     def _mark(self) -> bytes:
         state, slot = self._state, self._slot
         struct.pack_into("<q", slot, _NUMBER_AT, state.number)
-        struct.pack_into("<qq", slot, _POSITION_AT, state.position, state.next_offset)
-        struct.pack_into("<I", slot, _DIGEST_AT, state.crc32c)
+        places = state.position, state.next_offset, state.durable_position, state.durable_offset
+        struct.pack_into("<4q", slot, _POSITION_AT, *places)
+        struct.pack_into("<II", slot, _DIGESTS_AT, state.crc32c, state.durable_crc32c)
         struct.pack_into("<I", slot, _CRC_AT, kernel.crc32c(slot[:_CRC_AT]))
         return bytes(slot)
 
@@ -210,19 +263,24 @@ class DiskRecordWriter(RecordWriter):
 
     @property
     def is_idle(self) -> bool:
-        return not (self._is_armed or self._is_torn or self._count)
+        return not (self._is_armed or self._is_torn or self._sync_errno or self._count)
 
-    def seen(self) -> tuple[Any, int, int, int] | None:
+    def seen(self) -> AppendSeen | None:
         return self._seen
+
+    def stop(self) -> None:
+        self._is_armed = False
 
     def disarm(self) -> AppendOutcome:
         state = self._state
         found = AppendOutcome(
             self._count, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
             self._timed_records, self._timed_bytes, self._is_torn, self._unmarked_bytes, self._index_bytes,
+            int(self._unmarked_bytes > 0), self._sync_errno, state.durable_position, state.durable_offset,
+            state.durable_crc32c,
         )  # fmt: skip
         self._is_armed = self._is_torn = False
-        self._count = self._unmarked_bytes = self._index_bytes = 0
+        self._sync_errno = self._count = self._unmarked_bytes = self._index_bytes = 0
         self._seen = None
         return found
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from duramen.errors import StorageError
-from duramen.kernel import AppendLimits, AppendNotes, AppendOutcome, AppendState, Columns, RecordShape
+from duramen.kernel import AppendLimits, AppendNotes, AppendOutcome, AppendSeen, AppendState, Columns, RecordShape
 
 Buffer = bytes | bytearray | memoryview
 PIECE_BYTES = 8 << 20
@@ -133,6 +133,9 @@ class RecordWriter(Protocol):
     the limits that it was armed with. One thread at a time arms, appends and disarms; the other methods are for any.
     Before it is armed, it is disarmed."""
 
+    is_shared: bool
+    """Whether any number of threads may call `append_durably` at once: they share syncs."""
+
     def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None:
         """Allow appends after ``state``. ``slot`` is an encoded watermark, of which only the number, the position, the
         next offset, the digest and the checksum will change; ``mark`` is the same for `seen`."""
@@ -143,6 +146,10 @@ class RecordWriter(Protocol):
         `NOT_DONE` if the record was not appended: it passes a limit, or writing it failed. ``-2 - offset`` if storing
         the watermark failed: the record is written, and the caller must store the watermark."""
 
+    def append_durably(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float) -> int:
+        """`append`, and sync before the watermark is stored. ``-2 - offset`` also if a file is not in its place after
+        that."""
+
     @property
     def is_armed(self) -> bool: ...
 
@@ -150,9 +157,11 @@ class RecordWriter(Protocol):
     def is_idle(self) -> bool:
         """Whether it is not armed, and nothing is left to take over."""
 
-    def seen(self) -> tuple[Any, int, int, int] | None:
-        """The ``mark`` that it was armed with, and position, next offset and digest of the last one that it stored
-        since; None if it stored none."""
+    def seen(self) -> AppendSeen | None:
+        """The watermark that it stored last; None if it stored none since it was armed."""
+
+    def stop(self) -> None:
+        """Refuse appends, and return when none is in progress."""
 
     def disarm(self) -> AppendOutcome:
         """End the appends, and return what was written."""
@@ -286,10 +295,12 @@ class Disk(Protocol):
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
+        check: Callable[[], None],
     ) -> RecordWriter | None:
         """A record writer for a segment, its watermark page and its lock; None if the disk has none, and every append
         takes the ordinary path. ``index`` is that of chunks, if each gets its entry at once. ``rows`` take what an
-        encoder fills in."""
+        encoder fills in. ``check`` raises an error if the page, the lock or the log's directory was replaced: it comes
+        after every sync, where the disk does not see that itself."""
         return None
 
 

@@ -37,6 +37,7 @@ from duramen.kernel.layout import (
     AppendLimits,
     AppendNotes,
     AppendOutcome,
+    AppendSeen,
     AppendState,
     BatchColumns,
     BodyFault,

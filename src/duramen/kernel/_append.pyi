@@ -1,6 +1,14 @@
 from typing import Any, Protocol
 
-from duramen.kernel.layout import AppendLimits, AppendNotes, AppendOutcome, AppendState, Columns, RecordShape
+from duramen.kernel.layout import (
+    AppendLimits,
+    AppendNotes,
+    AppendOutcome,
+    AppendSeen,
+    AppendState,
+    Columns,
+    RecordShape,
+)
 
 class _Word(Protocol):
     @property
@@ -10,8 +18,8 @@ class DescriptorRecordWriter:
     """A record writer over open files, whose descriptors it duplicates: see `duramen.disk.RecordWriter`.
 
     ``index`` is the open index of chunks, if each gets its entry at once. ``word`` has the address of the page's
-    counter, None without futex; ``lock_path`` must lead to the file with that device and inode. ``rows`` are filled as
-    an encoder does."""
+    counter, None without futex. ``places`` are absolute paths that must lead to the files with these devices and
+    inodes, that of the lock first. ``rows`` are filled as an encoder does."""
 
     def __init__(
         self,
@@ -19,9 +27,7 @@ class DescriptorRecordWriter:
         index: int | None,
         page: int,
         word: _Word | None,
-        lock_path: bytes,
-        lock_device: int,
-        lock_inode: int,
+        places: tuple[tuple[bytes, int, int], ...],
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
@@ -30,10 +36,13 @@ class DescriptorRecordWriter:
     def append(
         self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float, is_timed: bool
     ) -> int: ...
+    def append_durably(self, value: bytes, headers: bytes | None, us: int, now_us: int, began_s: float) -> int: ...
+    is_shared: bool
     @property
     def is_idle(self) -> bool: ...
     @property
     def is_armed(self) -> bool: ...
-    def seen(self) -> tuple[Any, int, int, int] | None: ...
+    def seen(self) -> AppendSeen | None: ...
+    def stop(self) -> None: ...
     def disarm(self) -> AppendOutcome: ...
     def retire(self) -> None: ...

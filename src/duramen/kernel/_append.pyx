@@ -13,10 +13,10 @@ import sys
 
 from duramen.kernel._buffers cimport narrow, wide
 
-from duramen.kernel.layout import APPENDED_BYTES, NOT_DONE, AppendOutcome
+from duramen.kernel.layout import APPENDED_BYTES, NOT_DONE, AppendOutcome, AppendSeen
 
 
-cdef extern from "append.h" nogil:
+cdef extern from "append_queue.h" nogil:
     ctypedef struct frame_layout:
         int64_t header_bytes
     ctypedef struct frame_columns:
@@ -60,7 +60,11 @@ cdef extern from "append.h" nogil:
     enum:
         RECORD_FRAME, RECORD_SLOT, RECORD_CHUNK, RECORD_BATCH
         MARK_COUNTER_BYTES, MARK_SLOT_BYTES, MARK_BYTES
-        APPEND_DONE, APPEND_NOT_DONE, APPEND_TORN, APPEND_UNMARKED
+        APPEND_DONE, APPEND_NOT_DONE, APPEND_TORN, APPEND_UNMARKED, APPEND_UNSYNCED
+        MOST_PLACES
+    ctypedef struct append_place:
+        const char *path
+        uint64_t device, inode
     ctypedef struct append_target:
         int kind, is_ordered, has_digest
         frame_layout layout
@@ -69,8 +73,8 @@ cdef extern from "append.h" nogil:
         int64_t time_unit_us
         int file, index, page
         const void *counter
-        const char *lock_path
-        uint64_t lock_device, lock_inode
+        append_place *places
+        int place_count
         int64_t process
         uint8_t *buffer
         int64_t buffer_bytes
@@ -80,18 +84,40 @@ cdef extern from "append.h" nogil:
         chunk_columns chunks
         batch_columns batches
     ctypedef struct append_limits:
-        int64_t position, next_offset, us, rows, timed_records, timed_bytes
+        int64_t position, next_offset, us, rows, timed_records, timed_bytes, synced_position
     ctypedef struct append_state:
-        int64_t position, next_offset, last_us, number, index_position
-        uint32_t crc32c, counter
+        int64_t position, next_offset, last_us, number, index_position, durable_position, durable_offset
+        uint32_t crc32c, counter, durable_crc32c
         int64_t rows, timed_records, timed_bytes
     ctypedef struct append_record:
         const uint8_t *value
         const uint8_t *headers
         int64_t value_bytes, headers_bytes, us, now_us
         int is_timed
-    int duramen_append(const append_target *to, const append_limits *limits, const append_state *before,
-                       const append_record *record, uint8_t *mark, append_state *after)
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    ctypedef struct append_entry:
+        int result
+        int64_t offset, group_records, group_bytes
+        double sync_s
+    ctypedef struct append_writer:
+        append_target to
+        append_limits limits
+        append_state state
+        append_state seen
+        uint8_t *mark
+        int is_seen, is_armed, is_retired, is_busy, is_torn, sync_errno
+        int64_t unmarked_records, unmarked_bytes
+        pthread_mutex_t mutex
+    int duramen_open_writer(append_writer *writer)
+    void duramen_free_writer(append_writer *writer)
+    int duramen_append_alone(append_writer *writer, const append_record *record, int64_t *offset, int64_t *size)
+    int duramen_append_durably(append_writer *writer, const append_record *record, append_entry *mine)
+    void duramen_release(append_entry *mine)
+    void duramen_drain(append_writer *writer)
+    int duramen_is_unused(const append_writer *writer)
     double duramen_monotonic_s()
 
 
@@ -123,167 +149,227 @@ cdef int point_at_batches(rows, batch_columns *c, int64_t count) except -1:
     return 0
 
 
-cdef class DescriptorRecordWriter:
-    cdef append_target to
-    cdef append_limits limits
-    cdef append_state state
-    cdef uint8_t mark[84]
-    cdef int64_t seen_position, seen_offset, unmarked_bytes, index_start
-    cdef uint32_t seen_crc32c
-    cdef bint armed, is_busy, is_retired, is_torn
-    cdef object rows, lock_path, word, seen_mark
-    cdef list seconds, sizes
+cdef append_record record_of(bytes value, bytes headers, int64_t us, int64_t now_us, bint is_timed) noexcept:
+    cdef append_record record
+    record.value, record.value_bytes = <const uint8_t *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+    record.headers, record.headers_bytes = NULL, 0
+    if headers is not None:
+        record.headers, record.headers_bytes = <const uint8_t *>PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers)
+    record.us, record.now_us, record.is_timed = us, now_us, is_timed
+    return record
 
-    def __cinit__(self, int file, index, int page, word, bytes lock_path not None, uint64_t lock_device,
-                  uint64_t lock_inode, shape, rows, notes):
-        self.to.file = self.to.index = self.to.page = -1
-        self.is_retired = True  # until all is set up
-        self.seen_offset = -1
-        self.rows, self.word, self.lock_path = rows, word, lock_path
-        self.seconds, self.sizes = notes
-        self.take_shape(shape)
-        self.point_at_columns(len(rows))
-        self.to.counter = NULL if word is None else <const void *><size_t>word.address
-        self.to.lock_path = PyBytes_AS_STRING(lock_path)
-        self.to.lock_device, self.to.lock_inode = lock_device, lock_inode
-        self.to.process = os.getpid()
-        self.to.buffer_bytes = APPENDED_BYTES
-        self.to.buffer = <uint8_t *>malloc(APPENDED_BYTES)
-        if self.to.buffer == NULL:
+
+cdef class DescriptorRecordWriter:
+    cdef append_writer own
+    cdef int64_t index_start
+    cdef bint is_open
+    cdef object rows, word, armed_with
+    cdef tuple places
+    cdef list seconds, sizes, records, syncs
+
+    def __cinit__(self, int file, index, int page, word, tuple places not None, shape, rows, notes):
+        self.own.to.file = self.own.to.index = self.own.to.page = -1
+        if duramen_open_writer(&self.own) != 0:
             raise MemoryError
-        self.to.file = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 0)
-        self.to.page = fcntl.fcntl(page, fcntl.F_DUPFD_CLOEXEC, 0)
+        self.is_open = True
+        self.own.is_retired = 1  # until all is set up
+        self.rows, self.word = rows, word
+        self.seconds, self.sizes, self.records, self.syncs = notes
+        self.take_shape(shape)
+        self.take_places(places)
+        self.point_at_columns(len(rows))
+        self.own.to.counter = NULL if word is None else <const void *><size_t>word.address
+        self.own.to.process = os.getpid()
+        self.own.to.buffer_bytes = APPENDED_BYTES
+        self.own.to.buffer = <uint8_t *>malloc(APPENDED_BYTES)
+        if self.own.to.buffer == NULL:
+            raise MemoryError
+        self.own.to.file = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 0)
+        self.own.to.page = fcntl.fcntl(page, fcntl.F_DUPFD_CLOEXEC, 0)
         if index is not None:
-            self.to.index = fcntl.fcntl(index, fcntl.F_DUPFD_CLOEXEC, 0)
-        self.is_retired = False
+            self.own.to.index = fcntl.fcntl(index, fcntl.F_DUPFD_CLOEXEC, 0)
+        self.own.is_retired = 0
+
+    cdef int take_places(self, tuple places) except -1:
+        cdef int number
+        if not 1 <= len(places) <= MOST_PLACES:
+            raise ValueError(f"{len(places)} places")
+        self.places = places  # keeps the paths
+        for number in range(len(places)):
+            path, device, inode = places[number]
+            self.own.to.places[number].path = PyBytes_AS_STRING(path)
+            self.own.to.places[number].device, self.own.to.places[number].inode = device, inode
+        self.own.to.place_count = len(places)
+        return 0
 
     cdef int take_shape(self, shape) except -1:
         cdef bytes packed
-        self.to.kind = shape.kind
-        if self.to.kind == RECORD_FRAME:
+        cdef append_target *to = &self.own.to
+        to.kind = shape.kind
+        if to.kind == RECORD_FRAME:
             packed = shape.layout.packed
             if len(packed) != sizeof(frame_layout):
                 raise ValueError("the packed layout has the wrong size")
-            memcpy(&self.to.layout, <const char *>packed, sizeof(frame_layout))
-        elif self.to.kind == RECORD_SLOT and shape.slot_bytes < 1:
+            memcpy(&to.layout, <const char *>packed, sizeof(frame_layout))
+        elif to.kind == RECORD_SLOT and shape.slot_bytes < 1:
             raise ValueError("the shape has no slots")
-        self.to.slot_bytes, self.to.time_unit_us = shape.slot_bytes, shape.time_unit_us
-        self.to.epoch, self.to.chunk_version = shape.epoch, shape.chunk_version
-        self.to.is_ordered, self.to.has_digest = shape.is_ordered, shape.has_digest
+        to.slot_bytes, to.time_unit_us = shape.slot_bytes, shape.time_unit_us
+        to.epoch, to.chunk_version = shape.epoch, shape.chunk_version
+        to.is_ordered, to.has_digest = shape.is_ordered, shape.has_digest
         return 0
 
     cdef int point_at_columns(self, int64_t count) except -1:
-        if self.to.kind == RECORD_FRAME:
-            point_at_frames(self.rows, &self.to.frames, count)
-        elif self.to.kind == RECORD_SLOT:
-            self.to.slot_offsets = wide(self.rows.offset, count)
-            self.to.slot_positions = wide(self.rows.position, count)
-        elif self.to.kind == RECORD_CHUNK:
-            point_at_chunks(self.rows, &self.to.chunks, count)
-        elif self.to.kind == RECORD_BATCH:
-            point_at_batches(self.rows, &self.to.batches, count)
+        cdef append_target *to = &self.own.to
+        if to.kind == RECORD_FRAME:
+            point_at_frames(self.rows, &to.frames, count)
+        elif to.kind == RECORD_SLOT:
+            to.slot_offsets, to.slot_positions = wide(self.rows.offset, count), wide(self.rows.position, count)
+        elif to.kind == RECORD_CHUNK:
+            point_at_chunks(self.rows, &to.chunks, count)
+        elif to.kind == RECORD_BATCH:
+            point_at_batches(self.rows, &to.batches, count)
         else:
-            raise ValueError(f"unknown kind of record {self.to.kind}")
+            raise ValueError(f"unknown kind of record {to.kind}")
         return 0
 
     def __dealloc__(self):
         self.close_all()
-        free(self.to.buffer)
+        free(self.own.to.buffer)
+        if self.is_open:
+            duramen_free_writer(&self.own)
 
     cdef void close_all(self) noexcept:
-        if self.to.file >= 0:
-            close(self.to.file)
-        if self.to.index >= 0:
-            close(self.to.index)
-        if self.to.page >= 0:
-            close(self.to.page)
-        self.to.file = self.to.index = self.to.page = -1
+        cdef append_target *to = &self.own.to
+        for number in (to.file, to.index, to.page):
+            if number >= 0:
+                close(number)
+        to.file = to.index = to.page = -1
 
     cdef void release(self) noexcept:
-        self.close_all()
-        self.to.counter = NULL
-        self.word = None
+        """Close the files of a retired writer once no thread uses them."""
+        cdef bint is_over
+        pthread_mutex_lock(&self.own.mutex)
+        is_over = self.own.is_retired and duramen_is_unused(&self.own)
+        if is_over:
+            self.close_all()
+            self.own.to.counter = NULL
+        pthread_mutex_unlock(&self.own.mutex)
+        if is_over:
+            self.word = None
 
     def arm(self, state not None, limits not None, bytes slot not None, mark):
-        if self.is_retired or self.is_busy:
+        cdef append_writer *own = &self.own
+        cdef append_state *to = &own.state
+        if own.is_retired or own.is_armed or not duramen_is_unused(own):
             return
         if len(slot) != MARK_SLOT_BYTES:
             raise ValueError(f"a slot of {len(slot)} bytes is not a watermark")
-        self.armed = False
-        (self.state.position, self.state.next_offset, self.state.last_us, self.state.number, self.state.crc32c,
-         self.state.index_position) = state
-        self.index_start = self.state.index_position
-        self.state.rows = self.state.timed_records = self.state.timed_bytes = 0
-        (self.limits.position, self.limits.next_offset, self.limits.us, self.limits.timed_records,
-         self.limits.timed_bytes) = limits
-        self.limits.rows = len(self.rows)
-        self.state.counter = int.from_bytes(os.pread(self.to.page, MARK_COUNTER_BYTES, 0), sys.byteorder)
-        memcpy(self.mark + MARK_COUNTER_BYTES, PyBytes_AS_STRING(slot), MARK_SLOT_BYTES)
-        self.seen_mark, self.seen_offset = mark, -1
-        self.unmarked_bytes = 0
-        self.is_torn = False
-        self.armed = True
+        (to.position, to.next_offset, to.last_us, to.number, to.crc32c, to.index_position, to.durable_position,
+         to.durable_offset, to.durable_crc32c) = state
+        self.index_start = to.index_position
+        to.rows = to.timed_records = to.timed_bytes = 0
+        (own.limits.position, own.limits.next_offset, own.limits.us, own.limits.timed_records,
+         own.limits.timed_bytes, own.limits.synced_position) = limits
+        own.limits.rows = len(self.rows)
+        to.counter = int.from_bytes(os.pread(own.to.page, MARK_COUNTER_BYTES, 0), sys.byteorder)
+        memcpy(own.mark + MARK_COUNTER_BYTES, PyBytes_AS_STRING(slot), MARK_SLOT_BYTES)
+        self.armed_with = mark
+        pthread_mutex_lock(&own.mutex)
+        own.is_seen = own.is_torn = own.sync_errno = 0
+        own.unmarked_records = own.unmarked_bytes = 0
+        own.is_armed = not own.is_retired
+        pthread_mutex_unlock(&own.mutex)
 
     def append(self, bytes value not None, bytes headers, int64_t us, int64_t now_us, double began_s, bint is_timed):
         cdef append_record record
-        cdef append_state after
-        cdef int64_t size
+        cdef int64_t offset = -1, size = 0
         cdef int result
-        if not self.armed or self.is_busy:
+        if not self.own.is_armed:
             return NOT_DONE
-        record.value, record.value_bytes = <const uint8_t *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
-        record.headers, record.headers_bytes = NULL, 0
-        if headers is not None:
-            record.headers, record.headers_bytes = <const uint8_t *>PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers)
-        record.us, record.now_us, record.is_timed = us, now_us, is_timed
-        self.is_busy = True
+        record = record_of(value, headers, us, now_us, is_timed)
         with nogil:
-            result = duramen_append(&self.to, &self.limits, &self.state, &record, self.mark, &after)
-        self.is_busy = False
-        if self.is_retired:
+            result = duramen_append_alone(&self.own, &record, &offset, &size)
+        if self.own.is_retired:
             self.release()
-        if result == APPEND_NOT_DONE:
-            return NOT_DONE
-        if result == APPEND_TORN:
-            self.is_torn, self.armed = True, False
-            return NOT_DONE
-        size = after.position - self.state.position
-        if self.to.index >= 0 and after.index_position == self.state.index_position:
-            self.armed = False  # the index waits for an ordinary append
-        self.state = after
         if result == APPEND_UNMARKED:
-            self.unmarked_bytes, self.armed = size, False
-            return -1 - after.next_offset
-        self.seen_position, self.seen_offset, self.seen_crc32c = after.position, after.next_offset, after.crc32c
+            return -2 - offset
+        if result != APPEND_DONE:
+            return NOT_DONE
         self.sizes.append(size)
         self.seconds.append(duramen_monotonic_s() - began_s)
-        return after.next_offset - 1
+        return offset
+
+    def append_durably(self, bytes value not None, bytes headers, int64_t us, int64_t now_us, double began_s):
+        cdef append_record record
+        cdef append_entry mine
+        cdef int result
+        if not self.own.is_armed:
+            return NOT_DONE
+        record = record_of(value, headers, us, now_us, False)
+        with nogil:
+            result = duramen_append_durably(&self.own, &record, &mine)
+        if result != APPEND_NOT_DONE:
+            duramen_release(&mine)
+        if self.own.is_retired:
+            self.release()
+        if result == APPEND_UNMARKED:
+            return -2 - mine.offset
+        if result != APPEND_DONE:
+            return NOT_DONE
+        if mine.group_records:
+            self.sizes.append(mine.group_bytes)
+            self.syncs.append(mine.sync_s)
+            if mine.group_records > 1:
+                self.records.append(mine.group_records)
+        self.seconds.append(duramen_monotonic_s() - began_s)
+        return mine.offset
+
+    @property
+    def is_shared(self):
+        return True
 
     @property
     def is_idle(self):
-        return not (self.armed or self.is_torn or self.state.rows)
+        cdef append_writer *own = &self.own
+        return not (own.is_armed or own.is_torn or own.sync_errno or own.state.rows or not duramen_is_unused(own))
 
     @property
     def is_armed(self):
-        return self.armed
+        return bool(self.own.is_armed)
 
     def seen(self):
-        if self.seen_offset < 0:
+        cdef append_state seen
+        cdef bint is_seen
+        pthread_mutex_lock(&self.own.mutex)
+        is_seen, seen = self.own.is_seen, self.own.seen
+        mark = self.armed_with
+        pthread_mutex_unlock(&self.own.mutex)
+        if not is_seen:
             return None
-        return self.seen_mark, self.seen_position, self.seen_offset, self.seen_crc32c
+        return AppendSeen(mark, seen.position, seen.next_offset, seen.crc32c, seen.durable_position, seen.durable_offset,
+                          seen.durable_crc32c)
+
+    def stop(self):
+        with nogil:
+            duramen_drain(&self.own)
 
     def disarm(self):
-        cdef append_state state = self.state
-        found = AppendOutcome(state.rows, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
-                        state.timed_records, state.timed_bytes, self.is_torn, self.unmarked_bytes,
-                        state.index_position - self.index_start)
-        self.armed = self.is_torn = False
-        self.state.rows = self.unmarked_bytes = 0
-        self.index_start = self.state.index_position
-        self.seen_offset = -1
+        cdef append_writer *own = &self.own
+        cdef append_state state
+        self.stop()
+        state = own.state
+        found = AppendOutcome(
+            state.rows, state.position, state.next_offset, state.last_us, state.number, state.crc32c,
+            state.timed_records, state.timed_bytes, bool(own.is_torn), own.unmarked_bytes,
+            state.index_position - self.index_start, own.unmarked_records, own.sync_errno, state.durable_position,
+            state.durable_offset, state.durable_crc32c)
+        own.is_seen = own.is_torn = own.sync_errno = 0
+        own.state.rows = own.unmarked_records = own.unmarked_bytes = 0
+        self.index_start = state.index_position
         return found
 
     def retire(self):
-        self.armed, self.is_retired = False, True
-        if not self.is_busy:
-            self.release()
+        pthread_mutex_lock(&self.own.mutex)
+        self.own.is_armed, self.own.is_retired = 0, 1
+        pthread_mutex_unlock(&self.own.mutex)
+        self.release()

@@ -39,7 +39,7 @@ static int64_t time_of(const append_target *to, const append_limits *limits, con
     return record->us;
 }
 
-static int64_t encode_frame(const append_target *to, const append_state *before, const append_record *record,
+static int64_t encode_frame(const append_target *to, append_buffer out, const append_state *before, const append_record *record,
                             int64_t time)
 {
     const duramen_values value = {.count = 1, .pointers = &record->value, .lengths = &record->value_bytes};
@@ -53,19 +53,19 @@ static int64_t encode_frame(const append_target *to, const append_state *before,
     *frame.offset = before->next_offset;
     *frame.timestamp = time;
     *frame.flags = 0;
-    return duramen_encode_frames(to->buffer, to->buffer_bytes, &to->layout, &frame, &value,
+    return duramen_encode_frames(out.data, out.size_bytes, &to->layout, &frame, &value,
                                  record->headers_bytes > 0 ? &headers : NULL, before->position);
 }
 
-static int64_t encode_slot(const append_target *to, const append_state *before, const append_record *record)
+static int64_t encode_slot(const append_target *to, append_buffer out, const append_state *before, const append_record *record)
 {
     const duramen_values value = {.count = 1, .pointers = &record->value, .lengths = &record->value_bytes};
     to->slot_offsets[before->rows] = before->next_offset;
     to->slot_positions[before->rows] = before->position;
-    return duramen_encode_slots(to->buffer, to->buffer_bytes, &value, to->slot_bytes);
+    return duramen_encode_slots(out.data, out.size_bytes, &value, to->slot_bytes);
 }
 
-static int64_t encode_chunk(const append_target *to, const append_state *before, const append_record *record,
+static int64_t encode_chunk(const append_target *to, append_buffer out, const append_state *before, const append_record *record,
                             int64_t time)
 {
     const duramen_values value = {.count = 1, .pointers = &record->value, .lengths = &record->value_bytes};
@@ -81,10 +81,10 @@ static int64_t encode_chunk(const append_target *to, const append_state *before,
     *one.timestamp = time;
     *one.epoch = to->epoch;
     *one.records = 1;
-    return duramen_encode_chunks(to->buffer, to->buffer_bytes, to->chunk_version, &one, &value, before->position);
+    return duramen_encode_chunks(out.data, out.size_bytes, to->chunk_version, &one, &value, before->position);
 }
 
-static int64_t encode_batch(const append_target *to, const append_state *before, const append_record *record,
+static int64_t encode_batch(const append_target *to, append_buffer out, const append_state *before, const append_record *record,
                             int64_t time)
 {
     const record_field value = {record->value, record->value_bytes}, fields = {record->headers, record->headers_bytes};
@@ -102,21 +102,23 @@ static int64_t encode_batch(const append_target *to, const append_state *before,
     *one.producer_id = *one.producer_epoch = *one.base_sequence = -1;
     *one.leader_epoch = to->epoch;
     *one.attributes = 0;
-    return duramen_encode_record(to->buffer, to->buffer_bytes, &one, &value, &fields, before->position);
+    return duramen_encode_record(out.data, out.size_bytes, &one, &value, &fields, before->position);
 }
 
-static int64_t encode(const append_target *to, const append_state *before, const append_record *record, int64_t us)
+static int64_t encode(const append_target *to, append_buffer out, const append_state *before,
+                      const append_record *record, int64_t us)
 {
     const int64_t time = to->time_unit_us == 0 ? 0 : us / to->time_unit_us;
 
-    if (to->kind == RECORD_FRAME) return encode_frame(to, before, record, time);
-    if (to->kind == RECORD_BATCH) return encode_batch(to, before, record, time);
+    if (to->kind == RECORD_FRAME) return encode_frame(to, out, before, record, time);
+    if (to->kind == RECORD_BATCH) return encode_batch(to, out, before, record, time);
     if (record->headers_bytes > 0) return -1;
-    return to->kind == RECORD_SLOT ? encode_slot(to, before, record) : encode_chunk(to, before, record, time);
+    return to->kind == RECORD_SLOT ? encode_slot(to, out, before, record)
+                                  : encode_chunk(to, out, before, record, time);
 }
 
 /* Writes the index entry of the chunk. Returns where the next one goes: the same place if that failed. */
-static int64_t put_entry(const append_target *to, const append_state *before)
+int64_t duramen_put_entry(const append_target *to, const append_state *before)
 {
     uint8_t entry[INDEX_ENTRY_BYTES];
     const int64_t row = before->rows;
@@ -129,27 +131,43 @@ static int64_t put_entry(const append_target *to, const append_state *before)
     return before->index_position + (is_written ? INDEX_ENTRY_BYTES : 0);
 }
 
-static int is_in_place(const append_target *to)
+static int is_at(const append_place *place)
+{
+    struct stat found;
+    return stat(place->path, &found) == 0 && (uint64_t)found.st_ino == place->inode &&
+           (uint64_t)found.st_dev == place->device;
+}
+
+int duramen_is_in_place(const append_target *to)
 {
     struct stat found;
     if (getpid() != to->process || fstat(to->file, &found) != 0 || found.st_nlink == 0) return 0;
-    return stat(to->lock_path, &found) == 0 && (uint64_t)found.st_ino == to->lock_inode &&
-           (uint64_t)found.st_dev == to->lock_device;
+    return is_at(&to->places[0]);
 }
 
-static void put_mark(uint8_t *mark, const append_state *state)
+int duramen_is_whole(const append_target *to)
+{
+    for (int place = 0; place < to->place_count; place++)
+        if (!is_at(&to->places[place])) return 0;
+    return 1;
+}
+
+void duramen_put_mark(uint8_t *mark, const append_state *state)
 {
     uint8_t *slot = mark + MARK_COUNTER_BYTES;
     memcpy(mark, &state->counter, MARK_COUNTER_BYTES);
     store64(slot + 8, (uint64_t)state->number, 0);
     store64(slot + 24, (uint64_t)state->position, 0);
     store64(slot + 32, (uint64_t)state->next_offset, 0);
+    store64(slot + 40, (uint64_t)state->durable_position, 0);
+    store64(slot + 48, (uint64_t)state->durable_offset, 0);
     store32(slot + 64, state->crc32c, 0);
+    store32(slot + 68, state->durable_crc32c, 0);
     store32(slot + MARK_SLOT_BYTES - 4, duramen_crc32c(0, slot, MARK_SLOT_BYTES - 4), 0);
 }
 
 /* Every waiter of every process. */
-static void wake(const append_target *to)
+void duramen_wake_readers(const append_target *to)
 {
 #ifdef __linux__
     if (to->counter != NULL) syscall(SYS_futex, to->counter, FUTEX_WAKE_SHARED, INT_MAX, NULL, NULL, 0);
@@ -158,36 +176,46 @@ static void wake(const append_target *to)
 #endif
 }
 
+int64_t duramen_encode_next(const append_target *to, const append_limits *limits, const append_state *before,
+                            const append_record *record, append_buffer out, append_state *after)
+{
+    const int64_t us = time_of(to, limits, before, record);
+
+    if (us < 0 || record->value_bytes <= 0) return -1; /* only an ordinary append judges an empty value */
+    if (before->rows >= limits->rows || before->next_offset >= limits->next_offset) return -1;
+    const int64_t size = encode(to, out, before, record, us);
+    if (size < 0) return -1;
+    *after = *before;
+    after->position += size;
+    after->next_offset++;
+    after->rows++;
+    if (us > after->last_us) after->last_us = us;
+    return size;
+}
+
 int duramen_append(const append_target *to, const append_limits *limits, const append_state *before,
                    const append_record *record, uint8_t *mark, append_state *after)
 {
     const int64_t timed_bytes = record->is_timed ? record->value_bytes + record->headers_bytes : 0;
-    const int64_t us = time_of(to, limits, before, record);
+    const append_buffer out = {to->buffer, to->buffer_bytes};
 
-    if (us < 0 || record->value_bytes <= 0) return APPEND_NOT_DONE; /* only an ordinary append judges an empty value */
-    if (before->rows >= limits->rows || before->next_offset >= limits->next_offset) return APPEND_NOT_DONE;
     if (record->is_timed && before->timed_records >= limits->timed_records) return APPEND_NOT_DONE;
     if (timed_bytes > limits->timed_bytes - before->timed_bytes) return APPEND_NOT_DONE;
-    const int64_t size = encode(to, before, record, us);
+    const int64_t size = duramen_encode_next(to, limits, before, record, out, after);
     if (size < 0 || size > limits->position - before->position) return APPEND_NOT_DONE;
-    if (!is_in_place(to)) return APPEND_NOT_DONE;
+    if (!duramen_is_in_place(to)) return APPEND_NOT_DONE;
 
     const ssize_t written = pwrite(to->file, to->buffer, (size_t)size, (off_t)before->position);
     if (written != size) return APPEND_TORN;
-    *after = *before;
-    after->position += size;
-    after->next_offset++;
     after->number++;
     after->counter++;
-    after->rows++;
     after->timed_records += record->is_timed;
     after->timed_bytes += timed_bytes;
-    if (us > after->last_us) after->last_us = us;
-    if (to->index >= 0) after->index_position = put_entry(to, before);
+    if (to->index >= 0) after->index_position = duramen_put_entry(to, before);
     if (to->has_digest) after->crc32c = duramen_crc32c(before->crc32c, to->buffer, (size_t)size);
-    put_mark(mark, after);
+    duramen_put_mark(mark, after);
     /* The counter and the slot in one write. A reader that sees the counter before the slot sleeps shortly at first. */
     if (pwrite(to->page, mark, MARK_BYTES, 0) != MARK_BYTES) return APPEND_UNMARKED;
-    wake(to);
+    duramen_wake_readers(to);
     return APPEND_DONE;
 }

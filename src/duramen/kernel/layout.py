@@ -543,7 +543,7 @@ class RecordShape(NamedTuple):
 
 class AppendState(NamedTuple):
     """Where a record writer goes on: after the last record, its time, the number of the last watermark, the digest
-    of the segment, and the end of the index, if every record gets an entry at once."""
+    of the segment, the end of the index, if every record gets an entry at once, and what is durable of the segment."""
 
     position: int
     next_offset: int
@@ -551,30 +551,50 @@ class AppendState(NamedTuple):
     number: int
     crc32c: int
     index_position: int = 0
+    durable_position: int = 0
+    durable_offset: int = 0
+    durable_crc32c: int = 0
 
 
 class AppendLimits(NamedTuple):
-    """What a record writer may not pass: the end of a record, the next offset, the time (which it may not reach), and
-    the records and bytes that may wait for the sync of ``interval``."""
+    """What a record writer may not pass: the end of a record, the next offset, the time (which it may not reach), the
+    records and bytes that may wait for the sync of ``interval``, and the end of a record that is synced at once."""
 
     position: int
     next_offset: int
     us: int
     timed_records: int
     timed_bytes: int
+    synced_position: int = 0
 
 
 class AppendNotes(NamedTuple):
-    """Where a record writer notes the duration and the bytes of each append."""
+    """Where a record writer notes the duration of each append, and the bytes, the records if more than one, and the
+    seconds of the sync, of each group."""
 
     seconds: list[float]
     sizes: list[int]
+    records: list[int]
+    syncs: list[float]
+
+
+class AppendSeen(NamedTuple):
+    """What readers see of the appends of a record writer: the ``mark`` that it was armed with, and what is different
+    in the watermark that it stored last."""
+
+    mark: Any
+    position: int
+    next_offset: int
+    crc32c: int
+    durable_position: int
+    durable_offset: int
+    durable_crc32c: int
 
 
 class AppendOutcome(NamedTuple):
     """What a record writer wrote, and where it stands. ``is_torn``: a part of one more record may follow.
-    ``unmarked_bytes`` is the size of the last record if storing its watermark failed, else 0; ``index_bytes`` those of
-    the entries that it wrote."""
+    ``unmarked_bytes`` is the size of the last ``unmarked_records`` if storing their watermark failed, else 0;
+    ``index_bytes`` those of the entries that it wrote. ``sync_errno``: a sync failed, and more may follow."""
 
     rows: int
     position: int
@@ -587,3 +607,8 @@ class AppendOutcome(NamedTuple):
     is_torn: bool
     unmarked_bytes: int
     index_bytes: int = 0
+    unmarked_records: int = 0
+    sync_errno: int = 0
+    durable_position: int = 0
+    durable_offset: int = 0
+    durable_crc32c: int = 0

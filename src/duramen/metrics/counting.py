@@ -14,9 +14,11 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from duramen.metrics.declared import Sample
+
+T = TypeVar("T")
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 APPEND_SECONDS = (0.00001, 0.00003, *SECONDS)
@@ -90,6 +92,13 @@ class Histogram:
         return float("inf")
 
 
+def _take(noted: list[T]) -> list[T]:
+    """Empty the list, to which other threads append."""
+    taken = noted[:]
+    del noted[: len(taken)]
+    return taken
+
+
 class LogCounters:
     """Counters of one writer since it was opened."""
 
@@ -104,13 +113,15 @@ class LogCounters:
         self.compaction_records = 0
         self.recoveries = self.recovery_cuts = self.index_rebuilds = 0
         """Of this log, for `published`; `process` counts them, too."""
-        self.sync_seconds = Histogram(SECONDS)
         self.noted_seconds: list[float] = []
         """The duration of each acknowledged append, with its wait in the queue, until it is counted."""
         self.noted_bytes: list[int] = []
-        """The size of each commit group, likewise. A record writer extends both lists."""
-        self._noted_records: list[int] = []
+        """The size of each commit group, likewise. A record writer extends all these lists."""
+        self.noted_records: list[int] = []
         """Without those of commit groups of one record."""
+        self.noted_syncs: list[float] = []
+        """The duration of each sync of the active segment."""
+        self._sync_seconds = Histogram(SECONDS)
         self._append_seconds = Histogram(APPEND_SECONDS)
         self._batch_records = Histogram(RECORDS)
         self._batch_bytes = Histogram(BYTES)
@@ -129,20 +140,21 @@ class LogCounters:
         noted = self.noted_bytes
         noted.append(size_bytes)
         if records > 1:
-            self._noted_records.append(records)
+            self.noted_records.append(records)
         if len(noted) >= MOST_NOTED:
             self._count()
 
     def _count(self) -> None:
         """Count what was noted; the writer may note more at the same time."""
-        if not (self.noted_seconds or self.noted_bytes):
+        if not (self.noted_seconds or self.noted_bytes or self.noted_syncs):
             return
         with self._counting:
-            seconds, sizes, records = self.noted_seconds[:], self.noted_bytes[:], self._noted_records[:]
-            del self.noted_seconds[: len(seconds)], self.noted_bytes[: len(sizes)], self._noted_records[: len(records)]
+            seconds, sizes = _take(self.noted_seconds), _take(self.noted_bytes)
+            records, syncs = _take(self.noted_records), _take(self.noted_syncs)
             self._append_seconds.observe_all(seconds)
             self._batch_bytes.observe_all(sizes)
             self._batch_records.observe_all(records)
+            self._sync_seconds.observe_all(syncs)
             alone = len(sizes) - len(records)
             self._batch_records.counts[0] += alone
             self._batch_records.sum += alone
@@ -151,6 +163,11 @@ class LogCounters:
     def append_seconds(self) -> Histogram:
         self._count()
         return self._append_seconds
+
+    @property
+    def sync_seconds(self) -> Histogram:
+        self._count()
+        return self._sync_seconds
 
     @property
     def batch_records(self) -> Histogram:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from duramen.disk import Disk, File, RecordWriter
 from duramen.kernel import AppendNotes, Columns, RecordShape
 from duramen.sidecar.layout import SEALED_NAME, Config, sidecar_path, write_config
@@ -47,7 +49,8 @@ class Sidecar:
     ) -> RecordWriter | None:
         """A record writer for the active segment, if the disk has one: see `Disk.record_writer`."""
         page, lock = self._watermark.shared()[0], self._lock.file_lock
-        return self._disk.record_writer(file, index, page, lock, shape, rows, notes)
+        check = functools.partial(self.check, closely=True)
+        return self._disk.record_writer(file, index, page, lock, shape, rows, notes, check)
 
     def slot(self, watermark: Watermark) -> tuple[int, bytes]:
         """See `WatermarkPage.slot`."""

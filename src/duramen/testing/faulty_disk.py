@@ -349,8 +349,9 @@ class FaultyDisk(Disk):
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
+        check: Callable[[], None],
     ) -> RecordWriter:
-        return DiskRecordWriter(file, index, page, lock, shape, rows, notes)
+        return DiskRecordWriter(file, index, page, lock, shape, rows, notes, check)
 
     # --- striking
 

@@ -508,8 +508,9 @@ class SimulatedDisk(Disk):
         shape: RecordShape,
         rows: Columns,
         notes: AppendNotes,
+        check: Callable[[], None],
     ) -> RecordWriter:
-        return DiskRecordWriter(file, index, page, lock, shape, rows, notes)
+        return DiskRecordWriter(file, index, page, lock, shape, rows, notes, check)
 
     def page(self, path: str, size_bytes: int, *, writable: bool) -> Page:
         with self._mutex:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import duramen
-from duramen.disk import PosixDisk, posix
+from duramen.disk import DiskRecordWriter, PosixDisk, posix
 from duramen.errors import FencedError, LockedError, StorageError
 from duramen.log.maintain.compact import Compaction
 from duramen.log.maintain.retention import Retention
@@ -365,6 +365,9 @@ class Acting(PosixDisk):
     """Does something the next time a segment is synced."""
 
     act: Callable[[], object] | None = None
+
+    def record_writer(self, *given: Any) -> Any:
+        return DiskRecordWriter(*given)
 
     def open(self, path: str) -> Any:
         file = super().open(path)

@@ -54,8 +54,8 @@ def test_the_device_starts_before_the_sync(create: Open, format_name: str, monke
         path = log.segments[-1].path
         for name in ("write", "begin_sync", "sync"):
             monkeypatch.setattr(PosixFile, name, noted(name))
-        log.append(value(1))
-        log.append_batch([value(2)], durability="write")  # not by the record writer
+        log.append_batch([value(1)])  # not by the record writer
+        log.append_batch([value(2)], durability="write")
         monkeypatch.undo()
     assert calls == ["write", "begin_sync", "sync", "write"]
 
@@ -364,7 +364,7 @@ def test_after_a_full_disk_a_smaller_append_is_stored(format_name: str, how: str
     with pytest.raises(
         duramen.StorageError, match=r"no space left .* \(the disk is full: free some space, then try again\)"
     ):
-        log.append(large)
+        log.append_batch([large])
     assert not log.is_poisoned
     assert log.append(small) == 2
     log.close()

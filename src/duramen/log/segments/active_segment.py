@@ -16,6 +16,7 @@ from duramen import kernel
 from duramen.disk import Disk, File, Kind, open_private, write_all
 from duramen.errors import CorruptionError, StorageError, printable
 from duramen.formats import Encoded, Format, IndexBuilder, Role, Rows, ScanPosition, SegmentSummary
+from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed, SealedIndex
 
 logger = logging.getLogger(__package__)
@@ -159,6 +160,13 @@ class ActiveSegment:
         """The position up to which appends only write records: they neither reserve space nor write the index."""
         covered = self.cursor.position - self._index_pending_bytes
         return min(max(RESERVE_FROM_BYTES, self._reserved_bytes), covered + INDEX_FLUSH_BYTES - 1)
+
+    @property
+    def filled_until(self) -> int:
+        """The position up to which an append that is synced writes no zeros ahead of it."""
+        if self.filling is None:
+            return MAX_OFFSET
+        return self._filled_bytes
 
     def _reserve(self, end: int) -> None:
         """Allocate the blocks of a large file in large steps, which makes each write cheaper."""

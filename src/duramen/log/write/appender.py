@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from duramen import kernel
-from duramen.disk import Disk, File, Kind, RecordWriter, write_all
+from duramen.disk import Disk, File, Kind, RecordWriter, refusal, write_all
 from duramen.errors import CorruptionError, StorageError, UsageError, printable
 from duramen.formats import (
     PROGRAM,
@@ -37,7 +37,7 @@ from duramen.formats import (
     SupportsStateFiles,
     Values,
 )
-from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendNotes, AppendState, Columns, ScanEnd, Stop
+from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendNotes, AppendState, Columns, RecordKind, ScanEnd, Stop
 from duramen.log.recover import OpenedLog, Recovered
 from duramen.log.segments import (
     FILL_AFTER_COMMITS,
@@ -171,10 +171,12 @@ class Appender:
         seen = None if self.writer is None else self.writer.seen()
         if seen is None:
             return self._visible
-        mark, position, next_offset, crc32c = seen
         shown = self._shown
-        if shown is None or shown.next_offset != next_offset:
-            shown = self._shown = mark._replace(position=position, next_offset=next_offset, crc32c=crc32c)
+        if shown is None or (shown.next_offset, shown.durable_offset) != (seen.next_offset, seen.durable_offset):
+            shown = self._shown = seen.mark._replace(
+                position=seen.position, next_offset=seen.next_offset, durable_position=seen.durable_position,
+                durable_offset=seen.durable_offset, crc32c=seen.crc32c, durable_crc32c=seen.durable_crc32c,
+            )  # fmt: skip
         return shown
 
     def arm(self, until_us: int, timed_records: int, timed_bytes: int) -> RecordWriter | None:
@@ -205,11 +207,13 @@ class Appender:
             min(until_us, first_us + self.max_age_us) if self.max_age_us else until_us,
             timed_records,
             timed_bytes,
+            min(bound, most, active.plain_until, active.filled_until),
         )
         number, slot = self.sidecar.slot(mark)
         state = AppendState(
-            cursor.position, cursor.previous_offset + 1, self.last_us, number, active.crc32c, indexed[1]
-        )
+            cursor.position, cursor.previous_offset + 1, self.last_us, number, active.crc32c, indexed[1],
+            self._durable.position, self._durable.previous_offset + 1, self._durable_crc32c,
+        )  # fmt: skip
         writer.arm(state, until, slot, mark)
         if self.poisoned_by is not None:  # by another thread, meanwhile
             writer.retire()
@@ -223,10 +227,17 @@ class Appender:
             self._written_segment, self.writer = active, None
             if shape is not None and self.sidecar.is_exclusive:
                 self._record_rows = type(self._fmt.no_columns()).empty(APPENDED_ROWS)
-                notes = AppendNotes(self._counters.noted_seconds, self._counters.noted_bytes)
+                noted = self._counters
+                notes = AppendNotes(noted.noted_seconds, noted.noted_bytes, noted.noted_records, noted.noted_syncs)
                 with contextlib.suppress(StorageError):  # no descriptor is left
                     self.writer = self.sidecar.record_writer(active.file, index, shape, self._record_rows, notes)
         return self.writer
+
+    @property
+    def shares_syncs(self) -> bool:
+        """Whether threads share syncs in the record writer. A group of chunks or batches would be one of each."""
+        shape = self._fmt.record_shape
+        return shape is not None and shape.kind in (RecordKind.FRAME, RecordKind.SLOT)
 
     def disarm_for_good(self) -> None:
         """Retire the record writer: the writer is poisoned, or the segment or the log ends."""
@@ -239,13 +250,20 @@ class Appender:
         writer, active = self.writer, self.active
         if writer is None or writer.is_idle:
             return 0, 0
+        writer.stop()
         self._visible = self.visible
         written = writer.disarm()
+        if written.sync_errno:
+            error = refusal(written.sync_errno, active.path)
+            self.poison(error)
+            raise error
         if written.rows:
             columns = type(self._record_rows).concat([self._record_rows.head(written.rows)])
             end = ScanEnd(written.rows, written.position, int(Stop.END), written.next_offset - 1)
             active.take_over(Rows(columns, written.rows, end), written.crc32c, written.index_bytes)
             self.last_us = written.last_us
+            self._durable = ScanPosition(written.durable_position, written.durable_offset - 1)
+            self._durable_crc32c = written.durable_crc32c
             self.sidecar.adopt(self._visible, written.number)
         if written.is_torn:
             try:
@@ -255,7 +273,7 @@ class Appender:
                 raise
         if written.unmarked_bytes:
             self.mark()
-            self._counters.committed(1, written.unmarked_bytes)
+            self._counters.committed(written.unmarked_records, written.unmarked_bytes)
         return written.timed_records, written.timed_bytes
 
     # --- writing
@@ -417,7 +435,7 @@ class Appender:
         except BaseException as error:
             self.poison(error)
             raise
-        self._counters.sync_seconds.observe(time.perf_counter() - began)
+        self._counters.noted_syncs.append(time.perf_counter() - began)
         self._set_durable()
 
     def _set_durable(self) -> None:

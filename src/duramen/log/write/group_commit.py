@@ -149,6 +149,17 @@ class GroupCommit:
         """Whether no request is queued or being committed. Only meaningful while the lock is held."""
         return self._leader is None
 
+    @property
+    def is_led_elsewhere(self) -> bool:
+        """Whether another thread leads a group, as far as one look tells."""
+        leader = self._leader
+        return leader is not None and leader.thread != threading.get_ident()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the last group had more than one caller, or others queued meanwhile."""
+        return self._crowd > 1
+
     def submit(self, request: Request, timeout_s: float | None = None) -> Any:
         """Commit the request; returns its result or raises its error.
 
