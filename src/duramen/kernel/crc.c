@@ -144,6 +144,7 @@ static lane_powers lanes_castagnoli;
 
 #define SSE42 __attribute__((target("sse4.2,pclmul")))
 #define PCLMUL __attribute__((target("sse4.1,ssse3,pclmul")))
+#define AVX2 __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2")))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,vpclmulqdq,pclmul,sse4.2,bmi2")))
 
 SSE42 INLINE uint64_t multiply_sse42(uint32_t a, uint32_t b)
@@ -162,6 +163,7 @@ typedef struct {
     uint64_t by256[2];   /* x^2111, x^2047: 256 bytes on */
     uint64_t by192[2];   /* x^1599, x^1535 */
     uint64_t by128[2];   /* x^1087, x^1023 */
+    uint64_t by96[2];    /* x^831, x^767 */
     uint64_t by64[2];    /* x^575, x^511 */
     uint64_t by48[2];    /* x^447, x^383 */
     uint64_t by32[2];    /* x^319, x^255 */
@@ -174,6 +176,7 @@ static const fold_powers fold_ieee = {
     .by256 = {0x7CC8E1E700000000, 0x03F9F86300000000},
     .by192 = {0x67F7947600000000, 0xC56D949600000000},
     .by128 = {0x7D657A1000000000, 0x7406FA9500000000},
+    .by96 = {0x759FC69D00000000, 0x101A233100000000},
     .by64 = {0x653D982200000000, 0xCAD38E8F00000000},
     .by48 = {0x69CCFC0D00000000, 0x2A28386200000000},
     .by32 = {0x9570D49500000000, 0x01B5FD1D00000000},
@@ -186,6 +189,7 @@ static const fold_powers fold_castagnoli = {
     .by256 = {0xE9A5D8BE00000000, 0x1426A81500000000},
     .by192 = {0x7CCBBBF200000000, 0x31C9460800000000},
     .by128 = {0x6577B24500000000, 0x7417153F00000000},
+    .by96 = {0xC92F998D00000000, 0x3365346A00000000},
     .by64 = {0x1C19243B00000000, 0x75BBA45B00000000},
     .by48 = {0xA46EF4AA00000000, 0x6051243F00000000},
     .by32 = {0x33CCBBBC00000000, 0xA2158B3400000000},
@@ -200,7 +204,11 @@ static const fold_powers fold_both = {
     .by256 = {0xEC91FB0AA25B5E25, 0x53B812AA3A838A9B},
     .by192 = {0xE7997F98D364EFCC, 0x658714EFA71751B7},
     .by128 = {0xE0D410B84946A711, 0x146658CBAC0E7016},
+    .by96 = {0x34240116316D3074, 0x2E729ACB3818D58D},
     .by64 = {0x9F60D46ECF51E8A1, 0x3149017FC24BD03E},
+    .by48 = {0xF2A3CB4888DBDE07, 0x90E45A18584C103A},
+    .by32 = {0x74AAF274F2504173, 0x31D4C51939A5C841},
+    .by16 = {0xCCCF6CEBB719707F, 0x0E4615E89E1A2658},
 };
 
 /* x^63 by the polynomial that a state belongs to and 0 by the other one: times the state, it is the 16 bytes that add
@@ -250,17 +258,12 @@ static const uint8_t rotate16[32] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1
 static const uint8_t last16[32] = {[16] = 255, 255, 255, 255, 255, 255, 255, 255,
                                    255, 255, 255, 255, 255, 255, 255, 255};
 
-PCLMUL INLINE uint32_t by_pclmul(uint32_t crc, const uint8_t *data, size_t len, const fold_powers *k)
-{
-    const uint32_t state = ~crc;
-
 #define LOAD128(from) _mm_loadu_si128((const __m128i *)(from))
-    if (len == 0) return crc;
-    if (len < 16) return ~fold_below16(state, data, len, k);
-    const uint8_t *const end = data + len;
-    __m128i x = _mm_xor_si128(LOAD128(data), _mm_cvtsi32_si128((int)state));
-    data += 16;
-    if (len >= 64) {
+
+/* The 16 bytes that x and the bytes after it amount to. */
+PCLMUL INLINE __m128i fold_rest(__m128i x, const uint8_t *data, const uint8_t *end, const fold_powers *k)
+{
+    if (end - data >= 48) {
         __m128i x1 = LOAD128(data), x2 = LOAD128(data + 16), x3 = LOAD128(data + 32);
         for (data += 48; end - data >= 64; data += 64) {
             x = fold128(x, k->by64, LOAD128(data));
@@ -276,9 +279,31 @@ PCLMUL INLINE uint32_t by_pclmul(uint32_t crc, const uint8_t *data, size_t len, 
     const size_t r = (size_t)(end - data);
     const __m128i rotated = _mm_shuffle_epi8(x, LOAD128(rotate16 + r));
     const __m128i last = LOAD128(last16 + r);
-    x = fold128(_mm_and_si128(rotated, last), k->by16, _mm_blendv_epi8(rotated, LOAD128(end - 16), last));
-#undef LOAD128
-    return ~remainder96(fold128(x, k->finish, _mm_setzero_si128()), k);
+    return fold128(_mm_and_si128(rotated, last), k->by16, _mm_blendv_epi8(rotated, LOAD128(end - 16), last));
+}
+
+/* The CRC that 16 bytes amount to. */
+PCLMUL INLINE uint32_t reduce128(__m128i x, const fold_powers *k)
+{
+    return remainder96(fold128(x, k->finish, _mm_setzero_si128()), k);
+}
+
+PCLMUL INLINE uint32_t by_pclmul(uint32_t crc, const uint8_t *data, size_t len, const fold_powers *k)
+{
+    const uint32_t state = ~crc;
+
+    if (len == 0) return crc;
+    if (len < 16) return ~fold_below16(state, data, len, k);
+    const __m128i x = _mm_xor_si128(LOAD128(data), _mm_cvtsi32_si128((int)state));
+    return ~reduce128(fold_rest(x, data + 16, data + len, k), k);
+}
+
+/* What the states of both checksums add to the first 16 bytes, for `fold_both`. */
+PCLMUL INLINE __m128i enter_both(const duramen_digests *sums)
+{
+    const __m128i ieee = _mm_cvtsi32_si128((int)~sums->crc32), castagnoli = _mm_cvtsi32_si128((int)~sums->crc32c);
+    return _mm_xor_si128(_mm_clmulepi64_si128(ieee, _mm_cvtsi64_si128((int64_t)enter_ieee), 0x00),
+                         _mm_clmulepi64_si128(castagnoli, _mm_cvtsi64_si128((int64_t)enter_castagnoli), 0x00));
 }
 
 PCLMUL static uint32_t crc32_pclmul(uint32_t crc, const uint8_t *data, size_t len)
@@ -290,6 +315,72 @@ PCLMUL static uint32_t crc32c_pclmul(uint32_t crc, const uint8_t *data, size_t l
 {
     return by_pclmul(crc, data, len, &fold_castagnoli);
 }
+
+PCLMUL static void digest_pclmul(duramen_digests *sums, const uint8_t *data, size_t len)
+{
+    if (len < 16) { /* less than the states take up */
+        sums->crc32c = crc32c_pclmul(sums->crc32c, data, len);
+        sums->crc32 = crc32_pclmul(sums->crc32, data, len);
+        return;
+    }
+    const __m128i x = fold_rest(_mm_xor_si128(LOAD128(data), enter_both(sums)), data + 16, data + len, &fold_both);
+    sums->crc32c = ~reduce128(x, &fold_castagnoli);
+    sums->crc32 = ~reduce128(x, &fold_ieee);
+}
+
+AVX2 INLINE __m256i fold256(__m256i y, const uint64_t *power, __m256i onto)
+{
+    const __m256i k = _mm256_broadcastsi128_si256(LOAD128(power));
+    return _mm256_xor_si256(_mm256_xor_si256(_mm256_clmulepi64_epi128(y, k, 0x00), _mm256_clmulepi64_epi128(y, k, 0x11)),
+                            onto);
+}
+
+/* Below, the setup costs more than it saves. */
+#define AVX2_FROM 256
+
+/* The 16 bytes that AVX2_FROM or more bytes, with `state` added to the first of them, amount to. */
+AVX2 INLINE __m128i fold_wide(__m128i state, const uint8_t *data, size_t len, const fold_powers *k)
+{
+    const uint8_t *const end = data + len;
+
+#define LOAD256(from) _mm256_loadu_si256((const __m256i *)(from))
+    __m256i y = _mm256_xor_si256(LOAD256(data), _mm256_zextsi128_si256(state));
+    __m256i y1 = LOAD256(data + 32), y2 = LOAD256(data + 64), y3 = LOAD256(data + 96);
+    for (data += 128; end - data > 128; data += 128) {
+        y = fold256(y, k->by128, LOAD256(data));
+        y1 = fold256(y1, k->by128, LOAD256(data + 32));
+        y2 = fold256(y2, k->by128, LOAD256(data + 64));
+        y3 = fold256(y3, k->by128, LOAD256(data + 96));
+    }
+    y = fold256(y, k->by96, fold256(y1, k->by64, fold256(y2, k->by32, y3)));
+#undef LOAD256
+    const __m128i x = fold128(_mm256_castsi256_si128(y), k->by16, _mm256_extracti128_si256(y, 1));
+    return fold_rest(x, data, end, k);
+}
+
+AVX2 static uint32_t crc32_avx2(uint32_t crc, const uint8_t *data, size_t len)
+{
+    if (len < AVX2_FROM) return crc32_pclmul(crc, data, len);
+    return ~reduce128(fold_wide(_mm_cvtsi32_si128((int)~crc), data, len, &fold_ieee), &fold_ieee);
+}
+
+AVX2 static uint32_t crc32c_avx2(uint32_t crc, const uint8_t *data, size_t len)
+{
+    if (len < AVX2_FROM) return crc32c_sse42(crc, data, len);
+    return ~reduce128(fold_wide(_mm_cvtsi32_si128((int)~crc), data, len, &fold_castagnoli), &fold_castagnoli);
+}
+
+AVX2 static void digest_avx2(duramen_digests *sums, const uint8_t *data, size_t len)
+{
+    if (len < AVX2_FROM) {
+        digest_pclmul(sums, data, len);
+        return;
+    }
+    const __m128i x = fold_wide(enter_both(sums), data, len, &fold_both);
+    sums->crc32c = ~reduce128(x, &fold_castagnoli);
+    sums->crc32 = ~reduce128(x, &fold_ieee);
+}
+#undef LOAD128
 
 AVX512 INLINE __m512i fold512(__m512i z, const uint64_t *power, __m512i onto)
 {
@@ -398,11 +489,7 @@ AVX512 static void digest_avx512(duramen_digests *sums, const uint8_t *data, siz
         sums->crc32 = crc32_avx512(sums->crc32, data, len);
         return;
     }
-    const __m128i ieee = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)~sums->crc32),
-                                              _mm_cvtsi64_si128((int64_t)enter_ieee), 0x00);
-    const __m128i castagnoli = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)~sums->crc32c),
-                                                    _mm_cvtsi64_si128((int64_t)enter_castagnoli), 0x00);
-    const __m512i z = fold_to64(_mm_xor_si128(ieee, castagnoli), data, len, &fold_both);
+    const __m512i z = fold_to64(enter_both(sums), data, len, &fold_both);
     sums->crc32c = ~reduce_castagnoli(z);
     sums->crc32 = ~reduce_ieee(z);
 }
@@ -448,7 +535,7 @@ DEFINE_BY_INSTRUCTION(crc32c_pmull, ARM_PMULL, STEP_CB, STEP_CH, STEP_CW, STEP_C
 /* ---- the choice ---- */
 
 typedef struct {
-    duramen_crc_variant all[4];
+    duramen_crc_variant all[5];
     size_t count;
 } crc_choice;
 
@@ -467,8 +554,15 @@ static void digest_apart(duramen_digests *sums, const uint8_t *data, size_t len)
     }
 }
 
-static duramen_digest_variant digest_variants[2] = {{"apart", digest_apart}};
+static duramen_digest_variant digest_variants[4] = {{"apart", digest_apart}};
 static size_t digest_count = 1;
+
+#if defined(__x86_64__)
+static void offer_digest(const char *name, duramen_digest_fn fn)
+{
+    digest_variants[digest_count++] = (duramen_digest_variant){name, fn};
+}
+#endif
 
 static void offer(crc_choice *choice, const char *name, duramen_crc_fn fn)
 {
@@ -490,12 +584,18 @@ __attribute__((constructor)) static void choose(void)
         offer(&choice_ieee, "pclmul", crc32_pclmul);
         offer(&choice_castagnoli, "pclmul", crc32c_pclmul);
         offer(&choice_castagnoli, "sse42", crc32c_sse42);
+        offer_digest("pclmul", digest_pclmul);
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq")) {
+            offer(&choice_ieee, "avx2", crc32_avx2);
+            offer(&choice_castagnoli, "avx2", crc32c_avx2);
+            offer_digest("avx2", digest_avx2);
+        }
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
             __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("bmi2")) {
             offer(&choice_ieee, "avx512", crc32_avx512);
             offer(&choice_castagnoli, "avx512", crc32c_avx512);
-            digest_variants[digest_count++] = (duramen_digest_variant){"avx512", digest_avx512};
+            offer_digest("avx512", digest_avx512);
         }
     }
 #elif defined(DURAMEN_ARM_CRC)

@@ -11,6 +11,7 @@ they are good.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -215,7 +216,9 @@ class WritableLog(Log):
             )  # fmt: skip
             super().__init__(path, disk=opened.disk)
             self._goes_alone &= self.codec.record_shape is not None
-            self._goes_durably = limits.max_records >= APPENDED_ROWS and self.codec.capabilities.record_checksum
+            # Where a sync is fdatasync, and nothing but the records must be synced.
+            is_plain = sys.platform == "linux" and self.codec.capabilities.record_checksum
+            self._goes_durably = is_plain and limits.max_records >= APPENDED_ROWS
             if has_producers(opened.disk, path):
                 self._open_sequences(opened.proven_offset)
             self._earlier = read_writer_metrics(opened.disk, path)
