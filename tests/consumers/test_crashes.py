@@ -228,3 +228,18 @@ def test_an_old_holder_is_fenced_by_another_process(tmp_path: Path) -> None:
             here.group("g").ack(old)
         there.group("g").ack(new)
         assert here.group("g").acked_until == 1
+
+
+def test_a_dead_letter_in_an_open_log_survives_a_power_loss() -> None:
+    """The record leaves the group, so its dead letter must be on disk; that log's own appends are not synced."""
+    disk = SimulatedDisk()
+    dead = ConsumableWritableLog("/dead", disk=disk, format="keratin", durability="write")
+    with ConsumableWritableLog("/log", disk=disk, format="keratin") as log:
+        log.append_batch([value(0), value(1)])
+        group = log.group("g", max_attempts=1, dead_letter=dead, clock=lambda: 1000)
+        group.nack(group.fetch(1, lease=1)[0])
+        assert [delivery.offset for delivery in group.fetch(1)] == [1]
+        for pattern in patterns():
+            with ConsumableLog("/dead", disk=disk.crash(pattern)) as left:
+                assert [record.value for record in left] == [value(0)]
+    dead.close()
