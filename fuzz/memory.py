@@ -93,5 +93,8 @@ class MemoryDisk:
     def names_stamp(self, path: str) -> None:
         """No evidence that the names are the same: they are listed again."""
 
+    def read(self, path: str, size_bytes: int = 2**63 - 1) -> memoryview:
+        return self.map(path).data[:size_bytes]
+
     def map(self, path: str) -> MemoryFile:
         return MemoryFile(self._files[path.removeprefix(f"{self.ROOT}/")])

@@ -36,6 +36,7 @@ CONF = {
 ENGINE = os.environ.get("DURAMEN_TEST_ENGINE", "python")
 """Which engine reads where a test names none: ``jvm``, ``python``, or ``none`` for a session without the jar. All tests
 pass with each."""
+HAS_JAR = ENGINE != "none" and jar() is not None
 OWN_JVM = ("test_beside_writer.py", "test_cluster.py", "test_local_session.py")
 """Modules whose tests use no session, or start their own. All others run in one process, with one session."""
 
@@ -55,8 +56,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("duramen tests")
     for name, value in CONF.items():
         builder = builder.config(name, value)
-    if ENGINE != "none" and (path := jar()) is not None:
-        builder = builder.config("spark.jars", path).config("spark.datasource.duramen.engine", ENGINE)
+    if HAS_JAR:
+        builder = builder.config("spark.jars", str(jar())).config("spark.datasource.duramen.engine", ENGINE)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):

@@ -37,7 +37,8 @@ public final class DuramenProvider implements DataSourceRegister, SessionConfigS
     }
 
     @Override
-    public StructType inferSchema(CaseInsensitiveStringMap options) {
+    public StructType inferSchema(CaseInsensitiveStringMap given) {
+        CaseInsensitiveStringMap options = Engine.optionsOf(given);
         Engine engine = Engine.of(options);
         if (engine == Engine.PYTHON) return python.inferSchema(Engine.without(options));
         return Planner.schema(Engine.without(options));

@@ -29,7 +29,7 @@ final class DuramenTable implements SupportsRead, SupportsWrite {
     DuramenTable(PythonDataSourceV2 python, StructType schema, CaseInsensitiveStringMap properties) {
         this.python = python;
         this.schema = schema;
-        this.properties = properties;
+        this.properties = Engine.optionsOf(properties);
     }
 
     @Override

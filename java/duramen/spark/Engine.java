@@ -3,7 +3,9 @@ package duramen.spark;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** The option {@code engine}: who reads. */
@@ -12,11 +14,26 @@ enum Engine {
 
     static final String NAME = "duramen";
     private static final String OPTION = "engine";
-    /** What a catalogue calls an option of a table beside its own name. */
-    private static final String OF_TABLE = "option.engine";
+
+    private static final Set<String> OF_CATALOGUE = Set.of(
+        TableCatalog.PROP_LOCATION, TableCatalog.PROP_IS_MANAGED_LOCATION, TableCatalog.PROP_EXTERNAL,
+        TableCatalog.PROP_TABLE_TYPE, TableCatalog.PROP_COMMENT, TableCatalog.PROP_COLLATION,
+        TableCatalog.PROP_PROVIDER, TableCatalog.PROP_OWNER);
+
+    /**
+     * The options among what a catalogue knows about a table. A table without a path has one in Spark's warehouse, where
+     * no log is.
+     */
+    static CaseInsensitiveStringMap optionsOf(CaseInsensitiveStringMap properties) {
+        if (!properties.containsKey(TableCatalog.PROP_PROVIDER)) return properties;
+        Map<String, String> options = new HashMap<>(properties.asCaseSensitiveMap());
+        if (!properties.containsKey(TableCatalog.PROP_LOCATION)) options.keySet().removeIf("path"::equalsIgnoreCase);
+        options.keySet().removeIf(name -> OF_CATALOGUE.contains(name) || name.startsWith(TableCatalog.OPTION_PREFIX));
+        return new CaseInsensitiveStringMap(options);
+    }
 
     static Engine of(CaseInsensitiveStringMap options) {
-        String text = options.getOrDefault(OPTION, options.getOrDefault(OF_TABLE, "auto")).strip();
+        String text = options.getOrDefault(OPTION, "auto").strip();
         for (Engine one : values()) {
             if (one.name().equals(text.toUpperCase(Locale.ROOT))) return one;
         }
@@ -27,7 +44,7 @@ enum Engine {
 
     static CaseInsensitiveStringMap without(CaseInsensitiveStringMap options) {
         Map<String, String> rest = new HashMap<>(options.asCaseSensitiveMap());
-        rest.keySet().removeIf(name -> name.equalsIgnoreCase(OPTION) || name.equalsIgnoreCase(OF_TABLE));
+        rest.keySet().removeIf(OPTION::equalsIgnoreCase);
         return new CaseInsensitiveStringMap(rest);
     }
 }

@@ -51,6 +51,7 @@ class FormatOptions(TypedDict, total=False):
     topic_id: str
     log_start_offset: int
     aborted: str
+    index_max_bytes: int
 
 
 def names() -> tuple[str, ...]:

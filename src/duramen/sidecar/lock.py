@@ -54,6 +54,8 @@ class WriterLock:
             self._take_from_own(make=make)
 
     def _refuse_broker(self) -> None:
+        if "://" in self._root:  # an address: nothing is written there
+            return
         above = posixpath.normpath(posixpath.join(self._root, ".."))
         is_broker = self._disk.kind(posixpath.join(above, _BROKER_PROPERTIES)) == Kind.FILE
         if is_broker and self._disk.is_locked(posixpath.join(above, _BROKER_LOCK)):

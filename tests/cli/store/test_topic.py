@@ -207,7 +207,7 @@ def test_in_processes_of_their_own(root: Path, cli: Run) -> None:
     with subprocess.Popen(following, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         append = [*warm.duramen(), "append", f"{root}#orders", "--key-separator", ":"]
-        assert subprocess.run(append, input=b"k:1\n", capture_output=True, timeout=60, check=True).out
+        assert subprocess.run(append, input=b"k:1\n", capture_output=True, timeout=60, check=True).stdout
         found: Any = json.loads(process.stdout.readline())
         process.terminate()
     assert (found["key"], found["value"]) == ("k", "1")

@@ -271,3 +271,11 @@ def test_missing_paths_and_wrong_kinds(tmp_path: Path) -> None:
         duramen.open(tmp_path / "fifo")
     with pytest.raises(duramen.UsageError, match="mode"):
         duramen.open(tmp_path / "dir", "w")
+
+
+def test_a_log_whose_files_are_taken_away_ends_at_zero(write: Write, format_name: str) -> None:
+    root = write(format_name, 3)
+    with duramen.open(root) as log:
+        for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
+            path.unlink()
+        assert log.next_offset == 0

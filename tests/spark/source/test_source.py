@@ -16,7 +16,7 @@ from duramen.errors import DuramenError
 from duramen.log.read.log import Log
 from duramen.spark import scan
 from tests.conftest import DATA
-from tests.spark.conftest import ENGINE
+from tests.spark.conftest import HAS_JAR
 from tests.spark.source_logs import (
     FORMATS,
     RECORD_SIZE,
@@ -68,10 +68,11 @@ def test_sql(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW events USING duramen OPTIONS (path '{log}', startingOffsets '90')")
     assert spark.sql("SELECT count(*), min(offset) FROM events").collect() == [(10, 90)]
     spark.sql(f"CREATE TABLE events_table USING duramen OPTIONS (path '{log}', columns 'offset,key')")
-    try:  # Spark 4.3 hands no option of a table over to Python when it is read: all that can be done is to say so
-        if ENGINE == "jvm":
+    try:
+        if HAS_JAR:
             assert spark.sql("SELECT max(offset) FROM events_table").collect() == [(99,)]
             return
+        # Spark 4.3 hands no option of a table over to Python when it is read: all that can be done is to say so
         with pytest.raises(PySparkException, match="or CREATE TEMPORARY VIEW … USING duramen OPTIONS"):
             spark.sql("SELECT max(offset) FROM events_table").collect()
     finally:

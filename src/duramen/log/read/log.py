@@ -282,6 +282,8 @@ class Log:
         if not self._snapshot.bases:
             return 0
         following = self.end().previous_offset + 1
+        if not self._snapshot.bases:  # taken away meanwhile
+            return 0
         first = self.segment_of(self._snapshot.bases[-1]).segment.first_visible
         if first > following and self._snapshot.cut_base is None:
             raise starts_after_end(self.path, first, following)

@@ -61,6 +61,8 @@ from duramen.sidecar import Watermark, create_file, replace_file
 logger = logging.getLogger(__package__)
 
 SYNC_STEP_BYTES = 8 << 20
+_LAST_US = 2**63 - 1
+"""The last time that a record writer can compare with. Kafka's times are milliseconds in 64 bits."""
 
 Announce = Callable[[Encoded, Batch, int, Sequence[int]], Encoded]
 """Called before a piece of a batch is written, with its bytes, its rows, the number of its first row in the batch, and
@@ -189,7 +191,7 @@ class Appender:
         cursor, first_us = active.cursor, active.first_us
         is_ready = self._is_open_durable and self._hidden is None and self.poisoned_by is None
         is_marked = (mark.base, mark.position, mark.next_offset - 1) == (active.base, *cursor)
-        if not (is_ready and is_marked) or first_us is None or active.is_empty:
+        if not (is_ready and is_marked) or first_us is None or active.is_empty or self.last_us > _LAST_US:
             return None
         indexed = active.open_index if limits.index_at_once else (None, 0)
         if indexed is None:

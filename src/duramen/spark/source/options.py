@@ -43,8 +43,6 @@ STRATEGIES = ("error", LATEST)
 DEFAULT_DELAY_MS = 15 * 60_000
 _UNITS_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-_OF_A_TABLE = {"provider", "owner", "external", "is_managed_location", "comment", "collation"}
-
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -95,7 +93,7 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    texts = _without_table({name.lower(): text for name, text in given.items()})
+    texts = {name.lower(): text for name, text in given.items()}
     known = {name.lower(): name for name in NAMES}
     of_format = {name.lower(): name for kind in FORMATS.values() for name in kind.option_names}
     _refuse_unknown(texts, {**known, **of_format, SINCE_US: SINCE_US, UNTIL_US: UNTIL_US})
@@ -156,18 +154,6 @@ def option_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _without_table(texts: dict[str, str]) -> dict[str, str]:
-    """The options alone, where Spark hands over all it knows about a table of its catalogue."""
-    location = texts.pop("location", None)
-    for name in _OF_A_TABLE & texts.keys():
-        del texts[name]
-    for name in [name for name in texts if name.startswith("option.")]:
-        texts.setdefault(name.removeprefix("option."), texts.pop(name))
-    if location is not None:
-        texts.setdefault("path", location)
-    return texts
 
 
 def _refuse_unknown(texts: Mapping[str, str], known: Mapping[str, str]) -> None:
