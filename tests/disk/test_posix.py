@@ -106,6 +106,20 @@ def test_dropped_files_leave_no_descriptors(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_file_that_is_emptied_before_it_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size was taken before."""
+    path = tmp_path / "file"
+    path.write_bytes(b"a note")
+    map_descriptor = mmap.mmap
+
+    def map_emptied(descriptor: int, size: int, access: int) -> mmap.mmap:
+        path.write_bytes(b"")
+        return map_descriptor(descriptor, size, access=access)
+
+    monkeypatch.setattr(posix.mmap, "mmap", map_emptied)
+    assert PosixDisk().map(str(path)).data == b""
+
+
 def test_a_pipe_is_refused_and_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     disk, path = PosixDisk(), str(tmp_path / "pipe")

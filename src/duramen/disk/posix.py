@@ -66,6 +66,8 @@ class MappedFile:
             try:
                 filled = os.fstat(descriptor).st_size > 0
                 self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if filled else None
+            except ValueError:  # another process emptied it after fstat
+                self._map = None
             finally:
                 os.close(descriptor)
         except OSError as error:

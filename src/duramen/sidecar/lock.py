@@ -93,7 +93,7 @@ class WriterLock:
     def _held_elsewhere(self, note: bytes) -> LockedError:
         hint = "close it there, or open it here for reading"
         if not note and self._disk.kind(self._path) == Kind.FILE and self._disk.is_locked(self._path):
-            note = bytes(self._disk.map(self._path).data[:_NOTE_BYTES])
+            note = bytes(self._disk.read(self._path, _NOTE_BYTES))  # not mapped: the holder empties it at the end
         if not note:
             hint += "; where no such process is known, it lost its `.duramen/`: `fuser` on the directory names it"
         holder = note.decode("ascii", "replace").strip() or "another process"

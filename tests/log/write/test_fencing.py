@@ -144,6 +144,25 @@ def test_the_sidecar_is_deleted_or_replaced_under_a_writer(tmp_path: Path, other
     assert content(root) == values(0, 4)
 
 
+def test_the_note_of_the_first_writer_is_not_mapped(
+    tmp_path: Path, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first writer empties it when it ends. A mapping would then end this process by SIGBUS."""
+    mapped: list[str] = []
+    map_file = PosixDisk.map
+
+    def noted(disk: PosixDisk, path: str) -> Any:
+        mapped.append(Path(path).name)
+        return map_file(disk, path)
+
+    root = tmp_path / "log"
+    other("open", root, "keratin")
+    monkeypatch.setattr(PosixDisk, "map", noted)
+    with pytest.raises(LockedError, match=f"pid {other('pid')}"):
+        duramen.open(root, "a")
+    assert "lock" not in mapped
+
+
 def test_the_error_for_a_second_writer(tmp_path: Path, other: Other) -> None:
     root = tmp_path / "log"
     other("open", root, "keratin")
