@@ -336,8 +336,11 @@ def test_threads_share_a_group(tmp_path: Path) -> None:
             thread.join()
         assert sorted(taken) == list(range(20_000))
         assert group.status()[1:4] == (20_000, 20_000, 0)
+        # A thread that waited long for its turn had left much in flight; this one leaves nothing.
+        log.append_batch([value(n) for n in range(20_000, 24_000)])
+        consume()
     sizes = [path.stat().st_size for path in (root / "groups").iterdir()]
-    assert sum(sizes) < 60_000, "as large as what is in flight, not as what passed"
+    assert sum(sizes) < 40_000, "as large as what is in flight, not as what passed"
 
 
 def test_two_holders_of_the_lock_see_each_other(tmp_path: Path) -> None:
