@@ -126,7 +126,19 @@ def test_later_on_a_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> 
                 signal.raise_signal(signal.SIGTERM)
 
 
-def test_an_interrupt_in_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "again while it is noticed"])
+def test_an_interrupt_in_a_finalizer_is_not_lost(
+    times: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_impatiently(thread: threading.Thread) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        start(thread)
+
+    if times == 2:
+        monkeypatch.setattr(threading.Thread, "start", start_impatiently)
+
     class Careless:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)

@@ -99,10 +99,16 @@ class Signals:
             assert self._hook_before is not None
             self._hook_before(lost)
             return
+        returning = threading.Event()
+        threading.Thread(target=self._repeat, args=(returning,), daemon=True).start()
+        returning.set()
+
+    def _repeat(self, returning: threading.Event) -> None:
+        """Signals count again from here: one that came before would be lost in the same finalizer."""
+        returning.wait()
+        time.sleep(AFTER_S)
         self._raised_s = float("-inf")
-        again = threading.Timer(AFTER_S, os.kill, (os.getpid(), self._first or signal.SIGINT))
-        again.daemon = True
-        again.start()
+        os.kill(os.getpid(), self._first or signal.SIGINT)
 
     def check(self) -> None:
         """Raise a delayed interrupt."""
