@@ -12,7 +12,7 @@ import pytest
 import duramen
 from duramen.disk import PosixDisk
 from duramen.errors import StorageError
-from duramen.formats import Role, Severity
+from duramen.formats import Role, Severity, make
 from duramen.log.maintain.compact import Compaction
 from duramen.log.maintain.retention import Retention
 from duramen.log.segments.listing import list_log
@@ -229,3 +229,31 @@ def test_a_log_that_is_deleted_during_the_check(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="no such file"):
         verify.verify_log(str(tmp_path / "log"), progress=removing)
+
+
+@pytest.mark.parametrize("name", SEGMENTED)
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_space_that_a_writer_frees_while_the_segment_is_checked(
+    tmp_path: Path, name: str, in_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it would end the process by SIGBUS: it was reserved after the log was listed, and is mapped."""
+    monkeypatch.setattr(verify, "THREADS_FROM_BYTES", 1 if in_threads else 1 << 60)
+    root = tmp_path / "log"
+    with duramen.open(root, "a", format=name) as log:
+        log.append(b"one")
+    segment = list_log(PosixDisk(), str(root), make(name)).segments[-1].segment.path
+    map_file = PosixDisk.map
+
+    def beside_writer(disk: PosixDisk, path: str) -> object:
+        if not path.endswith(segment):
+            return map_file(disk, path)
+        monkeypatch.setattr(PosixDisk, "map", map_file)
+        with duramen.open(root, "a", preallocate_bytes=1 << 20) as writer:
+            writer.append(b"two")
+            mapped = map_file(disk, path)
+            assert len(mapped.data) > 1 << 19
+        return mapped
+
+    monkeypatch.setattr(PosixDisk, "map", beside_writer)
+    report = verify.verify_log(str(root))
+    assert (report.ok, report.segments[0].records, report.findings) == (True, 1, [])

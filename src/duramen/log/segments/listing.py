@@ -42,8 +42,9 @@ class SegmentFiles:
     """A committed file swap replaces it. It is complete, old or new, and its derived files may not match."""
 
     def settled(self, data: memoryview) -> memoryview:
-        """The bytes of the segment that do not change any more."""
-        return data[: self.segment.size_bytes] if self.is_growing else data
+        """The bytes of the segment that do not change any more: a writer that opened the log since it was listed may
+        reserve space after them, and cut it when it closes the log, while ``data`` is mapped."""
+        return data if self.is_changing else data[: self.segment.size_bytes]
 
 
 @dataclass
