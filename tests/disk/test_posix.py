@@ -210,6 +210,20 @@ time.sleep(60)
 """
 
 
+@pytest.mark.parametrize("call", ["path.samestat", "ftruncate"])
+def test_an_interrupt_leaves_no_lock(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "lock")
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"os.{call}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            PosixDisk().lock(path, b"first")
+    PosixDisk().lock(path, b"second").release()
+
+
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path, children: list[Child]) -> None:
     path = tmp_path / "lock"
     children.append(child := Child(HOLD, path))

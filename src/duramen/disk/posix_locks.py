@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import threading
 import time
@@ -41,18 +40,37 @@ class PosixLock(Lock):
         self._paths = paths
         self._at = os.fsencode(paths.at(path))
         self._mutex = threading.Lock()
-        descriptor = _take(path, functools.partial(paths.reach, path))
         try:
+            descriptor = self._take()
             # The note first and the cut afterwards: a reader in between sees a note, not an empty file.
             write_whole(descriptor, note, 0)
             os.ftruncate(descriptor, len(note))
-        except OSError:
-            os.close(descriptor)
+            self.file = os.fstat(descriptor)
+            self._number, self._device = self.file.st_ino, self.file.st_dev
+            _locks.add(self)
+        except BaseException:  # an interrupt, too, leaves no lock
+            self.abandon()
             raise
-        self.file = os.fstat(descriptor)
-        self._number, self._device = self.file.st_ino, self.file.st_dev
-        self._descriptor = descriptor
-        _locks.add(self)
+
+    def _take(self) -> int:
+        """Lock the file that has the name, and return its descriptor, which this object has before it is locked."""
+        patience = time.monotonic() + _PROBE_PATIENCE_S
+        while True:
+            self.abandon()
+            with self._paths.reach(self._path) as place:
+                self._descriptor = descriptor = open_regular(self._path, place, os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= patience:
+                    raise locked(self._path, _note_of_holder(descriptor), is_own=_is_own(descriptor)) from None
+                time.sleep(_POLL_S)  # it may be a reader that checks for a writer, which takes an instant
+                continue
+            held = os.fstat(descriptor)
+            with contextlib.suppress(FileNotFoundError), self._paths.reach(self._path) as place:
+                if os.path.samestat(held, place.stat()):
+                    return descriptor
+            # The file was removed in between, so this lock protects nothing. Try the file that has the name now.
 
     def is_in_place(self) -> bool:
         try:
@@ -267,34 +285,6 @@ class PosixGate(Gate):
 
     def __del__(self) -> None:
         self.abandon()
-
-
-def _take(path: str, reach: Reach) -> int:
-    """A descriptor that holds the lock of the file at ``path``."""
-    patience = time.monotonic() + _PROBE_PATIENCE_S
-    while True:
-        with reach() as place:
-            descriptor = open_regular(path, place, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.fstat(descriptor)
-            with contextlib.suppress(FileNotFoundError), reach() as place:
-                if os.path.samestat(held, place.stat()):
-                    return descriptor
-            # The file was removed in between, so this lock protects nothing. Try the file that has the name now.
-        except BlockingIOError:
-            if time.monotonic() < patience:
-                # It may be a reader that checks for a writer, which takes an instant.
-                os.close(descriptor)
-                time.sleep(_POLL_S)
-                continue
-            note, is_own = _note_of_holder(descriptor), _is_own(descriptor)
-            os.close(descriptor)
-            raise locked(path, note, is_own=is_own) from None
-        except OSError:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
 
 
 def _note_of_holder(descriptor: int) -> bytes:
