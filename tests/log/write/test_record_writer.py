@@ -729,7 +729,13 @@ def test_the_crash_explorer_goes_this_way() -> None:
 # --- interrupts
 
 
-MODULES = ("write/writable_log.py", "write/group_commit.py", "write/appender.py", "disk/record_writer.py")
+MODULES = (
+    "write/writable_log.py",
+    "write/single_appends.py",
+    "write/group_commit.py",
+    "write/appender.py",
+    "disk/record_writer.py",
+)
 
 
 @pytest.mark.parametrize("durability", ["write", "fsync"])

@@ -3,7 +3,8 @@
 `WritableLog` is what ``duramen.open(path, "a")`` returns. An append becomes a batch (`batch`), waits in the queue of
 `GroupCommit`, and is committed with the other requests of its group. The thread that leads the group has
 `Appender` write the records, sync them and move the watermark, which shows them to readers; then every caller of the
-group gets its offsets (`Appended`). `ProducerTable` keeps repeated appends of a producer from being stored twice, and
+group gets its offsets (`Appended`). A single append that needs nothing but its bytes and the watermark goes without a
+group (`SingleAppends`). `ProducerTable` keeps repeated appends of a producer from being stored twice, and
 `transaction` commits many batches, to one log or several, together with a ledger entry.
 
 This package never acknowledges a record that is less durable than the caller asked for. After a failure with an unknown

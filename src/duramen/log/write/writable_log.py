@@ -11,7 +11,6 @@ they are good.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +19,10 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 from duramen.arguments import LONGEST_S, check_choice, check_int, check_kind, check_number, check_timeout
-from duramen.disk import Disk, RecordWriter, disk_or_real, fenced
+from duramen.disk import Disk, disk_or_real, fenced
 from duramen.errors import CorruptionError, DuramenError, FencedError, PoisonedError, StorageError, UsageError
 from duramen.formats import Format, FormatOptions
-from duramen.kernel import APPENDED_ROWS, NOT_DONE
+from duramen.kernel import NOT_DONE
 from duramen.log.maintain import (
     RETENTION_INTERVAL_S,
     Compaction,
@@ -48,7 +47,6 @@ from duramen.log.write.batch import (
     Content,
     GroupBatch,
     HeadersIn,
-    RecordParts,
     SequenceClaim,
     appended_by_request,
     batch_of,
@@ -59,6 +57,7 @@ from duramen.log.write.batch import (
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 from duramen.log.write.hidden_rows import append_once
 from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
+from duramen.log.write.single_appends import SingleAppends
 from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
 from duramen.sidecar import Config, Watermark, WriterMetrics, read_writer_metrics, write_writer_metrics
@@ -70,9 +69,6 @@ AGE_CHECK_S = 60.0
 PUBLISH_EVERY_US = 1_000_000
 MOST_PREALLOCATED_BYTES = 1 << 30
 
-
-MOST_PATIENCE_S = 1.0
-"""How long an append waits for a group, to go without one after it."""
 _process = os.getpid()
 
 
@@ -154,13 +150,6 @@ class WritableLog(Log):
         self._retention = _checked_rules(retention, retention_interval_s)
         self._clock = _checked_clock(clock)
         self._set_up(path)
-        self._committing = threading.Lock()
-        """Held while a group is committed."""
-        self._in_turn = False
-        """Whether a thread appends at ``fsync`` by a record writer that takes one at a time."""
-        self._awaiting = 0
-        """How many threads wait for that, to append without a group."""
-        self._goes_alone = limits.linger_ms == 0  # single appends need not wait for others
         self._commit = GroupCommit(self.commit_group, limits, observe=self.counters.noted_seconds.append)
         self._opened = open_for_append(
             disk_or_real(disk), path, format, options, create=create,
@@ -215,10 +204,10 @@ class WritableLog(Log):
                 now_us=self._now_us, counters=self.counters, on_roll=self._wake_timer,
             )  # fmt: skip
             super().__init__(path, disk=opened.disk)
-            self._goes_alone &= self.codec.record_shape is not None
-            # Where a sync is fdatasync, and nothing but the records must be synced.
-            is_plain = sys.platform == "linux" and self.codec.capabilities.record_checksum
-            self._goes_durably = is_plain and limits.max_records >= APPENDED_ROWS
+            self._singles = SingleAppends(
+                self.codec, self.tail, self._commit, self._interval, limits,
+                due_us=lambda: self._published_us + PUBLISH_EVERY_US,
+            )  # fmt: skip
             if has_producers(opened.disk, path):
                 self._open_sequences(opened.proven_offset)
             self._earlier = read_writer_metrics(opened.disk, path)
@@ -262,112 +251,27 @@ class WritableLog(Log):
         """Append one record and return its offset, once it is as durable as requested. Text is stored as UTF-8. A value
         of None is a tombstone, which deletes its key; only some formats can store it."""
         level = self._durability if durability is None else durability
-        if timeout_s is None and self._goes_alone and level in DURABILITIES:
+        # In a forked child, no thread would release the locks.
+        if timeout_s is None and self._singles.is_open and level in DURABILITIES and self._pid == _process:
             began_s = time.monotonic()
             parts = parts_of(self.codec, value, key, headers, timestamp)
             if parts is not None:
-                offset = self._append_parts(parts, level, began_s)
+                offset = self._singles.append(parts, level, -1 if self._clock is None else self._now_us(), began_s)
                 if offset != NOT_DONE:
-                    return offset
+                    return self._acknowledged(offset, began_s)
         batch = batch_of_one(self.codec, value, key, headers, timestamp)
         appended: Appended = self.submit(batch, durability, timeout_s)
         return appended.base_offset
 
-    def _append_parts(self, parts: RecordParts, level: str, began_s: float) -> int:
-        """Append a record by the record writer; `NOT_DONE` if the ordinary path must. Whatever leads a group absorbs it
-        first, so both see the log as the other left it."""
-        if self._pid != _process:  # in a forked child, no thread would release the lock
-            return NOT_DONE
-        now_us = -1 if self._clock is None else self._now_us()
-        if level == "fsync":
-            offset = self._append_durably(parts, now_us, began_s)
-        elif level == "interval" and (self._interval.left_us or 0) <= 0:
-            return NOT_DONE
-        else:
-            offset = self._append_alone(parts, level == "interval", now_us, began_s)
+    def _acknowledged(self, offset: int, began_s: float) -> int:
+        """What a single append returns, after everything that belongs to it."""
         if offset < NOT_DONE:
             self._control("mark")  # which absorbs
             self.counters.noted_seconds.append(time.monotonic() - began_s)
             offset = -2 - offset
-        if self._followers and offset != NOT_DONE:
+        if self._followers:
             self._wake_followers()
         return offset
-
-    def _append_alone(self, parts: RecordParts, is_timed: bool, now_us: int, began_s: float) -> int:
-        with self._commit.alone():
-            if not self._commit.is_idle or self._closed or self._sequences is not None:
-                return NOT_DONE
-            writer = self.tail.writer
-            offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
-            if offset == NOT_DONE:
-                writer = self._arm()
-                offset = NOT_DONE if writer is None else writer.append(*parts, now_us, began_s, is_timed)
-        return offset
-
-    def _append_durably(self, parts: RecordParts, now_us: int, began_s: float) -> int:
-        """At ``fsync``: threads share syncs in the record writer."""
-        if self._interval.left_us is not None or not self._goes_durably:
-            return NOT_DONE
-        writer = self.tail.writer
-        if writer is not None and not writer.is_shared:
-            return self._append_in_turn(parts, now_us, began_s)
-        if writer is not None:
-            offset = writer.append_durably(*parts, now_us, began_s)
-            if offset == NOT_DONE and self._await_leader():
-                writer = self.tail.writer
-                offset = NOT_DONE if writer is None else writer.append_durably(*parts, now_us, began_s)
-            if offset != NOT_DONE:
-                return offset
-        with self._commit.alone():
-            if not self._can_arm:
-                return NOT_DONE
-            writer = self._arm()
-        return NOT_DONE if writer is None else writer.append_durably(*parts, now_us, began_s)
-
-    def _append_in_turn(self, parts: RecordParts, now_us: int, began_s: float) -> int:
-        """At ``fsync``, by a record writer that takes one thread at a time. Others that come meanwhile share syncs in
-        a group."""
-        if self._in_turn:
-            return NOT_DONE
-        self._in_turn = True
-        try:
-            with self._commit.alone():
-                if not self._can_arm:
-                    return NOT_DONE
-                writer = self.tail.writer
-                offset = NOT_DONE if writer is None else writer.append_durably(*parts, now_us, began_s)
-                if offset == NOT_DONE:
-                    writer = self._arm()
-                    offset = NOT_DONE if writer is None else writer.append_durably(*parts, now_us, began_s)
-        finally:
-            self._in_turn = False
-        return offset
-
-    @property
-    def _can_arm(self) -> bool:
-        """Whether single appends at ``fsync`` may go without a group. The caller holds the lock of the queue."""
-        is_alone = self.tail.shares_syncs or not self._commit.is_crowded
-        return self._commit.is_idle and not self._closed and is_alone
-
-    def _await_leader(self) -> bool:
-        """Wait for the group that is being committed, which arms the record writer at its end. A crowd that queued
-        behind it would have the next leader disarm the writer, and so on."""
-        if not (self._commit.is_led_elsewhere and self.tail.shares_syncs):
-            return False
-        self._awaiting += 1
-        try:
-            if not self._committing.acquire(timeout=MOST_PATIENCE_S):
-                return False
-        finally:
-            self._awaiting -= 1
-        self._committing.release()
-        return True
-
-    def _arm(self) -> RecordWriter | None:
-        """Arm the record writer. The caller leads a group, or holds the lock of an idle queue."""
-        if self._closed or self._sequences is not None or os.getpid() != self._pid:
-            return None
-        return self.tail.arm(self._published_us + PUBLISH_EVERY_US, *self._interval.room)
 
     def append_batch(
         self,
@@ -486,6 +390,7 @@ class WritableLog(Log):
 
     def _release(self) -> None:
         """Close the files as they are, and release the lock."""
+        self._singles.stop()
         if self._sequences is not None:
             self._sequences.close()
         self.tail.close()
@@ -544,10 +449,9 @@ class WritableLog(Log):
 
     def commit_group(self, group: list[Request]) -> None:
         """Commit the requests of one group. The queue calls it in one thread at a time."""
-        with self._committing:
+        with self._singles.committing:
             self._commit_requests(group)
-            if (self._awaiting or len(group) > 1) and self._goes_durably and self.tail.shares_syncs:
-                self._arm()
+            self._singles.group_ends(len(group))
 
     def _commit_requests(self, group: list[Request]) -> None:
         self._check_usable()
@@ -723,6 +627,7 @@ class WritableLog(Log):
             self.tail.finish()
             self._publish(self._now_us())
         finally:
+            self._singles.stop()
             self._closed = True  # requests that are still queued must fail: the lock will be released
 
     # --- on time
@@ -782,12 +687,14 @@ class WritableLog(Log):
     def _do_load_sequences(self) -> None:
         if self._sequences is None:
             self._sequences = ProducerTable(self, 0, self._do_sync, self.tail.poison, self.tail.patch)
+            self._singles.stop()
 
     def _open_sequences(self, proven_offset: int) -> None:
         """Settle announced sequences before other records get their offsets. If the file is damaged, only producers
         are refused."""
         try:
             self._sequences = ProducerTable(self, proven_offset, self._do_sync, self.tail.poison, self.tail.patch)
+            self._singles.stop()
         except CorruptionError:
             if not producers_damaged(self.disk, self.path):
                 raise
