@@ -13,7 +13,7 @@ directory (`Disk.within`, `rooted`) it follows no symbolic link.
 from __future__ import annotations
 
 from duramen.disk.hard_links import open_private
-from duramen.disk.object_store import ArrowDisk
+from duramen.disk.object_store import ArrowDisk, Look
 from duramen.disk.os_errors import fenced, locked, refusal, refused
 from duramen.disk.posix import PosixDisk, disk_or_real
 from duramen.disk.record_writer import DiskRecordWriter
@@ -43,6 +43,7 @@ __all__ = [
     "Gate",
     "Kind",
     "Lock",
+    "Look",
     "Mapped",
     "Page",
     "PosixDisk",

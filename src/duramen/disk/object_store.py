@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # with its clients of S3, GCS and HDFS it takes long to impor
     from pyarrow import fs
 
 FETCH_BYTES = 16 << 20
+FILE_HEADER_BYTES = 64 << 10
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://(?:[^/@]*@)?", re.IGNORECASE)
 _KINDS = {"NotFound": Kind.MISSING, "File": Kind.FILE, "Directory": Kind.DIRECTORY}
 """By the name of pyarrow's ``FileType``."""
@@ -281,3 +282,20 @@ def _refused(error: Exception, path: str) -> StorageError:
         return refused(OSError(errno.ENOENT, "no such file or directory"), path)
     number = error.errno if isinstance(error, OSError) else None
     return refused(OSError(number, str(error).partition("\n")[0]), path)
+
+
+class Look:
+    """The bytes of a file: mapped where they are local, fetched as they are needed where they are not."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.is_remote = isinstance(disk, ArrowDisk)
+        if isinstance(disk, ArrowDisk):
+            sparse = disk.sparse(path)
+            sparse.fetch(0, FILE_HEADER_BYTES)
+            self.data, self.fetch = sparse.data, sparse.fetch
+        else:
+            self.data, self.fetch = disk.map(path).data, _nothing
+
+
+def _nothing(start: int, end: int) -> None:
+    return

@@ -14,7 +14,7 @@ import gc
 import os
 import posixpath
 
-from duramen.disk import Disk, Kind, Lock
+from duramen.disk import Disk, Kind, Lock, is_address
 from duramen.errors import LockedError
 from duramen.sidecar.layout import LOCK_NAME, refuse_no_directory, sidecar_path
 
@@ -54,7 +54,7 @@ class WriterLock:
             self._take_from_own(make=make)
 
     def _refuse_broker(self) -> None:
-        if "://" in self._root:  # an address: nothing is written there
+        if is_address(self._root):  # nothing is written there
             return
         above = posixpath.normpath(posixpath.join(self._root, ".."))
         is_broker = self._disk.kind(posixpath.join(above, _BROKER_PROPERTIES)) == Kind.FILE

@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from duramen.errors import DuramenError
-from duramen.spark.source.narrowed import Delivery, Narrowed, Seen
+from duramen.spark.source.narrowed import Narrowed, NarrowedRead, Seen
 from duramen.spark.source.options import parse_options
 from duramen.spark.source.plan import plan_narrowed
 from duramen.spark.source.sampling import bind
@@ -116,7 +116,7 @@ class Planner:
         if narrowed.aggregates and not parts:
             parts.append(None)  # the count of no records is a row, too
         return {
-            "wanted": packed(Delivery(options.path, wanted, narrowed)), "splits": [packed(one) for one in parts],
+            "wanted": packed(NarrowedRead(options.path, wanted, narrowed)), "splits": [packed(one) for one in parts],
             "bytes": sum(split.size_bytes for split in splits), "snapshot": str(seen),
         }  # fmt: skip
 
@@ -124,9 +124,9 @@ class Planner:
 
     def _read(self, request: Request) -> None:
         try:
-            delivery: Delivery = unpacked(request["wanted"])
-            batches = delivery.batches(unpacked(request["split"]))
-            schema = delivery.schema
+            narrowed: NarrowedRead = unpacked(request["wanted"])
+            batches = narrowed.batches(unpacked(request["split"]))
+            schema = narrowed.schema
         except Exception as error:  # noqa: BLE001 - becomes the error of the task
             self._tell({"error": error_text(error)})
             return
@@ -162,7 +162,7 @@ class Planner:
         name = phase["call"] = request["call"]
         offsets = [json.loads(text) for text in request.get("offsets", ())]
         if name == "wanted":
-            return {"wanted": packed(Delivery(self._reader._options.path, self._reader._wanted, Narrowed()))}
+            return {"wanted": packed(NarrowedRead(self._reader._options.path, self._reader._wanted, Narrowed()))}
         if name == "partitions":
             return self._partitions(*offsets)
         if name == "getDefaultReadLimit":

@@ -18,12 +18,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from duramen.disk import Disk
+from duramen.disk import Disk, Look
 from duramen.errors import CorruptionError, StorageError
 from duramen.kernel import crc32c
 from duramen.log import Log, SegmentInfo
 from duramen.sidecar import read_config
-from duramen.spark.source.look import Look
 
 BEGINNING_BYTES = 4096
 _TEXT = re.compile(r"(?P<made>[\w-]+/-?\d+)?(?: ?(?P<kind>[\w-]+)\+(?P<base>\d+)\+(?P<size>\d+):(?P<crc>[0-9a-f]{8}))?")

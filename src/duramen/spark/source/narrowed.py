@@ -165,7 +165,7 @@ def _tell_removed(log: Log, bounds: Range, bases: Sequence[int], *, fails: bool)
 
 
 @dataclass(frozen=True)
-class Delivery:
+class NarrowedRead:
     """What the process that reads a split must know: how the whole read looks, and what of it is handed over."""
 
     path: str

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from duramen.consumers import ConsumableLog
-from duramen.disk import ArrowDisk, Disk
+from duramen.disk import ArrowDisk, Disk, Look
 from duramen.errors import UsageError
 from duramen.formats import Stop
 from duramen.log import Log, SegmentInfo, SidecarEvidence, first_at, format_at
 from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
-from duramen.spark.source.look import Look
 from duramen.spark.source.loss import look_again, missing_segments
 from duramen.spark.source.narrowed import Narrowed, Seen
 from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times

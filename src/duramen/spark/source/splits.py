@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from duramen.disk import ArrowDisk, Disk, Kind
+from duramen.disk import ArrowDisk, Disk, Kind, Look
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
 from duramen.formats import Format, Index, Role, ScanPosition, Segment
 from duramen.log import Log, SegmentInfo, SidecarEvidence, index_bytes
@@ -24,7 +24,6 @@ from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed, Watermark
 from duramen.spark.source.discovery import LogSource
 from duramen.spark.source.identity import made_at
-from duramen.spark.source.look import Look
 from duramen.spark.source.options import MAX_PARTITION_BYTES, MIN_PARTITION_BYTES
 
 OPEN_COST_BYTES = 64 << 10

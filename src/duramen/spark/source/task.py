@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duramen.disk import Disk
+from duramen.disk import Disk, Look
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError, LimitError, StorageError
 from duramen.formats import Format, Rows, ScanPosition, Segment, Severity, Stop, make
 from duramen.log import (
@@ -41,7 +41,6 @@ from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed
 from duramen.spark.gc_freeze import settle
 from duramen.spark.source.identity import made_at
-from duramen.spark.source.look import Look
 from duramen.spark.source.loss import Loss, gap_after, removed_segment
 from duramen.spark.source.splits import LogSpec, Piece, Split
 from duramen.values import MALFORMED_KEY, MALFORMED_VALUE, Decoding

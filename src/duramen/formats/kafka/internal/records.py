@@ -57,7 +57,7 @@ _GROUP = (_F("group", "string"),)
 _GROUP_MEMBER = (*_GROUP, _F("member_id", "string"))
 
 
-class RecordKind(NamedTuple):
+class MessageKind(NamedTuple):
     """What a record with some key is. ``value`` is None where only the key is decoded."""
 
     name: str
@@ -65,14 +65,14 @@ class RecordKind(NamedTuple):
     value: MessageSchema | None = None
 
 
-def _kind(name: str, number: int, key: tuple[MessageField, ...], value: MessageSchema | None = None) -> RecordKind:
-    return RecordKind(name, MessageSchema(f"{name}Key", key, number, first_version=number), value)
+def _kind(name: str, number: int, key: tuple[MessageField, ...], value: MessageSchema | None = None) -> MessageKind:
+    return MessageKind(name, MessageSchema(f"{name}Key", key, number, first_version=number), value)
 
 
 _OFFSET_KEY = (*_GROUP, _F("topic", "string"), _F("partition", "int32"))
 _EPOCH_VALUE = MessageSchema("ConsumerGroupMetadataValue", (_F("epoch", "int32"),), first_flexible=0)
 OFFSET_COMMIT, GROUP_METADATA, CONSUMER_GROUP = "OffsetCommit", "GroupMetadata", "ConsumerGroupMetadata"
-_OF_GROUPS: Mapping[int, RecordKind] = {
+_OF_GROUPS: Mapping[int, MessageKind] = {
     0: _kind(OFFSET_COMMIT, 0, _OFFSET_KEY, OFFSET_COMMIT_VALUE),
     1: _kind(OFFSET_COMMIT, 1, _OFFSET_KEY, OFFSET_COMMIT_VALUE),
     2: _kind(GROUP_METADATA, 2, _GROUP, GROUP_METADATA_VALUE),
