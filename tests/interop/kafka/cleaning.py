@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duramen
-from bench.brokers import install, kafkanode
+from bench.brokers import kafkanode
 from bench.brokers.ending import ends_on_sigterm
 from duramen.formats import make, parse_offsets
 from duramen.formats.kafka.batch import DELETE_HORIZON
 from duramen.formats.kafka.segment import batches_of
 from duramen.log.maintain import Compaction, Compactor
 from tests.formats.kafka_logs import ISOLATIONS, StoredBatch, batches, without_first_end
+from tests.interop.kafka.checks import Checks, tell
 from tests.interop.kafka.client import ConsumedRecord, KafkaClient
-from tests.interop.kafka.partitions import PROPERTIES, Checks, difference, read
+from tests.interop.kafka.partitions import PROPERTIES, difference, read
 
 CLEANER = "log.cleaner.enable="
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -199,20 +200,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work there, and keep the copies")
     arguments = parser.parse_args()
-    failed, began_s = False, time.monotonic()
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(ends_on_sigterm())
-            scratch = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            for what, problem in checks(scratch, arguments.rounds):
-                spent_s = time.monotonic() - began_s
-                line = f"{what}: {problem}" if problem else what
-                print(f"  {'wrong' if problem else 'ok   '} {spent_s:4.0f} s  {line}", flush=True)
-                failed = failed or bool(problem)
-    except install.NotRun as why:
-        print(f"not run: {why}")
-        return 1
-    return int(failed)
+    with ExitStack() as stack:
+        stack.enter_context(ends_on_sigterm())
+        scratch = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return tell(checks(scratch, arguments.rounds))
 
 
 if __name__ == "__main__":

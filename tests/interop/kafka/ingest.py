@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import duramen
 from bench.brokers import install, kafkanode, sparksource
 from bench.brokers.ending import ends_on_sigterm
+from tests.interop.kafka.checks import Checks, tell
 
 TOPIC, PARTITIONS = "orders", 3
 GONE = "gone"
@@ -37,8 +37,6 @@ class Message(NamedTuple):
     time_ms: int
 
 
-Checks = Iterator[tuple[str, str]]
-"""What was tried, and what is wrong with it."""
 Sent = dict[int, list[Message]]
 """By partition, in Kafka's order."""
 
@@ -214,26 +212,22 @@ def _size(root: Path) -> int:
     return sum(file.stat().st_size for file in root.glob("topics/*/partitions/*/segments/*.log"))
 
 
+def started(kills: int) -> Checks:
+    install.package("confluent-kafka")
+    connector = sparksource.connector()
+    print(f"Kafka {kafkanode.VERSION}, {connector.versions}", flush=True)
+    with ends_on_sigterm(), tempfile.TemporaryDirectory() as scratch, kafkanode.Node(Path(scratch, "k")) as node:
+        node.create_topic(TOPIC, PARTITIONS)
+        yield from checks(Path(scratch), node, connector, kills)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.interop.kafka.ingest", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--kills", type=int, default=5, metavar="N", help="how often the stream is killed (5)")
     kills = parser.parse_args().kills
-    failed = False
-    try:
-        install.package("confluent-kafka")
-        connector = sparksource.connector()
-        print(f"Kafka {kafkanode.VERSION}, {connector.versions}", flush=True)
-        with ends_on_sigterm(), tempfile.TemporaryDirectory() as scratch, kafkanode.Node(Path(scratch, "k")) as node:
-            node.create_topic(TOPIC, PARTITIONS)
-            for what, problem in checks(Path(scratch), node, connector, kills):
-                print(f"  {'wrong' if problem else 'ok   '}  {what}{': ' + problem if problem else ''}", flush=True)
-                failed = failed or bool(problem)
-    except install.NotRun as why:
-        print(f"not run: {why}")
-        return 1
-    return int(failed)
+    return tell(started(kills))
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import duramen
-from bench.brokers import install, kafkanode
+from bench.brokers import kafkanode
 from bench.brokers.ending import ends_on_sigterm
 from tests.formats.kafka_logs import ISOLATIONS
+from tests.interop.kafka.checks import Checks, tell
 from tests.interop.kafka.client import ConsumedRecord, KafkaClient
-from tests.interop.kafka.partitions import CODECS, PROPERTIES, START_MS, Checks, complaints, difference, read
+from tests.interop.kafka.partitions import CODECS, PROPERTIES, START_MS, complaints, difference, read
 
 TOPICS = [f"live-{codec}" for codec in CODECS]
 SMALL = {"internal.segment.bytes": "16384", "index.interval.bytes": "512"}
@@ -205,27 +206,21 @@ def checks(node: kafkanode.Node, client: KafkaClient, seconds: float) -> Checks:
     yield from live.delete()
 
 
+def started(seconds: float) -> Checks:
+    with ExitStack() as stack:
+        stack.enter_context(ends_on_sigterm())
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        node = stack.enter_context(kafkanode.Node(scratch / "k", PROPERTIES))
+        client = stack.enter_context(KafkaClient(node.address))
+        yield from checks(node, client, seconds)
+
+
 def main() -> int:
     about = __doc__.partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.interop.kafka.live", description=about)
     parser.add_argument("--seconds", type=float, default=30, metavar="N", help="how long readers and producers work")
     arguments = parser.parse_args()
-    failed, began_s = False, time.monotonic()
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(ends_on_sigterm())
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            node = stack.enter_context(kafkanode.Node(scratch / "k", PROPERTIES))
-            client = stack.enter_context(KafkaClient(node.address))
-            for what, problem in checks(node, client, arguments.seconds):
-                spent_s = time.monotonic() - began_s
-                line = f"{what}: {problem}" if problem else what
-                print(f"  {'wrong' if problem else 'ok   '} {spent_s:4.0f} s  {line}", flush=True)
-                failed = failed or bool(problem)
-    except install.NotRun as why:
-        print(f"not run: {why}")
-        return 1
-    return int(failed)
+    return tell(started(arguments.seconds))
 
 
 if __name__ == "__main__":

@@ -13,17 +13,17 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import duramen
-from bench.brokers import install, kafkanode
+from bench.brokers import kafkanode
 from bench.brokers.ending import ends_on_sigterm
 from tests.formats.kafka_logs import ISOLATIONS
 from tests.interop.kafka.cases import START_MS, PartitionCase, all_cases
+from tests.interop.kafka.checks import Checks, tell
 from tests.interop.kafka.client import CommittedGroupOffset, ConsumedPartition, ConsumedRecord, KafkaClient
 
 FRESH = "fresh"
@@ -41,9 +41,6 @@ FOREIGN_EPOCH = "caused truncation of conflicting entries"
 """A copy from another cluster, whose leaders were elected more often than those of the new one."""
 LOOKS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-Checks = Iterator[tuple[str, str]]
-"""What was tried, and what is wrong with it, if anything."""
 
 
 class LogRead(NamedTuple):
@@ -227,35 +224,27 @@ def checks(node: kafkanode.Node, client: KafkaClient, cases: list[PartitionCase]
     yield from exchange.compare(client, "recovered")
 
 
+def started(cases: Sequence[PartitionCase], keep: Path | None) -> Checks:
+    with ExitStack() as stack:
+        stack.enter_context(ends_on_sigterm())
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        node = stack.enter_context(kafkanode.Node(scratch / "k", PROPERTIES))
+        client = stack.enter_context(KafkaClient(node.address))
+        yield from checks(node, client, cases)
+        if keep is not None:
+            node.stop()
+            shutil.copytree(node.data, keep, dirs_exist_ok=True)
+
+
 def main() -> int:
     about = __doc__.partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.interop.kafka.partitions", description=about)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copy the broker's directory there at the end")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="only topics with this in their names")
     arguments = parser.parse_args()
-    failed, began_s = False, time.monotonic()
-    try:
-        cases = [case for case in all_cases() if any(text in case.topic for text in arguments.only)]
-        print(f"Kafka {kafkanode.VERSION}, {len(cases)} partitions", flush=True)
-        with ExitStack() as stack:
-            stack.enter_context(ends_on_sigterm())
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            node = stack.enter_context(kafkanode.Node(scratch / "k", PROPERTIES))
-            client = stack.enter_context(KafkaClient(node.address))
-            for what, problem in checks(node, client, cases):
-                spent_s = time.monotonic() - began_s
-                print(
-                    f"  {'wrong' if problem else 'ok   '} {spent_s:4.0f} s  {what}{': ' + problem if problem else ''}",
-                    flush=True,
-                )
-                failed = failed or bool(problem)
-            if arguments.keep is not None:
-                node.stop()
-                shutil.copytree(node.data, arguments.keep, dirs_exist_ok=True)
-    except install.NotRun as why:
-        print(f"not run: {why}")
-        return 1
-    return int(failed)
+    cases = [case for case in all_cases() if any(text in case.topic for text in arguments.only)]
+    print(f"Kafka {kafkanode.VERSION}, {len(cases)} partitions", flush=True)
+    return tell(started(cases, arguments.keep))
 
 
 if __name__ == "__main__":
