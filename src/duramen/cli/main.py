@@ -38,7 +38,7 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 app = typer.Typer(
     name="duramen",
     cls=VerbGroup,
-    help="Write, read, inspect, verify and repair durable logs in five on-disk formats.",
+    help="Write, read, inspect, verify and repair durable logs in six on-disk formats.",
     epilog="Exit codes: 0 success, 1 damage found, 2 wrong usage, 3 cannot read or write; 70 bug in duramen; "
     "130 ctrl-C, 143 SIGTERM.",
     pretty_exceptions_enable=False,

@@ -42,7 +42,7 @@ class Played(NamedTuple):
 ON_SPARK = "On Spark"
 
 LEFT = {
-    "logs": "the five logs, with the group `billing` in logs/keratin",
+    "logs": "the six logs, with the group `billing` in logs/keratin",
     "killed": "logs of the killed writers, and the offsets acknowledged to them",
     "damaged": "a damaged log: try `duramen repair damaged --apply`",
     "more-damage": "every format with a byte changed, or its tail cut off",
@@ -98,7 +98,7 @@ def run(program: Program, keep: str | None = None, *, quick: bool = False, acts:
     wanted = [act for act in acts or read_acts() if not (quick and act.title == ON_SPARK)]
     with _directory(keep) as directory, chdir(directory):
         out.paragraph(
-            "Duramen is a durable log in five on-disk formats, and a pipeline that processes such logs with Spark. "
+            "Duramen is a durable log in six on-disk formats, and a pipeline that processes such logs with Spark. "
             "This is what it does. Every command below really runs; you can type the lines with $ and >>>."
         )
         stage.prompt(f"cd {directory}")

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import duramen
-from duramen.cli.demo.samples import SAMPLED, WOOD, DemoSample, segment_paths
+from duramen.cli.demo.samples import WOOD, DemoSample, segment_paths
 from duramen.cli.demo.stage import SkippedError, Stage
 from duramen.cli.output import Cell, Column, Output, size, to_json
 from duramen.errors import DuramenError
@@ -32,7 +32,7 @@ def names(stage: Stage) -> dict[str, Any]:
     own = (files, flip, lines, read, show_damage, show_formats, show_lost, start_spark, values, write_orders)
     return {
         "__name__": "demo",
-        "FORMATS": SAMPLED,
+        "FORMATS": tuple(FORMATS),
         "stage": stage,
         **{function.__name__: function for function in own},
     }
@@ -132,7 +132,7 @@ def show_formats(out: Output) -> list[int]:
     columns += [Column("time"), Column("key, headers"), Column("checksum")]
     rows: list[list[str | Cell]] = []
     counts = []
-    for name in SAMPLED:
+    for name in FORMATS:
         able = FORMATS[name].capabilities
         with duramen.open(f"logs/{name}") as log:
             counts.append(log.next_offset - log.first_offset)
@@ -151,7 +151,7 @@ def show_lost(out: Output) -> int:
     columns += [Column("written, not yet acknowledged", True)]
     rows: list[list[str | Cell]] = []
     all_lost = 0
-    for name in SAMPLED:
+    for name in FORMATS:
         whole, _, _ = read(f"killed/{name}.acknowledged").rpartition("\n")
         acknowledged = dict(line.split(" ", 1) for line in whole.split("\n"))
         with duramen.open(f"killed/{name}") as log:
@@ -173,7 +173,7 @@ def show_damage(out: Output) -> list[Report]:
     columns += [Column("byte, without"), Column("tail, without")]
     rows: list[list[str | Cell]] = []
     with_sidecar = []
-    for name in SAMPLED:
+    for name in FORMATS:
         cells = []
         for sidecar in (True, False):
             for how in (flip, _cut):

@@ -35,7 +35,7 @@ from duramen.formats import (
 from duramen.record import SCHEMA
 
 SAMPLED = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
-"""The formats of the samples and of the demo; Kafka's partitions have a guide of their own."""
+"""The formats of the samples; Kafka's partitions have a guide of their own."""
 SEGMENT_RECORDS = (120, 100, 80)
 """Records per segment; a format without segments has one file."""
 RECORD_SIZE = 96
