@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
-from posix.unistd cimport close
+from posix.unistd cimport close, getpid
 
 import fcntl
 import os
@@ -97,6 +97,7 @@ cdef extern from "append_queue.h" nogil:
     ctypedef struct pthread_mutex_t:
         pass
     int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_trylock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
     ctypedef struct append_entry:
         int result
@@ -235,7 +236,7 @@ cdef class DescriptorRecordWriter:
     def __dealloc__(self):
         self.close_all()
         free(self.own.to.buffer)
-        if self.is_open:
+        if self.is_open and not self.is_inherited():  # what threads of the parent waited for cannot be freed
             duramen_free_writer(&self.own)
 
     cdef void close_all(self) noexcept:
@@ -247,13 +248,13 @@ cdef class DescriptorRecordWriter:
 
     cdef void release(self) noexcept:
         """Close the files of a retired writer once no thread uses them."""
-        cdef bint is_over
-        pthread_mutex_lock(&self.own.mutex)
-        is_over = self.own.is_retired and duramen_is_unused(&self.own)
+        cdef bint is_locked = self.lock()
+        cdef bint is_over = self.own.is_retired and (self.is_inherited() or duramen_is_unused(&self.own))
         if is_over:
             self.close_all()
             self.own.to.counter = NULL
-        pthread_mutex_unlock(&self.own.mutex)
+        if is_locked:
+            pthread_mutex_unlock(&self.own.mutex)
         if is_over:
             self.word = None
 
@@ -340,7 +341,8 @@ cdef class DescriptorRecordWriter:
     def seen(self):
         cdef append_state seen
         cdef bint is_seen
-        pthread_mutex_lock(&self.own.mutex)
+        if not self.lock():
+            return None  # a forked child: a thread of the parent was changing it
         is_seen, seen = self.own.is_seen, self.own.seen
         mark = self.armed_with
         pthread_mutex_unlock(&self.own.mutex)
@@ -349,7 +351,19 @@ cdef class DescriptorRecordWriter:
         return AppendSeen(mark, seen.position, seen.next_offset, seen.crc32c, seen.durable_position, seen.durable_offset,
                           seen.durable_crc32c)
 
+    cdef bint lock(self) noexcept:
+        """Lock the mutex; False in a forked child whose parent held it at the fork, and which has no other thread."""
+        if self.is_inherited():
+            return pthread_mutex_trylock(&self.own.mutex) == 0
+        pthread_mutex_lock(&self.own.mutex)
+        return True
+
+    cdef bint is_inherited(self) noexcept:
+        return self.own.to.process != getpid()
+
     def stop(self):
+        if self.is_inherited():
+            return
         with nogil:
             duramen_drain(&self.own)
 
@@ -369,7 +383,8 @@ cdef class DescriptorRecordWriter:
         return found
 
     def retire(self):
-        pthread_mutex_lock(&self.own.mutex)
+        cdef bint is_locked = self.lock()
         self.own.is_armed, self.own.is_retired = 0, 1
-        pthread_mutex_unlock(&self.own.mutex)
+        if is_locked:
+            pthread_mutex_unlock(&self.own.mutex)
         self.release()

@@ -139,12 +139,12 @@ static void settle(append_writer *writer, int result, const append_state *after,
         writer->is_seen = 1;
         return;
     }
-    writer->is_armed = 0;
     if (result == APPEND_TORN) writer->is_torn = 1;
     if (result == APPEND_UNMARKED) {
         writer->unmarked_records = mine->group_records;
         writer->unmarked_bytes = mine->group_bytes;
     }
+    writer->is_armed = 0; /* the last: another thread may look at all of it without the mutex */
 }
 
 /* Sets the result of all entries but `mine`, and returns the first one, whose thread is to be woken. Each lets the next
@@ -178,9 +178,10 @@ static void lead(append_writer *writer, append_entry *mine)
     writer->filling = other;
     writer->first = writer->last = NULL;
     writer->entries = writer->filled_bytes = 0;
+    const int is_over = writer->is_retired;
     pthread_mutex_unlock(&writer->mutex);
     const int64_t began_ns = now_ns();
-    const int result = commit(writer, taken, &after, mine);
+    const int result = is_over ? APPEND_NOT_DONE : commit(writer, taken, &after, mine);
     const int64_t patience_ns = now_ns() - began_ns;
     pthread_mutex_lock(&writer->mutex);
 

@@ -120,3 +120,31 @@ store.close()
     assert lines[0] == "([b'a', b'a'], {2: Appended(base_offset=0, count=1), 3: Appended(base_offset=0, count=1)})"
     assert "is open for writing elsewhere (pid" in lines[1]
     assert lines[2] == "Placed(partition=0, offset=1) [b'a', b'd', b'a', b'b', b'b']"
+
+
+def test_a_child_forked_while_threads_append_reads_and_closes(tmp_path: Path) -> None:
+    """Whatever they had locked stays locked in the child."""
+    script = """
+import threading
+log.append(b"first")
+ends = threading.Event()
+
+def work():
+    while not ends.is_set():
+        log.append(b"v" * 30_000)
+
+threads = [threading.Thread(target=work) for _ in range(12)]
+for thread in threads:
+    thread.start()
+found = set()
+for _ in range(120):
+    child = in_child(lambda: (log.next_offset > 0, log.close()))
+    found.add(os.waitpid(child, 0)[1])
+ends.set()
+for thread in threads:
+    thread.join()
+log.close()
+print(found, duramen.verify(path).ok)
+"""
+    lines = run(script, tmp_path / "log", {})
+    assert set(lines) == {"(True, None)", "{0} True"}

@@ -694,7 +694,9 @@ class Appender:
         )
 
     def close(self) -> None:
-        """Close the files as they are."""
+        """Close the files as they are, once no thread writes to them."""
+        if self.writer is not None:
+            self.writer.stop()
         self.disarm_for_good()
         self.active.close()
 

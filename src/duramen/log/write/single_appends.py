@@ -38,12 +38,13 @@ class SingleAppends:
         # Where a sync is fdatasync, and nothing but the records must be synced.
         is_plain = sys.platform == "linux" and fmt.capabilities.record_checksum
         self._goes_durably = is_plain and limits.max_records >= APPENDED_ROWS
-        self.committing = threading.Lock()
-        """Held while a group is committed."""
+        self._is_committing = False
+        """Whether a group is being committed."""
         self._in_turn = False
         """Whether a thread appends at ``fsync`` by a record writer that takes one at a time."""
-        self._awaiting = 0
-        """How many threads wait for a group to end, to append without one."""
+        self._awaiting: list[threading.Lock] = []
+        """One for each thread that waits for the group to end, to append without one. Nobody else takes them: an
+        interrupt in a thread that waits locks nothing."""
 
     def stop(self) -> None:
         """Leave every append to groups. The caller leads one, or is the log's only user."""
@@ -117,19 +118,25 @@ class SingleAppends:
         behind it would have the next leader disarm the writer, and so on."""
         if not (self._commit.is_led_elsewhere and self._tail.shares_syncs):
             return False
-        self._awaiting += 1
-        try:
-            if not self.committing.acquire(timeout=MOST_PATIENCE_S):
-                return False
-        finally:
-            self._awaiting -= 1
-        self.committing.release()
-        return True
+        mine = threading.Lock()
+        mine.acquire()
+        self._awaiting.append(mine)
+        return not self._is_committing or mine.acquire(timeout=MOST_PATIENCE_S)
+
+    def group_begins(self) -> None:
+        self._is_committing = True
 
     def group_ends(self, requests: int) -> None:
-        """Arm the record writer for those who wait for this group, and for its own callers. The caller leads it."""
-        if (self._awaiting or requests > 1) and self._goes_durably and self._tail.shares_syncs:
-            self._arm()
+        """Arm the record writer for those who wait for this group, and for its own callers. The caller leads it. No
+        requests: the group failed."""
+        try:
+            if requests and (self._awaiting or requests > 1) and self._goes_durably and self._tail.shares_syncs:
+                self._arm()
+        finally:
+            self._is_committing = False
+            waited, self._awaiting = self._awaiting, []
+            for one in waited:
+                one.release()
 
     def _arm(self) -> RecordWriter | None:
         """Arm the record writer. The caller leads a group, or holds the lock of an idle queue."""

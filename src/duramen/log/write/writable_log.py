@@ -163,6 +163,8 @@ class WritableLog(Log):
         """The state of a writer that has not opened anything yet."""
         self._pid = os.getpid()
         self._closing = threading.Lock()
+        self._leading = threading.RLock()
+        """Held while a group is committed, which may close the log."""
         self._is_ending = False
         self._shown: Watermark | None = None
         """The watermark of the last look at the files, by a reader of this log."""
@@ -390,7 +392,10 @@ class WritableLog(Log):
 
     def _release(self) -> None:
         """Close the files as they are, and release the lock."""
-        self._singles.stop()
+        if not self.is_inherited:
+            with self._leading:  # if the close failed, another group may be under way
+                self._singles.stop()
+                self._closed = True
         if self._sequences is not None:
             self._sequences.close()
         self.tail.close()
@@ -449,9 +454,14 @@ class WritableLog(Log):
 
     def commit_group(self, group: list[Request]) -> None:
         """Commit the requests of one group. The queue calls it in one thread at a time."""
-        with self._singles.committing:
-            self._commit_requests(group)
-            self._singles.group_ends(len(group))
+        committed = 0
+        with self._leading:
+            try:
+                self._singles.group_begins()
+                self._commit_requests(group)
+                committed = len(group)
+            finally:
+                self._singles.group_ends(committed)
 
     def _commit_requests(self, group: list[Request]) -> None:
         self._check_usable()
