@@ -15,11 +15,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * data source of the same name. With {@code engine=python} it is that Python data source.
  */
 public final class DuramenProvider implements DataSourceRegister, SessionConfigSupport {
-    private final PythonDataSourceV2 python = new PythonDataSourceV2();
-
-    public DuramenProvider() {
-        python.setShortName(Engine.NAME);
-    }
+    private final PythonDataSourceV2 python = Engine.pythonSource();
 
     @Override
     public String shortName() {

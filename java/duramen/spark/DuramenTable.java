@@ -57,17 +57,24 @@ final class DuramenTable implements SupportsRead, SupportsWrite {
         return new PythonTable(python, Engine.NAME, schema);
     }
 
+    /** Spark's Python source keeps the first options that it gets, so other ones have a source of their own. */
+    private PythonTable pythonTable(CaseInsensitiveStringMap options) {
+        return options.equals(properties) ? pythonTable() : new PythonTable(Engine.pythonSource(), Engine.NAME, schema);
+    }
+
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
         CaseInsensitiveStringMap options = with(given);
         CaseInsensitiveStringMap rest = Engine.without(options);
-        if (Engine.of(options) == Engine.PYTHON) return pythonTable().newScanBuilder(rest);
+        if (Engine.of(options) == Engine.PYTHON) return pythonTable(options).newScanBuilder(rest);
         return new DuramenScanBuilder(this, schema, rest);
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return pythonTable().newWriteBuilder(new WriteInfo(info, Engine.without(with(info.options()))));
+        CaseInsensitiveStringMap options = with(info.options());
+        Engine.of(options); // which refuses others
+        return pythonTable(options).newWriteBuilder(new WriteInfo(info, Engine.without(options)));
     }
 
     /** The options of a query over those of the table, which a catalogue keeps as properties. */

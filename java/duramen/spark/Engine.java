@@ -5,7 +5,9 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** The option {@code engine}: who reads. */
@@ -25,11 +27,19 @@ enum Engine {
      * no log is.
      */
     static CaseInsensitiveStringMap optionsOf(CaseInsensitiveStringMap properties) {
-        if (!properties.containsKey(TableCatalog.PROP_PROVIDER)) return properties;
+        if (!NAME.equalsIgnoreCase(properties.get(TableCatalog.PROP_PROVIDER))) return properties;
         Map<String, String> options = new HashMap<>(properties.asCaseSensitiveMap());
-        if (!properties.containsKey(TableCatalog.PROP_LOCATION)) options.keySet().removeIf("path"::equalsIgnoreCase);
-        options.keySet().removeIf(name -> OF_CATALOGUE.contains(name) || name.startsWith(TableCatalog.OPTION_PREFIX));
+        options.keySet().removeIf(name -> OF_CATALOGUE.contains(name) || isRepeated(name, properties));
+        String path = properties.get("path");
+        if (path != null && !properties.containsKey(TableCatalog.PROP_LOCATION)) options.remove("path");
+        else if (path != null && path.startsWith("file:")) options.put("path", new Path(path).toUri().getPath());
         return new CaseInsensitiveStringMap(options);
+    }
+
+    /** A catalogue keeps an option under its own name, and once more with a prefix. */
+    private static boolean isRepeated(String name, CaseInsensitiveStringMap properties) {
+        String prefix = TableCatalog.OPTION_PREFIX;
+        return name.startsWith(prefix) && properties.containsKey(name.substring(prefix.length()));
     }
 
     static Engine of(CaseInsensitiveStringMap options) {
@@ -40,6 +50,12 @@ enum Engine {
         throw Planner.sourceError(
             "create", "instance",
             "duramen.errors.UsageError: option engine='" + text + "' is not valid (allowed: auto, jvm, python)");
+    }
+
+    static PythonDataSourceV2 pythonSource() {
+        PythonDataSourceV2 source = new PythonDataSourceV2();
+        source.setShortName(NAME);
+        return source;
     }
 
     static CaseInsensitiveStringMap without(CaseInsensitiveStringMap options) {

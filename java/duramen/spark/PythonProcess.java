@@ -11,6 +11,8 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
@@ -18,6 +20,7 @@ import java.util.concurrent.TimeUnit;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.spark.TaskContext;
 import org.apache.spark.api.python.PythonUtils;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -31,6 +34,8 @@ final class PythonProcess implements Closeable {
     private static final long IDLE_MS = 60_000;
     private static final int MAX_LINE_BYTES = 1 << 30;
     private static final Map<String, Deque<PythonProcess>> IDLE = new HashMap<>();
+    private static final long LOOK_MS = 200;
+    private static final Set<PythonProcess> IN_TASKS = ConcurrentHashMap.newKeySet();
     private static ScheduledExecutorService reaper;
 
     private final String python;
@@ -38,6 +43,7 @@ final class PythonProcess implements Closeable {
     private final OutputStream in;
     final InputStream out;
     private long idleSinceMs;
+    private volatile TaskContext task;
 
     private PythonProcess(String python) throws IOException {
         this.python = python;
@@ -66,17 +72,38 @@ final class PythonProcess implements Closeable {
     }
 
     void release() {
+        IN_TASKS.remove(this);
         synchronized (IDLE) {
             idleSinceMs = System.currentTimeMillis();
             IDLE.computeIfAbsent(python, name -> new ArrayDeque<>()).push(this);
-            if (reaper == null) {
-                reaper = Executors.newSingleThreadScheduledExecutor(work -> {
-                    Thread thread = new Thread(work, "duramen-python-reaper");
-                    thread.setDaemon(true);
-                    return thread;
-                });
-                reaper.scheduleWithFixedDelay(PythonProcess::reap, IDLE_MS, IDLE_MS / 4, TimeUnit.MILLISECONDS);
-            }
+            startReaper();
+        }
+    }
+
+    /** Kill the process if this task is cancelled, whose thread may wait for it, until it is released or closed. */
+    void endWith(TaskContext task) {
+        if (task == null) return;
+        this.task = task;
+        IN_TASKS.add(this);
+        synchronized (IDLE) {
+            startReaper();
+        }
+    }
+
+    private static void startReaper() {
+        if (reaper != null) return;
+        reaper = Executors.newSingleThreadScheduledExecutor(work -> {
+            Thread thread = new Thread(work, "duramen-python-reaper");
+            thread.setDaemon(true);
+            return thread;
+        });
+        reaper.scheduleWithFixedDelay(PythonProcess::reap, IDLE_MS, IDLE_MS / 4, TimeUnit.MILLISECONDS);
+        reaper.scheduleWithFixedDelay(PythonProcess::killCancelled, LOOK_MS, LOOK_MS, TimeUnit.MILLISECONDS);
+    }
+
+    private static void killCancelled() {
+        for (PythonProcess one : IN_TASKS) {
+            if (one.task.isInterrupted()) one.process.destroyForcibly();
         }
     }
 
@@ -125,6 +152,7 @@ final class PythonProcess implements Closeable {
 
     @Override
     public void close() {
+        IN_TASKS.remove(this);
         process.destroyForcibly();
         for (Closeable one : new Closeable[] {in, out}) {
             try {

@@ -14,6 +14,7 @@ import org.apache.arrow.vector.BigIntVector;
 import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.util.ArrowUtils;
@@ -34,6 +35,7 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
     private boolean isOver;
     private ColumnarBatch batch;
     private long batches;
+    private final TaskContext task = TaskContext.get();
 
     PythonReader(String python, String wanted, String split) {
         this.python = python;
@@ -55,6 +57,7 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
             return false;
         } catch (IOException error) {
             drop();
+            if (task != null) task.killTaskIfInterrupted();
             throw new IOException(
                 error.getMessage() + ". It was killed, most likely because its machine ran out of memory, or is not a "
                     + "Python that has duramen: PYSPARK_PYTHON names it", error);
@@ -65,13 +68,24 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
     }
 
     private void open() throws IOException {
-        process = PythonProcess.borrow(python);
         ObjectNode request = PythonProcess.JSON.createObjectNode().put("do", "read");
-        process.tell(request.put("wanted", wanted).put("split", split));
-        JsonNode answer = process.answer();
+        request.put("wanted", wanted).put("split", split);
+        JsonNode answer;
+        try {
+            answer = begin(request);
+        } catch (IOException ended) { // an idle process may have ended since it was used last
+            if (process != null) process.close();
+            answer = begin(request);
+        }
         if (answer.has("error")) throw Planner.taskError(answer.get("error").asText());
         allocator = ArrowUtils.rootAllocator().newChildAllocator("duramen", 0, Long.MAX_VALUE);
         stream = new ArrowStreamReader(new Exactly(process.out), allocator);
+    }
+
+    private JsonNode begin(ObjectNode request) throws IOException {
+        process = PythonProcess.borrow(python);
+        process.endWith(task);
+        return process.ask(request);
     }
 
     private void show(VectorSchemaRoot root) {
@@ -109,10 +123,13 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
         return new CustomTaskMetric[] {new Metrics.Value("duramenPythonBatches", batches)};
     }
 
-    /** A task that needs no more rows asks Python to end the stream, so that the process serves the next one. */
+    /**
+     * A task that needs no more rows asks Python to end the stream, so that the process serves the next one. One that was
+     * cancelled does not wait for that.
+     */
     @Override
     public void close() {
-        if (process == null || stream == null) {
+        if (process == null || stream == null || (task != null && task.isInterrupted())) {
             drop();
             return;
         }

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -308,3 +314,111 @@ def test_a_table_of_the_catalogue_keeps_its_options(spark: SparkSession, tmp_pat
         assert spark.sql(both_paths.format(other)).collect() == [(100, 30)]
     finally:
         spark.sql("DROP TABLE engine_table")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_table_of_a_path_that_looks_like_an_address(spark: SparkSession, tmp_path: Path, engine: str) -> None:
+    """Its path reaches the catalogue as a URI."""
+    odd = write_log(tmp_path / "a%41b", "keratin", 100)
+    write_log(tmp_path / "aAb", "keratin", 5)
+    spark.sql(f"CREATE TABLE odd_table USING duramen OPTIONS (path '{odd}', engine '{engine}')")
+    try:
+        assert spark.sql("SELECT count(*) FROM odd_table").collect() == [(100,)]
+    finally:
+        spark.sql("DROP TABLE odd_table")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_sets_of_options_in_one_query(spark: SparkSession, tmp_path: Path, engine: str) -> None:
+    log, other = write_log(tmp_path / "log", "keratin", 100), write_log(tmp_path / "other", "keratin", 30)
+    spark.sql(f"CREATE TABLE two_logs USING duramen OPTIONS (path '{log}', engine '{engine}')")
+    try:
+        counts = f"SELECT count(*) AS n FROM two_logs UNION ALL SELECT count(*) FROM two_logs WITH (path='{other}')"
+        assert [row.n for row in spark.sql(counts).collect()] == [100, 30]
+        ends = "SELECT count(*) AS n FROM two_logs WITH ({0}) UNION ALL SELECT count(*) FROM two_logs WITH ({1})"
+        found = spark.sql(ends.format("startingOffsets='90'", "endingOffsets='5'")).collect()
+        assert [row.n for row in found] == [10, 5]
+        with pytest.raises(PySparkException, match="option engine='fast' is not valid"):
+            spark.sql(f"INSERT INTO two_logs WITH (path='{other}', engine='fast') SELECT * FROM two_logs")
+    finally:
+        spark.sql("DROP TABLE two_logs")
+
+
+def test_a_condition_on_times_finds_malformed_values(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with duramen.open(log, "a", format="keratin") as writer:
+        for number in range(50):
+            value = b"no JSON" if number == 10 else b'{"a": 1}'
+            writer.append(value, timestamp=START_MS + number * 1000)
+    after = f"timestamp >= timestamp_millis({START_MS + 20_000})"
+    given = {"decode": "json", "valueSchema": "a INT"}
+    assert "offset 10" in str(both(spark, log, lambda frame: frame.where(after).count(), **given))
+    assert both(spark, log, lambda frame: frame.where(after).count(), **given, onMalformed="null") == 30
+
+
+def test_a_condition_on_times_finds_damage_in_sub_batches(spark: SparkSession, tmp_path: Path) -> None:
+    log = Path(shutil.copytree(DATA / "osiris" / "subbatch", tmp_path / "log"))
+    segment = Path(Log(str(log)).segments[0].path)
+    whole = segment.read_bytes()
+    before = "timestamp < timestamp_millis(1)"
+    chance = random.Random(1)
+    damaged = 0
+    for _ in range(8):
+        content = bytearray(whole)
+        content[chance.randrange(200, len(whole))] ^= 1 << chance.randrange(8)
+        segment.write_bytes(content)
+        found = both(spark, log, lambda frame: frame.where(before).count(), verify="false")
+        damaged += found != 0
+        both(spark, log, lambda frame: frame.where(f"NOT {before}").select("offset").count(), verify="false")
+    assert damaged
+
+
+def test_a_cancelled_task_ends_its_reader(spark: SparkSession, tmp_path: Path) -> None:
+    """The thread of the task waits for Python, and Python here for ever."""
+    with duramen.open(tmp_path / "log", "a", format="keratin", durability="write") as writer:
+        for _ in range(40):
+            writer.append_batch([b"v" * 1000] * 1000)
+    for number in range(120):
+        shutil.copytree(tmp_path / "log", tmp_path / f"log{number}", copy_function=os.link)
+    frame = load(spark, tmp_path / "log*", maxBytesPerPartition="200g", columns="timestamp,value", verify="true")
+    context, handles = spark.sparkContext, spark._jvm.java.lang.ProcessHandle
+    context.setLocalProperty("spark.job.interruptOnCancel", "true")
+    ended: list[Any] = []
+
+    def count() -> None:
+        try:
+            ended.append(frame.where("timestamp < timestamp_millis(1)").count())
+        except Exception as error:  # noqa: BLE001 - of the JVM, too
+            ended.append(error)
+
+    query = InheritableThread(target=count)
+    query.start()
+
+    while not _is_reading(spark):
+        assert not ended, ended
+    stopped = {one.pid() for one in handles.current().children().toArray() if _is_planner(one.pid())}
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        context.cancelAllJobs()
+        query.join()
+        assert "SPARK_JOB_CANCELLED" in str(ended[0])
+        until = time.monotonic() + 40  # an idle one ends after a minute
+        while stopped <= {one.pid() for one in handles.current().children().toArray()}:
+            assert time.monotonic() < until, "the process that was to read goes on"
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert load(spark, tmp_path / "log0").count() == 40_000
+
+
+def _is_reading(spark: SparkSession) -> bool:
+    """Whether a task waits for Python."""
+    threads = spark._jvm.java.lang.Thread.getAllStackTraces().entrySet().toArray()
+    stacks = [one.getValue() for one in threads if "Executor task" in one.getKey().getName()]
+    return any("duramen.spark.PythonReader" in call.toString() for stack in stacks for call in stack)
+
+
+def _is_planner(pid: int) -> bool:
+    return b"duramen.spark.planner" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -2,8 +2,9 @@
 
 The engine in the JVM says what a query needs. The rows are those of the whole read that satisfy the conditions, and so
 are the errors: a column that Spark does not need is still decoded where decoding it can fail, and checksums are
-compared if the whole read compares them. Only what lies outside of a range of offsets is not looked at, as with
-``startingOffsets``. A condition on times removes rows, and skips no segment: a log whose times go backwards loses none.
+compared if the whole read compares them. Only what lies outside of a range of offsets, or in a log of another topic or
+partition, is not looked at, as with ``startingOffsets`` and ``assign``. A condition on times removes rows, and skips no
+segment: a log whose times go backwards loses none.
 
 All plans of one DataFrame show the same records. The first returns what it saw (`Seen`), the later ones are held to it.
 """
@@ -27,7 +28,7 @@ from duramen.spark.source.discovery import LogSource, disk_of
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.loss import removed_segment
 from duramen.spark.source.splits import Planned, Range, Split
-from duramen.spark.source.task import PAYLOAD_COLUMNS, Wanted, read_split
+from duramen.spark.source.task import PAYLOAD_COLUMNS, Wanted, read_split, within_times
 
 ROWS = "duramen.rows"
 """The one column of a batch that stands for so many rows without columns."""
@@ -187,7 +188,7 @@ class NarrowedRead:
 
     def batches(self, split: Split | None) -> Iterator[pa.RecordBatch]:
         """What one task hands over; no split stands for no records."""
-        read = iter(()) if split is None else read_split(split, self._wanted(split), disk_of(self.path)[0])
+        read = iter(()) if split is None else self._read(split)
         if self.narrowed.aggregates:
             yield self._aggregated(read)
             return
@@ -197,15 +198,28 @@ class NarrowedRead:
             elif batch.num_rows:
                 yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows])], schema=self.schema)
 
-    def _wanted(self, split: Split) -> Wanted:
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split. A condition on times removes them before they are decoded only where decoding cannot
+        fail."""
+        narrowed, whole, disk = self.narrowed, self.whole, disk_of(self.path)[0]
+        times = narrowed.from_us, narrowed.to_us
+        if times == (None, None) or not (whole.decoding is not None or self._content_can_fail(split)):
+            whole = replace(whole, from_us=_later(whole.from_us, narrowed.from_us), to_us=_sooner(whole, narrowed))
+            return read_split(split, self._wanted(split, whole), disk)
+        return (within_times(batch, *times) for batch in read_split(split, self._wanted(split, whole), disk))
+
+    @staticmethod
+    def _content_can_fail(split: Split) -> bool:
+        return any(FORMATS[spec.format].content_can_fail for spec in split.logs)
+
+    def _wanted(self, split: Split, whole: Wanted) -> Wanted:
         """The whole read without the columns that nothing can be wrong with."""
-        narrowed, whole = self.narrowed, self.whole
-        whole = replace(whole, from_us=_later(whole.from_us, narrowed.from_us), to_us=_sooner(whole, narrowed))
+        narrowed = self.narrowed
         if whole.summary or whole.decoding is not None:
             return whole
         needed = set() if narrowed.aggregates else set(self._names)
-        if any(FORMATS[spec.format].content_can_fail for spec in split.logs):
-            needed |= PAYLOAD_COLUMNS
+        if self._content_can_fail(split):
+            needed |= {*PAYLOAD_COLUMNS, "timestamp"}
         if any(piece.visible_bytes > MAX_VALUE_BYTES for piece in split.pieces):
             needed.add("value")  # one may be longer than an array can hold
         fields = [field for field in whole.schema if field.name in needed]

@@ -310,13 +310,7 @@ class _Reading:
         yield from _bounded(self._shaped(batch, rows))
 
     def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        us = batch.column("timestamp").view(pa.int64())
-        if self._wanted.from_us is not None:
-            keep = pc.fill_null(pc.greater_equal(us, self._wanted.from_us), False)
-            batch, us = batch.filter(keep), us.filter(keep)
-        if self._wanted.to_us is not None:
-            batch = batch.filter(pc.fill_null(pc.less(us, self._wanted.to_us), False))
-        return batch
+        return within_times(batch, self._wanted.from_us, self._wanted.to_us)
 
     def _shaped(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
         """The batch with exactly the columns and types that Spark was promised."""
@@ -446,6 +440,17 @@ class _Reading:
             else:
                 yield from () if sound is None else self._cut(sound, one)
             cursor = one.cursor
+
+
+def within_times(batch: pa.RecordBatch, from_us: int | None, to_us: int | None) -> pa.RecordBatch:
+    """The rows of ``batch`` from a time on and before another one."""
+    us = batch.column("timestamp").view(pa.int64())
+    if from_us is not None:
+        keep = pc.fill_null(pc.greater_equal(us, from_us), False)
+        batch, us = batch.filter(keep), us.filter(keep)
+    if to_us is not None:
+        batch = batch.filter(pc.fill_null(pc.less(us, to_us), False))
+    return batch
 
 
 def _positions(rows: Rows, offsets: Any) -> pa.Array:
