@@ -19,6 +19,8 @@ from tests.log.writing import content
 
 FAR_S = 60.0
 """No thread of these tests takes so long, unless it hangs."""
+ENOUGH = 20_000
+"""Appends that something else ends."""
 
 
 @pytest.fixture
@@ -74,8 +76,8 @@ def test_nothing_is_written_after_a_close_that_failed(tmp_path: Path) -> None:
 
         def work(log: WritableLog = log, told: list[int] = told) -> None:
             try:
-                while True:
-                    told.append(log.append(b"v" * 20_000))
+                while len(told) < ENOUGH:
+                    told.append(log.append(b"v" * 1000))
             except DuramenError:
                 pass
 
@@ -150,8 +152,8 @@ def test_a_retired_writer_writes_nothing_that_was_queued(tmp_path: Path) -> None
 
     def work() -> None:
         try:
-            while True:
-                told.append(log.append(b"v" * 20_000))
+            while len(told) < ENOUGH:
+                told.append(log.append(b"v" * 1000))
         except DuramenError as error:
             errors.append(error)
 
