@@ -130,8 +130,8 @@ log.append(b"first")
 ends = threading.Event()
 
 def work():
-    while not ends.is_set():
-        log.append(b"v" * 30_000)
+    while not ends.is_set() and log.next_offset < 100_000:
+        log.append(b"v" * 3000)
 
 threads = [threading.Thread(target=work) for _ in range(12)]
 for thread in threads:
