@@ -13,6 +13,7 @@ directory (`Disk.within`, `rooted`) it follows no symbolic link.
 from __future__ import annotations
 
 from duramen.disk.hard_links import open_private
+from duramen.disk.lost_pages import LostPages
 from duramen.disk.object_store import ArrowDisk, Look
 from duramen.disk.os_errors import fenced, locked, refusal, refused
 from duramen.disk.posix import PosixDisk, disk_or_real
@@ -44,6 +45,7 @@ __all__ = [
     "Kind",
     "Lock",
     "Look",
+    "LostPages",
     "Mapped",
     "Page",
     "PosixDisk",

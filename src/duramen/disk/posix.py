@@ -24,6 +24,7 @@ from operator import itemgetter
 from typing import Any, Self
 
 from duramen import kernel
+from duramen.disk.lost_pages import GuardedMap, LostPages
 from duramen.disk.os_errors import kind_name, not_regular, refusal, refused
 from duramen.disk.paths import Descriptor, Paths, Reach, RootedPaths, open_regular
 from duramen.disk.posix_locks import PosixDirectoryLock, PosixGate, PosixLock, check_root
@@ -55,17 +56,25 @@ def _flush_device(descriptor: int) -> bool:
     return True
 
 
-class MappedFile:
-    """A read-only mapping. If another process truncates the file, the operating system ends a process that reads the
-    removed bytes. Duramen itself never shortens a file that may be mapped."""
+def _map(descriptor: int, path: str, lost: LostPages | None) -> mmap.mmap:
+    if lost is None:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    guarded = GuardedMap(descriptor, 0, access=mmap.ACCESS_READ)
+    guarded.guard(path, lost)
+    return guarded
 
-    def __init__(self, path: str, reach: Reach) -> None:
+
+class MappedFile:
+    """A read-only mapping. If another process shortens the file, the operating system ends a process that reads the
+    removed bytes; with ``lost``, they read as zeros, and are noted there."""
+
+    def __init__(self, path: str, reach: Reach, lost: LostPages | None) -> None:
         try:
             with reach() as place:
                 descriptor = open_regular(path, place, os.O_RDONLY)
             try:
                 filled = os.fstat(descriptor).st_size > 0
-                self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if filled else None
+                self._map = _map(descriptor, path, lost) if filled else None
             except ValueError:  # another process emptied it after fstat
                 self._map = None
             finally:
@@ -209,10 +218,11 @@ class PosixDisk(Disk):
     """The real disk. A relative path is relative to the current directory at the time of construction; errors show it
     as it was given."""
 
-    __slots__ = ("_paths",)  # everything else is shared by the disks that `within` and `rooted` return
+    __slots__ = ("_lost", "_paths")  # everything else is shared by the disks that `within` and the like return
 
     def __init__(self) -> None:
         self._paths = Paths()
+        self._lost: LostPages | None = None
 
     def _to(self, path: str) -> Reach:
         return functools.partial(self._paths.reach, path)
@@ -238,10 +248,16 @@ class PosixDisk(Disk):
         if isinstance(self._paths, RootedPaths):
             self._paths.unpin()
 
+    def surviving(self, lost: LostPages) -> Self:
+        disk = self._with(self._paths)
+        disk._lost = lost
+        return disk
+
     def _with(self, paths: Paths) -> Self:
         disk = object.__new__(type(self))
         disk.__dict__ = self.__dict__
         disk._paths = paths
+        disk._lost = self._lost
         return disk
 
     # --- looking
@@ -382,12 +398,13 @@ class PosixDisk(Disk):
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def map(self, path: str) -> Mapped:
-        return MappedFile(path, self._to(path))
+        return MappedFile(path, self._to(path), self._lost)
 
-    def read(self, path: str, size_bytes: int = 2**63 - 1) -> memoryview:
+    def read(self, path: str, size_bytes: int = 2**63 - 1, position: int = 0) -> memoryview:
         try:
             with self._paths.reach(path) as place, open(open_regular(path, place, os.O_RDONLY), "rb", 0) as file:
-                return memoryview(file.read(min(os.fstat(file.fileno()).st_size, size_bytes)))
+                file.seek(position)
+                return memoryview(file.read(max(min(os.fstat(file.fileno()).st_size - position, size_bytes), 0)))
         except OSError as error:
             raise refused(error, path) from error
 

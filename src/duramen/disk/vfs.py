@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from duramen.disk.lost_pages import LostPages
 from duramen.errors import StorageError
 from duramen.kernel import AppendLimits, AppendNotes, AppendOutcome, AppendSeen, AppendState, Columns, RecordShape
 
@@ -194,6 +195,11 @@ class Disk(Protocol):
         """Close the directory that `rooted` opened; later operations use its path."""
         return
 
+    def surviving(self, lost: LostPages) -> Self:
+        """The same disk for a check: where a mapped file is shortened, or cannot be read, its bytes read as zeros, and
+        ``lost`` says so. Without this, the operating system ends the process."""
+        return self
+
     # --- looking
 
     def kind(self, path: str) -> Kind:
@@ -234,9 +240,9 @@ class Disk(Protocol):
     def map(self, path: str) -> Mapped:
         """The bytes of a file, mapped into memory."""
 
-    def read(self, path: str, size_bytes: int = 2**63 - 1) -> memoryview:
-        """The first bytes of a file, copied: they stay valid if another program shortens it."""
-        return self.map(path).data[:size_bytes]
+    def read(self, path: str, size_bytes: int = 2**63 - 1, position: int = 0) -> memoryview:
+        """The bytes of a file from ``position``, copied: they stay valid if another program shortens it."""
+        return self.map(path).data[position:][:size_bytes]
 
     # --- changing
 

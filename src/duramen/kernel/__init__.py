@@ -7,6 +7,7 @@
 - A `FrameLayout` is a table of positions that describes a record format: the kernel itself knows no format.
 - `reference` is the same in plain Python, one module per C file: the executable specification, and the oracle of the
   tests. ``DURAMEN_PUREPYTHON=1`` selects it.
+- `guard` lets a mapping survive the loss of its pages, for a check.
 - `DescriptorRecordWriter` is the one object with state and the one that writes: single appends, between limits that the
   log sets. Its twin is in `duramen.disk`, because it goes through the disk interface.
 
@@ -81,9 +82,11 @@ if PURE_PYTHON:
         find_frame,
         find_slot,
         gather,
+        guard,
         infer_slot,
         is_zero,
         keep_newest,
+        lost_at,
         measure_values,
         murmur2,
         pick_strides,
@@ -102,6 +105,7 @@ if PURE_PYTHON:
         siphash,
         split_chunks,
         take_batches,
+        unguard,
     )
 else:
     try:
@@ -140,6 +144,7 @@ else:
         )
         from duramen.kernel._hashes import murmur2
         from duramen.kernel._keys import keep_newest, siphash
+        from duramen.kernel._mappings import guard, lost_at, unguard
         from duramen.kernel._slots import encode_slots, find_slot, infer_slot, scan_slots
     except ImportError as error:
         raise ImportError(

@@ -27,7 +27,7 @@ MAPPED_BYTES = 64 << 20
 def is_mapping(buf: object) -> bool:
     """Whether ``buf`` is a large file mapped for reading, whose pages can be dropped and are worth dropping."""
     owner: Any = buf.obj if isinstance(buf, memoryview) else buf
-    is_mapped = type(owner).__module__ == "mmap"  # by name: nothing here can open a file, or map one
+    is_mapped = any(kind.__module__ == "mmap" for kind in type(owner).__mro__)  # by name: nothing here can map a file
     return is_mapped and len(owner) >= MAPPED_BYTES and memoryview(owner).readonly
 
 

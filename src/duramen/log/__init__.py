@@ -109,6 +109,7 @@ from duramen.log.verify import (
     missing,
     name_emptied,
     publish_check,
+    retry_if_cut,
     retry_if_overtaken,
     verify_log,
 )

@@ -39,6 +39,7 @@ from duramen.disk import (
     Gate,
     Kind,
     Lock,
+    LostPages,
     Mapped,
     Page,
     RecordWriter,
@@ -254,6 +255,9 @@ class FaultyDisk(Disk):
 
     def unroot(self) -> None:
         self.inner.unroot()
+
+    def surviving(self, lost: LostPages) -> Self:
+        return self._over(self.inner.surviving(lost))
 
     def _over(self, inner: Disk) -> Self:
         """The same faults and counts over another view of the disk."""

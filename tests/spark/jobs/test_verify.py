@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -229,3 +230,32 @@ def test_a_segment_without_a_header_yet(spark: SparkSession, tmp_path: Path) -> 
     here, there = duramen.verify(left), jobs.verify(spark, str(left))
     assert [finding.code for finding in here.findings if finding.severity != "note"] == []
     assert there.as_dict() == here.as_dict()
+
+
+def test_a_file_that_is_cut_while_a_task_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tasks run in this process: the moment between listing and reading is chosen."""
+    root = tmp_path / "log"
+    with duramen.open(root, "a", format="durable-log") as log:
+        log.append_batch([b"a" * 500] * 3)
+    path = Path(log.segments[-1].path)
+    size_bytes = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"x" * (1 << 20))  # as a writer that died leaves it
+    job = importlib.import_module("duramen.spark.jobs.verify")
+    mapped_file = PosixDisk.map
+
+    def cutting(disk: PosixDisk, name: str) -> Any:
+        mapped = mapped_file(disk, name)
+        if name == str(path):
+            os.truncate(path, size_bytes)
+        return mapped
+
+    def run_here(_spark: Any, check: Callable[[Any], Any], tasks: list[Any]) -> list[Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(PosixDisk, "map", cutting)
+            return [check(task) for task in tasks]
+
+    monkeypatch.setattr(job, "distribute", run_here)
+    report = job.verify(None, str(root), piece_bytes=1 << 30)
+    assert report.records == 3
+    assert not report.findings

@@ -24,5 +24,6 @@ from duramen.kernel.reference.events import encode_run
 from duramen.kernel.reference.frames import encode_frames, find_frame, pick_strides, scan_frames, seek_frame
 from duramen.kernel.reference.hashes import murmur2
 from duramen.kernel.reference.keys import keep_newest, siphash
+from duramen.kernel.reference.mappings import guard, lost_at, unguard
 from duramen.kernel.reference.records import encode_batches, encode_record
 from duramen.kernel.reference.slots import encode_slots, find_slot, infer_slot, scan_slots

@@ -24,4 +24,4 @@ from duramen.log.verify.report import Finding, Report, SegmentReport, counted, n
 from duramen.log.verify.segment_check import Checked, Progress
 from duramen.log.verify.sidecar_check import SidecarEvidence, sidecar_groups
 from duramen.log.verify.verifier import list_settled, missing
-from duramen.log.verify.verify import check_log, format_for, publish_check, retry_if_overtaken, verify_log
+from duramen.log.verify.verify import check_log, format_for, publish_check, retry_if_cut, retry_if_overtaken, verify_log

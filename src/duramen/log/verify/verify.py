@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from duramen.disk import Disk, disk_or_real
-from duramen.errors import CorruptionError, StorageError, UsageError
+from duramen.disk import Disk, Kind, LostPages, disk_or_real
+from duramen.errors import CorruptionError, DuramenError, StorageError, UsageError
 from duramen.formats import Format, Severity, make
 from duramen.log.segments import format_at, refuse_foreign_sidecar, refuse_special_files, told_by_files
 from duramen.log.verify.report import Finding, Report, counted, name_emptied
@@ -38,15 +38,19 @@ def verify_log(
     the log has one, for processes that watch the log."""
     disk = disk_or_real(disk).within(path)
 
-    def check() -> Report:
+    def check(lost: LostPages) -> Report:
         try:
-            fmt, problem = format_for(disk, path, format, options)
-            return name_emptied(check_log(disk, path, fmt, progress, [] if problem is None else [problem]))
+            surviving = disk.surviving(lost)
+            fmt, problem = format_for(surviving, path, format, options)
+            return name_emptied(_check_current(surviving, path, fmt, progress, [] if problem is None else [problem]))
         except UsageError:  # what the files do not say may be in one that is not a regular file
             refuse_special_files(disk, path)
             raise
 
-    return publish_check(disk, path, check) if publish else check()
+    def check_uncut() -> Report:
+        return retry_if_cut(disk, check)
+
+    return publish_check(disk, path, check_uncut) if publish else check_uncut()
 
 
 def publish_check(disk: Disk, path: str, check: Callable[[], Report]) -> Report:
@@ -75,6 +79,12 @@ def check_log(
     disk: Disk, path: str, fmt: Format, progress: Progress | None = None, findings: Sequence[Finding] = ()
 ) -> Report:
     """Check a log whose format is known. ``findings`` are added to the report."""
+    return retry_if_cut(disk, lambda lost: _check_current(disk.surviving(lost), path, fmt, progress, findings))
+
+
+def _check_current(
+    disk: Disk, path: str, fmt: Format, progress: Progress | None, findings: Sequence[Finding]
+) -> Report:
     return retry_if_overtaken(lambda: _check_listed(disk, path, fmt, progress, findings))
 
 
@@ -119,6 +129,31 @@ def retry_if_overtaken(check: Callable[[], Report]) -> Report:
         if overtaken:
             report.findings.insert(0, _all_removed(overtaken, report))
         return report
+
+
+def retry_if_cut(disk: Disk, check: Callable[[LostPages], Report]) -> Report:
+    """Repeat ``check`` while a file that it reads is shortened: by the recovery of a writer, or another program. The
+    check adds the pages that it lost. Raises `StorageError` if a file cannot be read, or is shortened every time."""
+    for _ in range(_ATTEMPTS):
+        lost = LostPages()
+        problem = None
+        try:
+            report = check(lost)
+        except DuramenError as error:  # it may come from the zeros
+            problem = error
+        found = lost.found()
+        if found:
+            for path, position in found:
+                if disk.kind(path) == Kind.FILE:
+                    disk.read(path, 1, position)  # raises what the device says, if that was the cause
+        elif problem is not None:
+            raise problem
+        else:
+            return report
+    raise StorageError(
+        f"the file was shortened during each of {_ATTEMPTS} checks", path=path, position=position,
+        hint="stop the program that changes it, or check a copy",
+    )  # fmt: skip
 
 
 def _all_removed(overtaken: Sequence[OvertakenError], report: Report) -> Finding:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from duramen.disk import PosixDisk
+from duramen.disk import LostPages, PosixDisk
 from duramen.errors import StorageError
 from duramen.formats import make
 from duramen.log import (
@@ -30,6 +30,7 @@ from duramen.log import (
     missing,
     name_emptied,
     publish_check,
+    retry_if_cut,
     retry_if_overtaken,
 )
 from duramen.spark.jobs.task_runner import cores, distribute
@@ -55,11 +56,10 @@ class _VerifiedLog:
     last: tuple[SegmentFiles, ...]
     """The last two segments: whether the last one has begun is judged by the one before."""
 
-    def verifier(self) -> RangeVerifier:
+    def verifier(self, lost: LostPages) -> RangeVerifier:
         directory = Directory(self.root, list(self.last), [], [], [])
-        return RangeVerifier(
-            PosixDisk().within(self.path), self.path, make(self.format, **self.options), lambda _bytes: None, directory
-        )
+        disk = PosixDisk().within(self.path).surviving(lost)
+        return RangeVerifier(disk, self.path, make(self.format, **self.options), lambda _bytes: None, directory)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,15 @@ def verify(
     ``publish`` as in `duramen.verify`."""
     whole = posixpath.abspath(path)  # executors run elsewhere
 
-    def check() -> Report:
-        return name_emptied(retry_if_overtaken(lambda: _verify(spark, whole, format, piece_bytes, options)))
+    disk = PosixDisk().within(whole)
 
-    return _named(publish_check(PosixDisk().within(whole), whole, check) if publish else check(), whole, path)
+    def check_once(lost: LostPages) -> Report:
+        return retry_if_overtaken(lambda: _verify(spark, disk, lost, whole, format, piece_bytes, options))
+
+    def check() -> Report:
+        return name_emptied(retry_if_cut(disk, check_once))
+
+    return _named(publish_check(disk, whole, check) if publish else check(), whole, path)
 
 
 def _named(report: Report, whole: str, path: str) -> Report:
@@ -115,9 +120,15 @@ def _named(report: Report, whole: str, path: str) -> Report:
 
 
 def _verify(
-    spark: SparkSession, path: str, format: str | None, piece_bytes: int | None, options: dict[str, Any]
+    spark: SparkSession,
+    disk: PosixDisk,
+    lost: LostPages,
+    path: str,
+    format: str | None,
+    piece_bytes: int | None,
+    options: dict[str, Any],
 ) -> Report:
-    disk = PosixDisk().within(path)
+    disk = disk.surviving(lost)
     fmt = format_at(disk, path, format, options)
     directory = list_settled(disk, path, fmt)
     log = _VerifiedLog(path, directory.root, fmt.name, dict(fmt.options), tuple(directory.segments[-2:]))
@@ -126,10 +137,10 @@ def _verify(
     if piece_bytes is None:
         piece_bytes = min(TASK_BYTES, max(LEAST_TASK_BYTES, total // (cores(spark) * TASKS_PER_CORE)))
     units = _units(driver, disk, directory, piece_bytes)
-    results = _run(spark, log, units, piece_bytes)
+    results = _run(spark, log, units, piece_bytes, lost)
     checked = _joined(driver, directory, units, results)
     again = [unit for unit in _whole(directory) if checked[unit.number] is None]
-    for unit, result in zip(again, _run(spark, log, again, piece_bytes), strict=True):
+    for unit, result in zip(again, _run(spark, log, again, piece_bytes, lost), strict=True):
         checked[unit.number] = result
     return driver.conclude([part for part in checked if part is not None])
 
@@ -150,15 +161,17 @@ def _whole(directory: Directory) -> list[_Unit]:
     return [_Unit(number, files, number == last) for number, files in enumerate(directory.segments)]
 
 
-def _run(spark: SparkSession, log: _VerifiedLog, units: Sequence[_Unit], task_bytes: int) -> list[Any]:
-    """The results for all units, in order; small units share a task."""
+def _run(spark: SparkSession, log: _VerifiedLog, units: Sequence[_Unit], task_bytes: int, lost: LostPages) -> list[Any]:
+    """The results for all units, in order; small units share a task. Adds the pages that the tasks lost."""
     tasks: list[_VerifyTask] = []
     for unit in units:
         if not tasks or tasks[-1].size_bytes + _size(unit) // 2 > task_bytes:  # most of it would be too much
             tasks.append(_VerifyTask(log))
         tasks[-1].units.append(unit)
         tasks[-1].size_bytes += _size(unit)
-    return [result for results in distribute(spark, _check, tasks) for result in results]
+    done = distribute(spark, _check, tasks)
+    lost.ended += [place for _, places in done for place in places]
+    return [result for results, _ in done for result in results]
 
 
 def _size(unit: _Unit) -> int:
@@ -168,16 +181,18 @@ def _size(unit: _Unit) -> int:
     return stop - unit.piece.start.position
 
 
-def _check(task: _VerifyTask) -> list[Checked | RangeReport | StorageError]:
-    """In an executor: check the units of one task. A unit whose file is missing returns the error."""
-    verifier = task.log.verifier()
+def _check(task: _VerifyTask) -> tuple[list[Checked | RangeReport | StorageError], list[tuple[str, int]]]:
+    """In an executor: check the units of one task, and say where pages were lost. A unit whose file is missing returns
+    the error."""
+    lost = LostPages()
+    verifier = task.log.verifier(lost)
     results: list[Checked | RangeReport | StorageError] = []
     for unit in task.units:
         try:
             results.append(_check_unit(verifier, unit))
         except StorageError as error:
             results.append(missing(error))
-    return results
+    return results, lost.found()
 
 
 def _check_unit(verifier: RangeVerifier, unit: _Unit) -> Checked | RangeReport:
