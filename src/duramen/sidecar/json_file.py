@@ -37,6 +37,8 @@ TEMPORARY = ".new"
 _LOWEST, _HIGHEST = -(2**63), 2**64 - 1
 _DIGITS = 20
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_LARGE = re.compile(rb"[0-9]{20}|-[0-9]{19}|[0-9][eE][^-]")
+"""What a number may look like that is too large: only then is each number checked. It may also stand in a string."""
 _BRACKET = re.compile(rb"[\[\]{}]")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 T = TypeVar("T")
@@ -171,7 +173,8 @@ def parse_json(raw: bytes) -> Any:
     if raw.count(b"{") + raw.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"more than {MAX_CONTAINERS} lists and objects")
     _check_depth(raw)
-    return _DECODER.decode(raw.decode("utf-8"))
+    decoder = _CHECKED_DECODER if _LARGE.search(raw) else _DECODER
+    return decoder.decode(raw.decode("utf-8"))
 
 
 def encode_line(tree: Mapping[str, Any]) -> bytes:
@@ -256,6 +259,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return tree
 
 
-_DECODER = json.JSONDecoder(
+_DECODER = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_object)
+_CHECKED_DECODER = json.JSONDecoder(
     parse_int=_integer, parse_float=_number, parse_constant=_no_number, object_pairs_hook=_object
 )
