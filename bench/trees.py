@@ -18,7 +18,7 @@ from bench.measure import Samples
 from duramen.formats import FORMATS
 
 CHILD = """
-import sys, time
+import sys, threading, time
 import duramen
 root, name = sys.argv[1:]
 size = {"record_size": 256} if name == "fixed-slot" else {}
@@ -27,6 +27,17 @@ logs = {
 }
 value = b"x" * 256
 batch = [value] * 1000
+
+def threads(count, append):
+    def run():
+        for _ in range(50):
+            append(value)
+    started = [threading.Thread(target=run) for _ in range(count)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+
 print("ready", flush=True)
 for line in sys.stdin:
     what, level = line.split()
@@ -35,12 +46,14 @@ for line in sys.stdin:
     if what == "batch":
         for _ in range(10 if level == "write" else 2):
             log.append_batch(batch)
+    elif what == "16-threads":
+        threads(16, log.append)
     else:
         for _ in range(2000 if level == "write" else 50):
             log.append(value)
     print(time.perf_counter() - begin, flush=True)
 """
-WORK = [f"{what} {level}" for what in ("single", "batch") for level in ("write", "fsync")]
+WORK = ["single write", "single fsync", "batch write", "batch fsync", "16-threads fsync"]
 
 
 class Tree:
@@ -82,7 +95,7 @@ def compare(other: str, root: Path, name: str, rounds: int) -> None:
                     samples.append(tree.run(work))
             ratios = Samples(a / b for a, b in zip(ours, theirs, strict=True))
             print(
-                f"{name:12} {work:13} {ours.median / theirs.median:6.2f} {ours.best / theirs.best:6.2f} "
+                f"{name:12} {work:16} {ours.median / theirs.median:6.2f} {ours.best / theirs.best:6.2f} "
                 f"{ratios.percentile(25):6.2f} {ratios.percentile(75):6.2f}", flush=True,
             )  # fmt: skip
 
@@ -93,7 +106,7 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", choices=sorted(FORMATS), default=sorted(FORMATS))
     parser.add_argument("--rounds", type=int, default=60)
     chosen = parser.parse_args()
-    print(f"{'format':12} {'appends':13} median   best    25%    75%")
+    print(f"{'format':12} {'appends':16} median   best    25%    75%")
     for name in chosen.formats:
         root = Path(tempfile.mkdtemp(prefix="duramen-trees-"))
         try:
