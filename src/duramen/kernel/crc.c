@@ -7,6 +7,9 @@
  * power of x short for that reason. */
 #include "crc.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "bytes.h"
 
 #if defined(__x86_64__)
@@ -590,9 +593,11 @@ __attribute__((constructor)) static void choose(void)
             offer(&choice_castagnoli, "avx2", crc32c_avx2);
             offer_digest("avx2", digest_avx2);
         }
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-            __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("bmi2")) {
+        const char *wide = getenv("DURAMEN_AVX512"); /* 0: as a processor without it, to measure or to compare */
+        if ((wide == NULL || strcmp(wide, "0") != 0) && __builtin_cpu_supports("avx512f") &&
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("vpclmulqdq") &&
+            __builtin_cpu_supports("bmi2")) {
             offer(&choice_ieee, "avx512", crc32_avx512);
             offer(&choice_castagnoli, "avx512", crc32c_avx512);
             offer_digest("avx512", digest_avx512);
