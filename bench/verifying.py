@@ -53,7 +53,8 @@ def whole_logs(scratch: Path, quick: bool) -> Iterator[Table]:
     size = 256 << 20 if quick else 2 << 30
     columns = [
         "format", "log", "kernel GB/s, one core", "verify GB/s", "÷ (kernel × cores)", "bar",
-        "bare kernel in threads ÷ (kernel × cores)", "verify ÷ bare", "by processor time", "÷ (scan × cores)", "÷ memcpy",
+        "bare kernel in threads ÷ (kernel × cores)", "verify ÷ bare", "by processor time", "÷ (scan × cores)",
+        "÷ memcpy, one core",
     ]  # fmt: skip
     title = f"verify of a log of {size >> 20:,} MiB, 1 KiB values, {_cores()} cores"
     yield Table(title, columns, _rows(scratch, size, 3 if quick else 6))
