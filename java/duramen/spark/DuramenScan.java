@@ -20,16 +20,18 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
     private final DuramenTable table;
     private final CaseInsensitiveStringMap options;
     private final Pushed pushed;
+    private final boolean isNative;
     private Plan plan;
 
-    DuramenScan(DuramenTable table, CaseInsensitiveStringMap options, Pushed pushed) {
+    DuramenScan(DuramenTable table, CaseInsensitiveStringMap options, Pushed pushed, boolean isNative) {
+        this.isNative = isNative;
         this.table = table;
         this.options = options;
         this.pushed = pushed;
     }
 
     private synchronized Plan plan() {
-        if (plan == null) plan = table.plan(options, pushed);
+        if (plan == null) plan = table.plan(options, pushed, isNative);
         return plan;
     }
 
@@ -45,7 +47,15 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
         return "duramen engine=jvm path=" + options.getOrDefault("path", options.getOrDefault("paths", ""))
             + " columns=" + String.join(",", pushed.columns().fieldNames())
             + (said.isEmpty() ? "" : " conditions=" + said)
-            + (pushed.aggregates().isEmpty() ? "" : " aggregates=" + pushed.aggregates());
+            + (pushed.aggregates().isEmpty() ? "" : " aggregates=" + pushed.aggregates())
+            + splitsInWords();
+    }
+
+    /** How many splits the JVM reads itself, once that is known. */
+    private synchronized String splitsInWords() {
+        if (plan == null) return "";
+        long count = plan.splits().stream().filter(one -> one.described() != null).count();
+        return " native=" + count + " of " + plan.splits().size() + " splits";
     }
 
     @Override
@@ -55,7 +65,7 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return new DuramenStream(options, pushed.columns());
+        return new DuramenStream(options, pushed.columns(), isNative);
     }
 
     @Override

@@ -41,12 +41,15 @@ final class DuramenScanBuilder
     private final DuramenTable table;
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
+    private final boolean isNative;
     private final List<Predicate> taken = new ArrayList<>();
     private final List<String[]> conditions = new ArrayList<>();
     private final List<String> aggregates = new ArrayList<>();
     private StructType columns;
 
-    DuramenScanBuilder(DuramenTable table, StructType schema, CaseInsensitiveStringMap options) {
+    DuramenScanBuilder(
+        DuramenTable table, StructType schema, CaseInsensitiveStringMap options, boolean isNative) {
+        this.isNative = isNative;
         this.table = table;
         this.schema = schema;
         this.options = options;
@@ -55,7 +58,8 @@ final class DuramenScanBuilder
 
     @Override
     public Scan build() {
-        return new DuramenScan(table, options, new Pushed(columns, List.copyOf(conditions), List.copyOf(aggregates)));
+        Pushed pushed = new Pushed(columns, List.copyOf(conditions), List.copyOf(aggregates));
+        return new DuramenScan(table, options, pushed, isNative);
     }
 
     @Override

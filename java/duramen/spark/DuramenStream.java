@@ -27,10 +27,12 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class DuramenStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
     private final CaseInsensitiveStringMap options;
     private final StructType schema;
+    private final boolean isNative;
     private PythonProcess process;
     private JsonNode lag;
 
-    DuramenStream(CaseInsensitiveStringMap options, StructType schema) {
+    DuramenStream(CaseInsensitiveStringMap options, StructType schema, boolean isNative) {
+        this.isNative = isNative;
         this.options = options;
         this.schema = schema;
     }
@@ -61,7 +63,7 @@ final class DuramenStream implements MicroBatchStream, SupportsTriggerAvailableN
                 ObjectNode opening = Planner.request("stream", options);
                 Planner.checked(process.ask(opening.put("schema", schema.json())));
             }
-            ObjectNode request = PythonProcess.JSON.createObjectNode().put("do", "call").put("call", name);
+            ObjectNode request = PythonProcess.JSON.createObjectNode().put("do", "call").put("call", name).put("native", isNative);
             for (Offset one : offsets) request.withArray("offsets").add(one.json());
             if (limit != null) request.set("limit", limit);
             return Planner.checked(process.ask(request));

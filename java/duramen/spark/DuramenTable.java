@@ -66,8 +66,9 @@ final class DuramenTable implements SupportsRead, SupportsWrite {
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
         CaseInsensitiveStringMap options = with(given);
         CaseInsensitiveStringMap rest = Engine.without(options);
-        if (Engine.of(options) == Engine.PYTHON) return pythonTable(options).newScanBuilder(rest);
-        return new DuramenScanBuilder(this, schema, rest);
+        Engine engine = Engine.of(options);
+        if (engine == Engine.PYTHON) return pythonTable(options).newScanBuilder(rest);
+        return new DuramenScanBuilder(this, schema, rest, engine != Engine.ARROW);
     }
 
     @Override
@@ -88,18 +89,18 @@ final class DuramenTable implements SupportsRead, SupportsWrite {
     }
 
     /** Plan, and keep what the first plan with these options saw. */
-    Plan plan(CaseInsensitiveStringMap options, Pushed pushed) {
+    Plan plan(CaseInsensitiveStringMap options, Pushed pushed, boolean isNative) {
         Map<String, String> key = new HashMap<>(options);
         String seen;
         synchronized (snapshots) {
             seen = snapshots.get(key);
             if (seen == null) {
-                Plan first = Planner.plan(options, schema, pushed, null);
+                Plan first = Planner.plan(options, schema, pushed, null, isNative);
                 snapshots.put(key, first.snapshot());
                 return first;
             }
         }
-        return Planner.plan(options, schema, pushed, seen);
+        return Planner.plan(options, schema, pushed, seen, isNative);
     }
 
     private record WriteInfo(LogicalWriteInfo info, CaseInsensitiveStringMap options) implements LogicalWriteInfo {

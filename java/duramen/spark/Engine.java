@@ -10,9 +10,9 @@ import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The option {@code engine}: who reads. */
+/** The option {@code engine}: who reads. With ARROW the JVM takes the columns that Python decodes, of all splits. */
 enum Engine {
-    AUTO, JVM, PYTHON;
+    AUTO, JVM, ARROW, PYTHON;
 
     static final String NAME = "duramen";
     private static final String OPTION = "engine";
@@ -49,7 +49,7 @@ enum Engine {
         }
         throw Planner.sourceError(
             "create", "instance",
-            "duramen.errors.UsageError: option engine='" + text + "' is not valid (allowed: auto, jvm, python)");
+            "duramen.errors.UsageError: option engine='" + text + "' is not valid (allowed: auto, jvm, arrow, python)");
     }
 
     static PythonDataSourceV2 pythonSource() {

@@ -8,11 +8,41 @@ import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 public final class Metrics {
     private Metrics() {}
 
+    static final String NATIVE = "duramenNativeBatches";
+    static final String PYTHON = "duramenPythonBatches";
+    static final String HANDED_OVER = "duramenHandedOver";
+
+    /** Batches that the kernel filled in the JVM. */
+    public static final class NativeBatches extends CustomSumMetric {
+        @Override
+        public String name() {
+            return NATIVE;
+        }
+
+        @Override
+        public String description() {
+            return "number of batches read in the JVM";
+        }
+    }
+
+    /** Splits that the kernel began, or could not open, and Python read on. */
+    public static final class HandedOver extends CustomSumMetric {
+        @Override
+        public String name() {
+            return HANDED_OVER;
+        }
+
+        @Override
+        public String description() {
+            return "number of splits handed over to Python";
+        }
+    }
+
     /** Batches that Python decoded and handed over. */
     public static final class PythonBatches extends CustomSumMetric {
         @Override
         public String name() {
-            return "duramenPythonBatches";
+            return PYTHON;
         }
 
         @Override
@@ -22,7 +52,7 @@ public final class Metrics {
     }
 
     static CustomMetric[] all() {
-        return new CustomMetric[] {new PythonBatches()};
+        return new CustomMetric[] {new NativeBatches(), new PythonBatches(), new HandedOver()};
     }
 
     record Value(String name, long value) implements CustomTaskMetric {}

@@ -27,8 +27,9 @@ final class Planner {
         return (StructType) DataType.fromJson(answer.get("schema").asText());
     }
 
-    static Plan plan(CaseInsensitiveStringMap options, StructType schema, Pushed pushed, String snapshot) {
-        ObjectNode request = request("plan", options);
+    static Plan plan(
+        CaseInsensitiveStringMap options, StructType schema, Pushed pushed, String snapshot, boolean isNative) {
+        ObjectNode request = request("plan", options).put("native", isNative);
         request.put("schema", schema.json());
         if (pushed.aggregates().isEmpty()) {
             putAll(request.putArray("columns"), pushed.columns().fieldNames());
@@ -43,7 +44,10 @@ final class Planner {
 
     static Plan planOf(JsonNode answer) {
         List<SplitPartition> splits = new ArrayList<>();
-        for (JsonNode one : answer.get("splits")) splits.add(new SplitPartition(one.asText()));
+        JsonNode packed = answer.get("splits"), native_ = answer.path("native");
+        for (int i = 0; i < packed.size(); i++) {
+            splits.add(new SplitPartition(packed.get(i).asText(), native_.path(i).asText(null)));
+        }
         return new Plan(
             splits, answer.get("wanted").asText(), answer.path("snapshot").asText(),
             answer.path("bytes").asLong());

@@ -29,6 +29,8 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
     private final String python;
     private final String wanted;
     private final String split;
+    private final int done;
+    private final long after;
     private PythonProcess process;
     private BufferAllocator allocator;
     private ArrowStreamReader stream;
@@ -38,6 +40,13 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
     private final TaskContext task = TaskContext.get();
 
     PythonReader(String python, String wanted, String split) {
+        this(python, wanted, split, 0, -1);
+    }
+
+    /** The rest of a split: without so many pieces, and without the records of the next one up to an offset. */
+    PythonReader(String python, String wanted, String split, int done, long after) {
+        this.done = done;
+        this.after = after;
         this.python = python;
         this.wanted = wanted;
         this.split = split;
@@ -70,6 +79,7 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
     private void open() throws IOException {
         ObjectNode request = PythonProcess.JSON.createObjectNode().put("do", "read");
         request.put("wanted", wanted).put("split", split);
+        if (done > 0 || after >= 0) request.put("done", done).put("after", after);
         JsonNode answer;
         try {
             answer = begin(request);
@@ -120,7 +130,11 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
 
     @Override
     public CustomTaskMetric[] currentMetricsValues() {
-        return new CustomTaskMetric[] {new Metrics.Value("duramenPythonBatches", batches)};
+        return new CustomTaskMetric[] {new Metrics.Value(Metrics.PYTHON, batches)};
+    }
+
+    long batches() {
+        return batches;
     }
 
     /**
@@ -166,7 +180,7 @@ final class PythonReader implements PartitionReader<ColumnarBatch> {
     }
 
     /** Spark closes a batch that it has used up; its vectors hold the next one then. */
-    private static final class Shown extends ArrowColumnVector {
+    static final class Shown extends ArrowColumnVector {
         Shown(FieldVector vector) {
             super(vector);
         }

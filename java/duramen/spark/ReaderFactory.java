@@ -20,6 +20,7 @@ record ReaderFactory(String python, String wanted) implements PartitionReaderFac
 
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-        return new PythonReader(python, wanted, ((SplitPartition) partition).split());
+        SplitPartition one = (SplitPartition) partition;
+        return one.described() == null ? new PythonReader(python, wanted, one.split()) : new NativeReader(this, one);
     }
 }

@@ -27,7 +27,7 @@ from duramen.errors import UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, number_array, offsets_to
 from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Format, schema_for
 from duramen.formats.index import Index
-from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, Segment
+from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, ScanShape, Segment
 from duramen.formats.struct import Block, Buffer, Field, Struct
 from duramen.kernel import NOT_FOUND, Columns, Int64s, RecordKind, RecordShape, ScanEnd, Stop, UInt32s, column
 from duramen.record import SCHEMA, VALUE, Record
@@ -109,6 +109,10 @@ class FixedSlotSegment(Segment):
         self.record_bytes = record_bytes
         self.slot_bytes = record_bytes + CRC.size
         self._lost = np.array(lost, np.int64)
+
+    @property
+    def scan_shape(self) -> ScanShape | None:
+        return None if len(self._lost) else ScanShape(record_bytes=self.record_bytes)
 
     @property
     def lost_slots(self) -> Sequence[int]:

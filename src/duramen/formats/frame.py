@@ -33,7 +33,17 @@ from duramen.formats.arrow import (
 from duramen.formats.dump import first_shown, title, unreadable, zeros
 from duramen.formats.format import Format
 from duramen.formats.index import Index, IndexBuilder, Picked, position_near
-from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, SECTOR_BYTES, Encoded, Role, Rows, ScanPosition, Segment
+from duramen.formats.segment import (
+    SCAN_BYTES,
+    SCAN_RECORDS,
+    SECTOR_BYTES,
+    Encoded,
+    Role,
+    Rows,
+    ScanPosition,
+    ScanShape,
+    Segment,
+)
 from duramen.formats.struct import Block, Buffer, Field, Struct
 from duramen.kernel import (
     Checksum,
@@ -60,6 +70,9 @@ class UserHeaders(NamedTuple):
 
     one: Callable[[bytes, bool], tuple[bytes | None, Headers | None, bool]]
     many: Callable[[pa.BinaryArray, npt.NDArray[np.bool_]], tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]]
+    key_marker: int = -1
+    null_marker: int = -1
+    """As in `ScanShape`."""
 
 
 class Dialect(NamedTuple):
@@ -105,6 +118,12 @@ class FrameSegment(Segment):
         self.version_at = max((const.position + const.width - 1 for const in versions), default=0)
         self.record_checksum = dialect.layout.checksum != Checksum.NONE
         self._dialect = dialect
+
+    @property
+    def scan_shape(self) -> ScanShape:
+        headers = self._dialect.user_headers
+        markers = (-1, -1) if headers is None else (headers.key_marker, headers.null_marker)
+        return ScanShape(self._dialect.layout, 0, _UNITS_US[self._dialect.timestamp_unit], *markers)
 
     def scan(
         self,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen.errors import UsageError
-from duramen.kernel import Columns, ScanEnd, Stop, UInt32s
+from duramen.kernel import Columns, FrameLayout, ScanEnd, Stop, UInt32s
 from duramen.record import Record
 
 SCAN_RECORDS = 16_384
@@ -74,6 +74,19 @@ class Problem(NamedTuple):
     offset: int | None = None
     action: str = ""
     """What to do about it, where the log's own advice does not fit."""
+
+
+class ScanShape(NamedTuple):
+    """What a reader outside of Python must know to scan a segment with the kernel: frames of ``layout``, or slots for
+    records of ``record_bytes``. ``time_unit_us`` is the unit of stored times, 0 without times."""
+
+    layout: FrameLayout | None = None
+    record_bytes: int = 0
+    time_unit_us: int = 0
+    key_marker: int = -1
+    null_marker: int = -1
+    """How the user headers of a record begin, big-endian, that are a key and nothing more: of one with a value, and of
+    one whose value is null. The length of the key follows. -1: user headers hold no key."""
 
 
 class SegmentSummary(NamedTuple):
@@ -145,6 +158,11 @@ class Segment(ABC):
     """Readers see no record before this offset."""
     created_ms: int = 0
     """When the file was created, where the format stores it."""
+
+    @property
+    def scan_shape(self) -> ScanShape | None:
+        """None where more than a scan of the kernel is needed to read the records."""
+        return None
 
     @abstractmethod
     def scan(

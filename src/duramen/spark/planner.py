@@ -1,11 +1,12 @@
 """``python -m duramen.spark.planner``: Python's part of a read that the JVM executes.
 
-A process on the driver plans, one on each executor reads the splits that the JVM hands to Python. Requests are lines of
+A process on the driver plans, one on each executor reads what the JVM leaves to Python. Requests are lines of
 JSON on standard input, each answered by a line on standard output; an answer with ``error`` says what was wrong.
 
 - ``schema``: the columns of a read with these options.
-- ``plan``: its splits, narrowed to what Spark needs.
+- ``plan``: its splits, narrowed to what Spark needs; with ``native``, also what the JVM needs to read them itself.
 - ``read``: a line, then one split as an Arrow stream, then a line that says how it ended. ``stop`` ends it early.
+  ``done`` and ``after``: what the JVM has read of it.
 - ``stream``, then ``call``: the stream reader of one query; its methods.
 
 The decisions are those of `duramen.spark.source`, and so are the errors. Standard output belongs to the protocol: what
@@ -25,7 +26,7 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from duramen.errors import DuramenError
 from duramen.spark.source.narrowed import Narrowed, NarrowedRead, Seen
+from duramen.spark.source.native import NativeSplits, rest_of
 from duramen.spark.source.options import parse_options
 from duramen.spark.source.plan import plan_narrowed
 from duramen.spark.source.sampling import bind
@@ -115,8 +117,9 @@ class Planner:
         parts: list[Split | None] = [*splits]
         if narrowed.aggregates and not parts:
             parts.append(None)  # the count of no records is a row, too
+        read = NarrowedRead(options.path, wanted, narrowed)
         return {
-            "wanted": packed(NarrowedRead(options.path, wanted, narrowed)), "splits": [packed(one) for one in parts],
+            "wanted": packed(read), "splits": [packed(one) for one in parts], "native": _native(request, read, parts),
             "bytes": sum(split.size_bytes for split in splits), "snapshot": str(seen),
         }  # fmt: skip
 
@@ -125,7 +128,10 @@ class Planner:
     def _read(self, request: Request) -> None:
         try:
             narrowed: NarrowedRead = unpacked(request["wanted"])
-            batches = narrowed.batches(unpacked(request["split"]))
+            split: Split | None = unpacked(request["split"])
+            if split is not None and "done" in request:
+                split = rest_of(split, request["done"], request["after"])
+            batches = narrowed.batches(split)
             schema = narrowed.schema
         except Exception as error:  # noqa: BLE001 - becomes the error of the task
             self._tell({"error": error_text(error)})
@@ -162,9 +168,9 @@ class Planner:
         name = phase["call"] = request["call"]
         offsets = [json.loads(text) for text in request.get("offsets", ())]
         if name == "wanted":
-            return {"wanted": packed(NarrowedRead(self._reader._options.path, self._reader._wanted, Narrowed()))}
+            return {"wanted": packed(self._streamed)}
         if name == "partitions":
-            return self._partitions(*offsets)
+            return self._partitions(request, *offsets)
         if name == "getDefaultReadLimit":
             return {"limit": _limit_as_json(self._reader.getDefaultReadLimit())}
         if name == "latestOffset":
@@ -173,9 +179,23 @@ class Planner:
             found = getattr(self._reader, name)(*offsets)
         return {} if found is None else {"offset": json.dumps(found)}
 
-    def _partitions(self, start: Any, end: Any) -> Answer:
+    @property
+    def _streamed(self) -> NarrowedRead:
+        return NarrowedRead(self._reader._options.path, self._reader._wanted, Narrowed())
+
+    def _partitions(self, request: Request, start: Any, end: Any) -> Answer:
         splits = [one.value for one in self._reader.partitions(start, end)]
-        return {"splits": [packed(split) for split in splits], "wanted": ""}
+        native = _native(request, self._streamed, splits)
+        return {"splits": [packed(split) for split in splits], "native": native, "wanted": ""}
+
+
+def _native(request: Request, read: NarrowedRead, splits: Sequence[Split | None]) -> list[str | None]:
+    """For each split what the JVM needs to read it itself, as JSON; null where Python must."""
+    if not request.get("native"):
+        return [None] * len(splits)
+    native = NativeSplits(read)
+    found = [native.describe(split) for split in splits]
+    return [None if one is None else json.dumps(one) for one in found]
 
 
 def packed(what: Any) -> str:

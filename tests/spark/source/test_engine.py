@@ -115,6 +115,7 @@ def test_options(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -
 def test_engine_option(spark: SparkSession, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log", "keratin", 10)
     assert "engine=jvm" in plan_of(load(spark, log))
+    assert "engine=jvm" in plan_of(load(spark, log, "arrow"))
     assert "engine=jvm" not in plan_of(load(spark, log, "python"))
     with pytest.raises(PySparkException, match="option engine='java' is not valid"):
         load(spark, log, "java")
@@ -380,7 +381,8 @@ def test_a_cancelled_task_ends_its_reader(spark: SparkSession, tmp_path: Path) -
             writer.append_batch([b"v" * 1000] * 1000)
     for number in range(120):
         shutil.copytree(tmp_path / "log", tmp_path / f"log{number}", copy_function=os.link)
-    frame = load(spark, tmp_path / "log*", maxBytesPerPartition="200g", columns="timestamp,value", verify="true")
+    options = {"maxBytesPerPartition": "200g", "columns": "timestamp,value", "verify": "true"}
+    frame = load(spark, tmp_path / "log*", "arrow", **options)
     context, handles = spark.sparkContext, spark._jvm.java.lang.ProcessHandle
     context.setLocalProperty("spark.job.interruptOnCancel", "true")
     ended: list[Any] = []

@@ -55,6 +55,7 @@ MARKER = b"\xc1DH\x01"
 TOMBSTONE = b"\xc1DH\x03"
 """The marker and flags of a record whose value is null."""
 NULL = 0xFFFFFFFF
+KEY_MARKER, NULL_MARKER = int.from_bytes(MARKER, "big"), int.from_bytes(TOMBSTONE, "big")
 
 PREFIX = Struct(">", marker="4s", key_length="I")
 LENGTH = Struct(">", length="I")
@@ -312,8 +313,8 @@ def _key_only(
     raw = np.frombuffer(data, np.uint8)
     heads = raw[starts[rows, None] + np.arange(PREFIX.size)].view([("marker", ">u4"), ("key_length", ">u4")])[:, 0]
     is_key = heads["key_length"].astype(np.int64) == lengths[rows] - PREFIX.size
-    is_null[rows] = (heads["marker"] == int.from_bytes(TOMBSTONE, "big")) & is_key & ~has_payload[rows]
-    found[rows] = is_null[rows] | ((heads["marker"] == int.from_bytes(MARKER, "big")) & is_key)
+    is_null[rows] = (heads["marker"] == NULL_MARKER) & is_key & ~has_payload[rows]
+    found[rows] = is_null[rows] | ((heads["marker"] == KEY_MARKER) & is_key)
     return found, is_null
 
 

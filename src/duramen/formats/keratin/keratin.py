@@ -72,7 +72,14 @@ from duramen.formats.index import (
     table,
     times_us,
 )
-from duramen.formats.keratin.header_block import decode_block, decode_blocks, encode_block, encode_blocks
+from duramen.formats.keratin.header_block import (
+    KEY_MARKER,
+    NULL_MARKER,
+    decode_block,
+    decode_blocks,
+    encode_block,
+    encode_blocks,
+)
 from duramen.formats.keratin.manifest import (
     MANIFEST_MAGIC,
     SHARED_MARKER,
@@ -158,7 +165,7 @@ DIALECT = Dialect(
     HEADER,
     timestamp_unit="ms",
     trailer=CRC,
-    user_headers=UserHeaders(decode_block, decode_blocks),
+    user_headers=UserHeaders(decode_block, decode_blocks, KEY_MARKER, NULL_MARKER),
     extra=_extra,
 )
 

@@ -204,9 +204,13 @@ class NarrowedRead:
         narrowed, whole, disk = self.narrowed, self.whole, disk_of(self.path)[0]
         times = narrowed.from_us, narrowed.to_us
         if times == (None, None) or not (whole.decoding is not None or self._content_can_fail(split)):
-            whole = replace(whole, from_us=_later(whole.from_us, narrowed.from_us), to_us=_sooner(whole, narrowed))
-            return read_split(split, self._wanted(split, whole), disk)
+            return read_split(split, self._wanted(split, self.in_time()), disk)
         return (within_times(batch, *times) for batch in read_split(split, self._wanted(split, whole), disk))
+
+    def in_time(self) -> Wanted:
+        """The whole read, of the times that Spark needs."""
+        whole, narrowed = self.whole, self.narrowed
+        return replace(whole, from_us=_later(whole.from_us, narrowed.from_us), to_us=_sooner(whole, narrowed))
 
     @staticmethod
     def _content_can_fail(split: Split) -> bool:

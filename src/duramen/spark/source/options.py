@@ -38,7 +38,7 @@ SINCE_US, UNTIL_US = "_sinceus", "_untilus"
 """Bounds of the time in microseconds, as `duramen.spark.read` takes them from a condition: a log whose records have no
 time has no such rows."""
 SCHEMAS = ("duramen", "kafka")
-ENGINES = ("auto", "jvm", "python")
+ENGINES = ("auto", "jvm", "arrow", "python")
 STRATEGIES = ("error", LATEST)
 DEFAULT_DELAY_MS = 15 * 60_000
 _UNITS_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -228,9 +228,10 @@ def _refuse_wrong(texts: Mapping[str, str], *, streaming: bool) -> None:
 
 def _check_engine(texts: Mapping[str, str]) -> None:
     """The JVM's engine takes this option for itself: one that arrives here is Python's to fulfil."""
-    if _Texts(texts).choice("engine", ENGINES) == "jvm":
+    engine = _Texts(texts).choice("engine", ENGINES)
+    if engine in ("jvm", "arrow"):
         raise UsageError(
-            "option engine='jvm': Python reads, because the JVM's engine is not on the class path",
+            f"option engine={engine!r}: Python reads, because the JVM's engine is not on the class path",
             hint="spark.jars must name what duramen.spark.jar() returns; engine=auto reads with what there is",
         )
 
