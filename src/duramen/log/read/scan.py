@@ -30,6 +30,7 @@ from duramen.formats import (
     numbers_of,
 )
 from duramen.log.read.mapped_segment import MappedSegment
+from duramen.log.read.presence import Presence
 from duramen.log.segments import EndKind, SegmentEnd, Snapshot, is_within
 from duramen.record import MAX_OFFSET, checked_us
 from duramen.sidecar import read_compaction_state
@@ -166,14 +167,15 @@ class Scan:
         bases = log.snapshot.bases
         if log.generation != self._generation:
             raise log.replaced()
-        if not bases or self._done():
-            return
-        if self._has_passed and bases[0] > self._next:
+        presence = Presence(log.disk, log.path, log.snapshot)
+        if self._has_passed and bases and bases[0] > self._next:
             self._check_gap(None)
-        base = log.base_of(self._next)
+        base = log.base_of(self._next) if bases else None
         first = 0 if base is None else bisect_left(bases, base)
         for number in range(first, len(bases)):
-            self._next = max(self._next, bases[number] if number > first else 0)
+            if number > first:
+                presence.check_gap(bases[number - 1], bases[number], self._next, self._to_offset, self._ended_at)
+                self._next = max(self._next, bases[number])
             if self._done():
                 return
             try:
@@ -184,19 +186,30 @@ class Scan:
                 return
             if verify:
                 log.check_witness(opened)
-            cursor = self._start(opened, number == first)
-            rows = None
-            for rows in opened.segment.steps(cursor, verify=verify):
-                yield from take(opened, rows)
-                if len(rows.columns):
-                    self._next = max(self._next, rows.end.last_offset + 1)
-                if self._done():
-                    return
-            assert rows is not None
-            self._resume = (opened.segment.base_offset, rows.cursor)
-            verdict = log.verdict(opened, rows)
-            if verdict.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION):
-                raise verdict.error(opened.path)
+            yield from self._steps(take, opened, self._start(opened, number == first), verify)
+            if self._done():
+                return
+        presence.check_end(self._next, self._to_offset, self._ended_at)
+
+    @property
+    def _ended_at(self) -> int:
+        """The byte after the records of the last segment that was walked to its end."""
+        return 0 if self._resume is None else self._resume[1].position
+
+    def _steps(self, take: Take[T], opened: MappedSegment, cursor: ScanPosition, verify: bool) -> Iterator[T]:
+        """Yield everything of one segment from ``cursor`` on."""
+        rows = None
+        for rows in opened.segment.steps(cursor, verify=verify):
+            yield from take(opened, rows)
+            if len(rows.columns):
+                self._next = max(self._next, rows.end.last_offset + 1)
+            if self._done():
+                return
+        assert rows is not None
+        self._resume = (opened.segment.base_offset, rows.cursor)
+        verdict = self._log.verdict(opened, rows)
+        if verdict.ending in (EndKind.DAMAGE, EndKind.UNKNOWN_VERSION):
+            raise verdict.error(opened.path)
 
     def _check_not_removed(self, error: StorageError) -> None:
         """A segment was removed before the scan reached it. That is fine if compaction emptied it; if retention removed
