@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from duramen.consumers.log import ConsumableWritableLog
 from duramen.disk.vfs import Kind
 from duramen.errors import CorruptionError, StorageError
+from duramen.log.read.log import Log
 from duramen.log.repair import RepairAction, repair_log, undo_repair
 from duramen.log.repair import claims as claims_module
+from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.testing.run import clocked, disk_of
 from duramen.testing.simulated_disk import SimulatedDisk
 from tests.damage.damages import Damage
 from tests.damage.files import COUNTS, cases, file_damages, rows
-from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, base_log, options_for, read, tree
+from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, base_log, options_for, places, read, tree
 from tests.damage.matrix import run
 
 SLICE = 24
@@ -182,3 +185,24 @@ def test_records_appended_after_a_cut_within_a_trailer_survive_a_repair(bit: int
     apply(disk, "osiris")
     found = read(disk, "osiris")
     assert {offset: found.get(offset) for offset in new} == new
+
+
+def test_a_file_of_other_offsets_that_holds_no_record() -> None:
+    """Of two exchanged segments, one is cut after a chunk of cursors: nothing else holds the offset of that chunk."""
+    disk = disk_of({ROOT + "/": b""})
+    with clocked(), ConsumableWritableLog(ROOT, format="osiris", disk=disk, timer=False) as log:
+        log.append_batch([b"a", b"b"])
+        log.cursor("reader").store(1)
+        log.seal()
+        log.append_batch([b"c", b"d"])
+        log.seal()
+        log.append(b"e")
+    files = tree(disk)
+    _, second, third = sorted(path for path in files if path.endswith(".segment"))
+    cursors = next(place for place in places("osiris", files) if place.path == second)
+    files[second], files[third] = files[third], files[second][: cursors.end]
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+    plan = repair_log(ROOT, plan_only=False, disk=disk)
+    assert [(loss.first, loss.last) for loss in plan.losses] == [(3, 5)]
+    assert verify_log(ROOT, disk=disk).ok
+    assert [record.value for record in Log(ROOT, disk=disk).scan()] == [b"a", b"b", b"e"]

@@ -584,6 +584,8 @@ def _why_dropped(part: SegmentPlan, accepted: list[SegmentPlan]) -> str:
     if same:
         return f"a copy of {same[0].path}"
     first, last = part.seen[0][0], part.seen[-1][1]
-    rival = next(one for one in accepted if any(start <= last and first <= end for start, end in one.seen))
+    rival = next((one for one in accepted if any(start <= last and first <= end for start, end in one.seen)), None)
+    if rival is None:
+        return f"it holds none of the offsets of its name; {accepted[0].path} does"
     reason = "is what was sealed" if rival.trust == Trust.PROVEN else "fits better"
     return f"other records with the same offsets as {rival.path}, which {reason}"
