@@ -29,47 +29,79 @@ struct block {
     struct block *_Atomic next;
 };
 
-static struct block first;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct sigaction previous;
-static uintptr_t page_bytes;
-static int installed;
+/* What handled the signal before: never changed, never freed, so that the handler may read it at any moment. */
+struct earlier {
+    struct sigaction action;
+    struct earlier *older;
+};
 
-static struct guard *guard_at(uintptr_t address)
+static struct block first;
+static struct earlier *_Atomic all_earlier;
+static struct earlier *_Atomic previous;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uintptr_t page_bytes;
+static _Thread_local int is_handed_over;
+
+/* Other threads may be giving guards up and setting them for other mappings. That of the faulting address stays as it is
+ * while the address is read: what has the same start before and after its end was read is that one, or does not hold it. */
+static struct guard *guard_at(uintptr_t address, uintptr_t *start, uintptr_t *end)
 {
     for (struct block *block = &first; block != NULL; block = atomic_load(&block->next))
         for (int i = 0; i < BLOCK_GUARDS; i++) {
             struct guard *guard = &block->guards[i];
-            if (address < atomic_load(&guard->end) && address >= atomic_load(&guard->start)) return guard;
+            *start = atomic_load(&guard->start);
+            *end = atomic_load(&guard->end);
+            if (*start <= 1 || address < *start || address >= *end) continue;
+            if (atomic_load(&guard->start) == *start) return guard;
         }
     return NULL;
 }
 
-static int put_zeros(struct guard *guard, uintptr_t address)
+static int put_zeros(uintptr_t address)
 {
-    const uintptr_t start = atomic_load(&guard->start), from = address / page_bytes * page_bytes;
+    uintptr_t start, end;
+    struct guard *guard = guard_at(address, &start, &end);
+    if (guard == NULL) return 0;
+    const uintptr_t from = address / page_bytes * page_bytes;
     const int flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (mmap((void *)from, atomic_load(&guard->end) - from, PROT_READ, flags, -1, 0) == MAP_FAILED) return 0;
+    if (mmap((void *)from, end - from, PROT_READ, flags, -1, 0) == MAP_FAILED) return 0;
     int64_t at = from > start ? (int64_t)(from - start) : 0, known = atomic_load(&guard->lost_at);
     while ((known < 0 || at < known) && !atomic_compare_exchange_weak(&guard->lost_at, &known, at)) {}
     return 1;
+}
+
+static int is_raised_again(int number)
+{
+    sigset_t pending;
+    return sigpending(&pending) == 0 && sigismember(&pending, number) == 1;
+}
+
+/* Whether the handler before this one dealt with the signal. It may hand it back, or raise it again. */
+static int hand_over(const struct sigaction *before, int number, siginfo_t *info, void *context)
+{
+    const int is_fault = info->si_code > 0;
+    if (before->sa_flags & SA_SIGINFO) {
+        if (is_handed_over) return 0;
+        is_handed_over = 1;
+        before->sa_sigaction(number, info, context);
+        is_handed_over = 0;
+        return 1;
+    }
+    if (before->sa_handler == SIG_DFL) return 0;
+    if (before->sa_handler != SIG_IGN) before->sa_handler(number);
+    /* It has not got the address, so it cannot have mended the access, which is repeated on return. */
+    return !is_fault && !is_raised_again(number);
 }
 
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
     const int saved = errno;
     /* Only a fault of memory has an address; a signal that a process sent has not. */
-    struct guard *guard = info->si_code > 0 ? guard_at((uintptr_t)info->si_addr) : NULL;
-    if (guard != NULL && put_zeros(guard, (uintptr_t)info->si_addr)) {
+    if (info->si_code > 0 && put_zeros((uintptr_t)info->si_addr)) {
         errno = saved;
         return;
     }
-    if (previous.sa_flags & SA_SIGINFO) {
-        previous.sa_sigaction(number, info, context);
-    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-        previous.sa_handler(number);
-    } else if (info->si_code > 0 || previous.sa_handler == SIG_DFL) {
-        /* An access that faults cannot be ignored: it is repeated on return, and ends the process. */
+    if (!hand_over(&atomic_load(&previous)->action, number, info, context)) {
         struct sigaction usual;
         memset(&usual, 0, sizeof usual);
         usual.sa_handler = SIG_DFL;
@@ -79,15 +111,49 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
     errno = saved;
 }
 
-static void install(void)
+static void find_page_bytes(void)
 {
     page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    struct sigaction action;
+}
+
+static int is_ours(const struct sigaction *action)
+{
+    return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_sigbus;
+}
+
+static int is_same(const struct sigaction *one, const struct sigaction *other)
+{
+    if ((one->sa_flags & SA_SIGINFO) != (other->sa_flags & SA_SIGINFO)) return 0;
+    return one->sa_flags & SA_SIGINFO ? one->sa_sigaction == other->sa_sigaction : one->sa_handler == other->sa_handler;
+}
+
+static struct earlier *kept(const struct sigaction *action)
+{
+    struct earlier *newest = atomic_load(&all_earlier);
+    for (struct earlier *one = newest; one != NULL; one = one->older)
+        if (is_same(&one->action, action)) return one;
+    struct earlier *made = calloc(1, sizeof *made);
+    if (made == NULL) return NULL;
+    made->action = *action;
+    made->older = newest;
+    while (!atomic_compare_exchange_weak(&all_earlier, &made->older, made)) {}
+    return made;
+}
+
+/* For every mapping: others may have replaced the handler since, or removed it with their own, as faulthandler does. */
+static int install(void)
+{
+    struct sigaction now, action;
+    if (sigaction(SIGBUS, NULL, &now) != 0) return 0;
+    if (is_ours(&now)) return 1;
+    struct earlier *before = kept(&now);
+    if (before == NULL) return 0;
+    atomic_store(&previous, before);
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_sigbus;
     action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    if (sigaction(SIGBUS, NULL, &previous) == 0) installed = sigaction(SIGBUS, &action, NULL) == 0;
+    return sigaction(SIGBUS, &action, NULL) == 0;
 }
 
 static struct guard *numbered(int64_t number)
@@ -120,8 +186,8 @@ static int64_t take_guard(void)
 
 int64_t duramen_guard(const uint8_t *data, int64_t size_bytes)
 {
-    pthread_once(&once, install);
-    const int64_t number = installed && size_bytes > 0 ? take_guard() : -1;
+    pthread_once(&once, find_page_bytes);
+    const int64_t number = size_bytes > 0 && install() ? take_guard() : -1;
     if (number < 0) return -1;
     struct guard *guard = numbered(number);
     const uintptr_t end = (uintptr_t)data + (uintptr_t)size_bytes;

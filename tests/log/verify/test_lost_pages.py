@@ -137,3 +137,92 @@ def test_what_is_not_ours_ends_the_process_as_before(tmp_path: Path, how: str) -
     ran = python(HANDLER_OF_OTHERS, tmp_path / "log", how)
     assert ran.returncode == -signal.SIGBUS
     assert ("Fatal Python error" in ran.stderr) == (how == "faulthandler")
+
+
+HANDLER_REPLACED = """
+import faulthandler, os, sys
+from duramen.disk import LostPages, PosixDisk
+
+path = sys.argv[1]
+
+def survive():
+    with open(path, "wb") as file:
+        file.write(b"x" * (1 << 16))
+    lost = LostPages()
+    mapped = PosixDisk().surviving(lost).map(path)
+    os.truncate(path, 0)
+    assert not any(bytes(mapped.data)) and lost.found() == [(path, 0)]
+
+for step in sys.argv[2:]:
+    {"survive": survive, "enable": faulthandler.enable, "disable": faulthandler.disable}[step]()
+sys.stderr.write("survived")
+sys.stderr.flush()
+with open(path, "wb+") as file:
+    file.write(bytes(1 << 16))
+    file.flush()
+    import mmap
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    os.truncate(path, 0)
+    mapped[1 << 15]
+"""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "survive enable survive",
+        "enable survive disable survive",
+        "enable survive disable enable survive",  # the second task of a worker of Spark
+        "enable survive disable survive enable survive disable survive",
+    ],
+)
+def test_a_handler_that_was_replaced_or_removed(tmp_path: Path, steps: str) -> None:
+    """And what is not ours ends the process, after faulthandler has reported it once, where it is enabled."""
+    is_reported = steps.split()[-2] == "enable"
+    ran = python(HANDLER_REPLACED, tmp_path / "file", *steps.split())
+    assert ran.returncode == -signal.SIGBUS
+    assert ran.stderr.startswith("survived")
+    assert ran.stderr.count("Fatal Python error") == is_reported
+
+
+BESIDE_OTHERS = """
+import os, sys, threading, time
+from duramen import kernel
+from duramen.disk import LostPages, PosixDisk
+
+root, end = sys.argv[1], time.monotonic() + 1
+
+def loses_pages(number):
+    path = f"{root}/{number}"
+    while time.monotonic() < end:
+        with open(path, "wb") as file:
+            file.truncate(1 << 20)
+        lost = LostPages()
+        mapped = PosixDisk().surviving(lost).map(path)
+        os.truncate(path, 1 << 16)
+        kernel.crc32c(mapped.data)
+        assert lost.found() == [(path, 1 << 16)], lost.found()
+
+def maps_and_drops(number):
+    path = f"{root}/other {number}"
+    with open(path, "wb") as file:
+        file.write(b"x" * 8000)
+    while time.monotonic() < end:
+        lost = LostPages()
+        mapped = [PosixDisk().surviving(lost).map(path) for _ in range(50)]
+        assert all(bytes(one.data) == b"x" * 8000 for one in mapped)
+        del mapped
+        assert not lost.found()
+
+threads = [threading.Thread(target=target, args=(n,)) for n in range(2) for target in (loses_pages, maps_and_drops)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_map_and_drop_files_beside_lost_pages(tmp_path: Path) -> None:
+    ran = python(BESIDE_OTHERS, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
