@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from duramen.cli.pipeline.pipeline import app
+import duramen
+from duramen.cli.output import Output
+from duramen.cli.pipeline.pipeline import app, show_profile
 from tests.cli.running import Logs, Run, flip, segments
 from tests.warm import spark_python
 
@@ -65,6 +69,40 @@ def test_no_java_is_said(call: Run, logs: Logs, tmp_path: Path, monkeypatch: pyt
     assert call("pipeline", "verify", logs.copy("keratin")).fails(3, "Java 17", "openjdk")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert call("pipeline", "verify", logs.copy("keratin")).fails(3, "pyspark is not installed", "duramen[spark]")
+
+
+def test_convert_names_the_dialect_and_what_was_skipped(
+    call: Run, logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job itself runs in this process, which converts to the same log."""
+    log = logs.copy("durable-log")
+    flip(segments(log)[0], 60)
+
+    def convert(_spark: object, source: str, path: str, to: str, *, on_damage: str, **_options: Any) -> Any:
+        return duramen.convert(source, path, to, on_damage=on_damage)
+
+    monkeypatch.setattr("duramen.spark.jobs.convert", convert)
+    monkeypatch.setattr("duramen.cli.pipeline.pipeline.running", lambda *_: nullcontext())
+    result = call(
+        "pipeline", "convert", log, tmp_path / "new", "--to", "osiris", "--on-damage", "skip",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    text = result.text
+    assert "dialect  document (" in text
+    assert "`dialect=program`" in text
+    assert "skipped" in text
+
+
+def test_the_profile_of_an_empty_log(capsys: pytest.CaptureFixture[str]) -> None:
+    log = {"first_offset": None, "last_offset": None, "gaps": 0, "missing_offsets": 0, "first_time": None}
+    found = {
+        "path": "logs/empty", "formats": ["keratin"], "segments": [], "records": 0, "duplicates": 0, "logs": [log],
+        "decoded": None,
+        "values": {"bytes": 0, "min_bytes": None, "max_bytes": None},
+        "keys": {"distinct": 0, "distinct_is_exact": True, "missing": 0, "top": []},
+    }  # fmt: skip
+    show_profile(found, Output(), None)
+    assert "offsets     none" in capsys.readouterr().out
 
 
 @pytest.mark.spark

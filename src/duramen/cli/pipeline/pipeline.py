@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duramen.cli.arguments import DryRun, FormatName, FormatOptions, Json, LogPath, Target
+from duramen.cli.dialect import dialect_line
 from duramen.cli.log import verify as in_process
 from duramen.cli.output import Column, Output, duration, number, rate, size, to_json
 from duramen.cli.pipeline.options import DecodeArguments, LogOptions, RangeOptions, SparkOptions, verb
@@ -25,6 +26,7 @@ from duramen.formats import make
 from duramen.log import list_log, refuse_taken
 
 if TYPE_CHECKING:
+    from duramen.log import Converted
     from duramen.spark import SparkSession
     from duramen.spark.jobs import Exported
 
@@ -148,7 +150,8 @@ def show_profile(found: Mapping[str, Any], out: Output, html: str | None) -> Non
         ("duplicates", "not counted" if found["duplicates"] is None else f"{found['duplicates']:,}"),
     ]
     for log in found["logs"]:
-        lines.append(("offsets", f"{log['first_offset']} to {log['last_offset']}"))
+        is_empty = log["first_offset"] is None
+        lines.append(("offsets", "none" if is_empty else f"{log['first_offset']} to {log['last_offset']}"))
         gaps = f"{log['gaps']:,}, {number(log['missing_offsets'], 'offset')} missing" if log["gaps"] else "none"
         lines.append(("gaps", gaps))
         if log["first_time"] is not None:
@@ -285,13 +288,23 @@ def convert(
         seconds = perf_counter() - start
     verb = "would hold" if dry_run else "holds"
     title = f"{dst}: {verb} {number(done.records, 'record')} as {done.format}, {number(done.segments, 'segment')}"
-    lines = [("lost", f"{loss.field}: {loss.meaning} ({number(loss.count, loss.unit)})") for loss in done.losses]
+    lines = _converted(done)
     if not dry_run:
         speed = f" ({rate(done.size_bytes, seconds)})" if done.size_bytes >= in_process.RATE_FROM_BYTES else ""
         lines.append(("took", f"{duration(seconds)}{speed}"))
     document = {**asdict(done), "losses": [loss._asdict() for loss in done.losses]}
     show_result({**document, "dry_run": dry_run}, lines, title, json=json)
     return 0
+
+
+def _converted(done: Converted) -> list[tuple[str, str]]:
+    lines = [("lost", f"{loss.field}: {loss.meaning} ({number(loss.count, loss.unit)})") for loss in done.losses]
+    lines += [
+        ("skipped", f"{skipped.path}: byte {skipped.position}: {size(skipped.length)}: {skipped.why}")
+        for skipped in done.skipped
+    ]
+    label, meaning = dialect_line(done.format, done.dialect).split(": ", 1)
+    return [*lines, (label, meaning)]
 
 
 @verb(app, "compact")
