@@ -128,9 +128,9 @@ class Format(ABC):
     """Default of ``segment_max_bytes``."""
     default_segment_age_ms: ClassVar[int | None] = None
     option_names: ClassVar[Mapping[str, type]] = {}
+    """The format's options, and the type of each."""
     content_can_fail: ClassVar[bool] = True
     """Whether a record whose frame and checksum are right may still not decode, such as a compressed one."""
-    """The format's options, and the type of each."""
     fixed_options: ClassVar[tuple[str, ...]] = ()
     """Options that determine the bytes, and so cannot change during the life of a log."""
     program: ClassVar[str] = "the program"
