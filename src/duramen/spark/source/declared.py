@@ -78,7 +78,7 @@ OPTIONS = (
     Option("cursor", "name under which a stream stores its position in the log"),
     Option("summary", "one row per task and log: `topic`, `partition`, `first_offset`, `last_offset`, `records`",
            "`false`"),
-    Option("engine", "[who reads](#engines): `python`; `jvm`, which fails without its jar; or `auto`", "`auto`"),
+    Option("engine", "[who reads](#engines): `python`; `jvm` or `arrow`, which need the jar; or `auto`", "`auto`"),
 )  # fmt: skip
 
 _NO_GROUP = "a query joins no consumer group; `cursor` stores its position under a name"
