@@ -142,6 +142,18 @@ def test_offsets_that_an_index_names_and_no_file_holds_are_lost(name: str) -> No
     assert not plan.unexplained
 
 
+@pytest.mark.parametrize("name", SEGMENTED)
+@pytest.mark.parametrize("kind", ["shifted down, first overwritten", "emptied", "cut to its header"])
+def test_offsets_of_an_overwritten_first_segment_are_lost(name: str, kind: str) -> None:
+    """Neither retention nor an operator removed them: a file still has the name of the segment that the list names."""
+    if kind == "cut to its header" and name not in ("keratin", "osiris"):
+        pytest.skip("no file header")
+    disk = damaged_disk(name, True, kind)
+    plan = repair_log(ROOT, format=name, disk=disk, **options_for(disk, name))
+    assert [(loss.first, loss.last) for loss in plan.losses] == [(0, COUNTS[0] - 1)]
+    assert not plan.unexplained
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_records_appended_after_a_truncation_survive_a_repair(name: str) -> None:
     """Damage, an explicit ``on_damage="truncate"``, new records: a repair later keeps them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,26 @@ def test_a_log_whose_files_are_all_missing(call: Run, tmp_path: Path) -> None:
     named = ("--format", "fixed-slot", "--option", "record_size=4")
     assert call("repair", log, "--apply", *named).code == 0
     assert call("append", log, lines).text.endswith("offsets 2 to 3\n")
+
+
+def rustlog_records(values: list[bytes]) -> bytes:
+    """As RustLog's program writes them, from offset 0 on."""
+    return b"".join(struct.pack(">IQ", len(value), offset) + value for offset, value in enumerate(values))
+
+
+@pytest.mark.parametrize(
+    ("repeated", "said"),
+    [
+        ([b"y" * 40] * 30, "no offset is lost: 50 records kept; others with the same offsets are set aside"),
+        ([b"x" * 40] * 30, "nothing is lost: 50 records kept"),
+    ],
+    ids=["others", "copies"],
+)
+def test_records_that_repeat_offsets_are_lost_only_if_they_are_others(
+    call: Run, tmp_path: Path, repeated: list[bytes], said: str
+) -> None:
+    """RustLog's program starts at offset 0 again after a restart: what it then wrote is no copy."""
+    (tmp_path / f"{0:020}.log").write_bytes(rustlog_records([b"x" * 40] * 50) + rustlog_records(repeated))
+    shown = call("repair", str(tmp_path))
+    assert shown.code == 1
+    assert said in shown.text

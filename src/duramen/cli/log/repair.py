@@ -178,8 +178,12 @@ def _show_losses(plan: Plan, out: Output) -> None:
     if plan.refused and not plan.steps and not plan.kept_records:
         return  # the refusals say enough
     if not plan.losses:
-        said = "no readable record is lost" if plan.unexplained or plan.replaced else "nothing is lost"
-        out.line(Cell(f"  {said}: {number(plan.kept_records, 'record')} kept", "good"))
+        kept = f"{number(plan.kept_records, 'record')} kept"
+        if plan.removes_rivals:
+            out.line(Cell(f"  no offset is lost: {kept}; others with the same offsets are set aside", "warning"))
+        else:
+            said = "no readable record is lost" if plan.unexplained or plan.replaced else "nothing is lost"
+            out.line(Cell(f"  {said}: {kept}", "good"))
     for first, last in plan.unexplained[:RANGES_SHOWN]:
         text = "in no file: removed by compaction, or lost before"
         out.paragraph(f"{offsets(first, last)}: {text}", indent="    ", style="warning")

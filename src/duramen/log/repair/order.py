@@ -18,6 +18,7 @@ import numpy as np
 
 from duramen.formats import ScanPosition, Segment
 from duramen.kernel import Stop
+from duramen.log.repair.plan import RIVAL
 from duramen.log.repair.salvage import Bad, Hole, Patch, Salvaged, SalvagedRun, records_of
 
 
@@ -198,7 +199,7 @@ def _reason(segment: Segment, run: SalvagedRun, overlapping: list[SalvagedRun]) 
     raw = bytes(segment.buf[run.start : run.end])
     if any(raw in bytes(segment.buf[other.start : other.end]) for other in overlapping):
         return f"a second copy of {_offsets(run)}"
-    return f"another record with {_offsets(run)}"
+    return f"{RIVAL} {_offsets(run)}"
 
 
 def _does_not_fit(run: SalvagedRun) -> str:

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 from duramen.formats import Severity
 from duramen.log.verify import Finding, Report
 
+RIVAL = "another record with"
+RIVALS = "other records with the same offsets as"
+"""How the reason begins for which whole records leave the log: other records, which stay, have their offsets."""
+
 
 class Strategy(StrEnum):
     SALVAGE = "salvage"
@@ -138,6 +142,14 @@ class Plan:
     def add(self, action: RepairAction, path: str, why: str, size_bytes: int = 0, base: int | None = None) -> None:
         """Append a step that needs no more than a reason."""
         self.steps.append(RepairStep(action, path, why, size_bytes, base=base))
+
+    @property
+    def removes_rivals(self) -> bool:
+        """Whether whole records leave the log because others have their offsets. No offset is lost with them."""
+        return any(
+            step.why.startswith(RIVALS) or any(removed.why.startswith(RIVAL) for removed in step.removed)
+            for step in self.steps
+        )
 
     @property
     def lost_records(self) -> int:

@@ -21,7 +21,16 @@ from duramen.log.repair.claims import Ranges, held_by, merged, without
 from duramen.log.repair.derived import DerivedFiles
 from duramen.log.repair.displaced import Displaced
 from duramen.log.repair.order import put_in_order
-from duramen.log.repair.plan import Plan, RecordLoss, RemovedRecords, RepairAction, RepairPiece, RepairStep, Strategy
+from duramen.log.repair.plan import (
+    RIVALS,
+    Plan,
+    RecordLoss,
+    RemovedRecords,
+    RepairAction,
+    RepairPiece,
+    RepairStep,
+    Strategy,
+)
 from duramen.log.repair.salvage import Bad, Salvaged, walk
 from duramen.log.repair.segment_plan import SegmentPlan, Trust
 from duramen.log.repair.slots import SlotPlanner
@@ -372,6 +381,7 @@ class RepairPlanner:
         for number, part in enumerate(kept):
             self._change_segment(part, is_last=number == len(kept) - 1)
         kept = self._kept()
+        self._lose_before(kept)
         self._lose_between(kept)
         self._continue_after(kept)
 
@@ -456,6 +466,16 @@ class RepairPlanner:
     def _may_be_empty(self, part: SegmentPlan, *, is_last: bool) -> bool:
         """Whether the segment may be empty: it is the last one, and none of its records was acknowledged."""
         return is_last and self._promised(part.base) <= part.base
+
+    def _lose_before(self, kept: list[SegmentPlan]) -> None:
+        """Record sealed offsets before the first segment as lost if a file still has the name of their segment: other
+        bytes took its place. Without that file, retention or an operator may have removed them."""
+        first = kept[0].base if kept else self._evidence.promised_offset or 0
+        for part in self._parts:
+            sealed = self._evidence.sealed.get(-1 if part.files.base is None else part.files.base)
+            if sealed is not None and sealed.base < first:
+                why = f"{part.path} held them when it was sealed, and no file does now"
+                self._lose(sealed.base, min(sealed.last_offset, first - 1), why)
 
     def _lose_between(self, kept: list[SegmentPlan]) -> None:
         """Record the offsets between one segment and the next as lost."""
@@ -588,4 +608,4 @@ def _why_dropped(part: SegmentPlan, accepted: list[SegmentPlan]) -> str:
     if rival is None:
         return f"it holds none of the offsets of its name; {accepted[0].path} does"
     reason = "is what was sealed" if rival.trust == Trust.PROVEN else "fits better"
-    return f"other records with the same offsets as {rival.path}, which {reason}"
+    return f"{RIVALS} {rival.path}, which {reason}"
