@@ -14,13 +14,14 @@ from duramen.errors import CorruptionError, StorageError
 from duramen.log.read.log import Log
 from duramen.log.repair import RepairAction, repair_log, undo_repair
 from duramen.log.repair import claims as claims_module
+from duramen.log.repair import repair as repair_module
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
 from duramen.testing.run import clocked, disk_of
 from duramen.testing.simulated_disk import SimulatedDisk
 from tests.damage.damages import Damage
 from tests.damage.files import COUNTS, cases, file_damages, rows
-from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, base_log, options_for, places, read, tree
+from tests.damage.logs import FORMATS, OPTIONS, RECORD_SIZE, ROOT, base_log, options_for, places, read, tree, value
 from tests.damage.matrix import run
 
 SLICE = 24
@@ -218,3 +219,39 @@ def test_a_file_of_other_offsets_that_holds_no_record() -> None:
     assert [(loss.first, loss.last) for loss in plan.losses] == [(3, 5)]
     assert verify_log(ROOT, disk=disk).ok
     assert [record.value for record in Log(ROOT, disk=disk).scan()] == [b"a", b"b", b"e"]
+
+
+@pytest.mark.parametrize("gone", ["sealed.jsonl", "watermark"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_failed_repair_leaves_no_file_of_the_sidecar_that_was_missing(
+    name: str, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("the result differs")
+
+    files = dict(base_log(name, True).files) | {".duramen/log.json": b"no JSON"}
+    files.pop(f".duramen/{gone}", None)
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+    monkeypatch.setattr(repair_module, "check_claims", fail)
+    with pytest.raises(StorageError) as caught:
+        repair_log(ROOT, plan_only=False, format=name, disk=disk, **OPTIONS[name])
+    assert "everything was put back as it was" in str(caught.value)
+    assert tree(disk) == files
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_repair_does_not_take_itself_for_the_writer(name: str) -> None:
+    """After a power loss, a watermark that was never synced is older than the records, and marked as open."""
+    disk = disk_of({ROOT + "/": b""})
+    with clocked():
+        log = WritableLog(ROOT, format=name, disk=disk, timer=False, **OPTIONS[name])
+        log.append_batch([value(number) for number in range(3)])
+        old = tree(disk)[".duramen/watermark"]
+        for number in range(3, 9):
+            log.append(value(number))
+        files = tree(disk) | {".duramen/watermark": old, ".duramen/log.json": b"no JSON"}
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+    plan = repair_log(ROOT, format=name, disk=disk, **OPTIONS[name])
+    applied = repair_log(ROOT, plan_only=False, format=name, disk=disk, **OPTIONS[name])
+    assert applied.as_dict()["steps"] == plan.as_dict()["steps"]
+    assert plan.kept_records == applied.kept_records == len(read(disk, name)) == 9

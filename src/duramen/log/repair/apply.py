@@ -340,6 +340,7 @@ class Application:
             self._put(name, [content])
 
     def _rebuild_sidecar(self) -> None:
+        self._made.update(name for name in SIDECAR_FILES if self._disk.kind(self._full(name)) == Kind.MISSING)
         config = self._config()
         self._sidecar.write_config(config)
         fmt = make(config.format, **config.options)

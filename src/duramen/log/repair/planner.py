@@ -62,11 +62,13 @@ def make_plan(
     strays: bool = False,
     problem: Finding | None = None,
     progress: Progress | None = None,
+    is_ours: bool = False,
 ) -> Plan:
-    """Plan the repair of the log at ``path``. ``problem`` is a finding from the detection of its format."""
+    """Plan the repair of the log at ``path``. ``problem`` is a finding from the detection of its format. ``is_ours``:
+    the caller holds the log's lock."""
 
     def plan() -> Plan:
-        report = check_log(disk, path, fmt, progress, [] if problem is None else [problem])
+        report = check_log(disk, path, fmt, progress, [] if problem is None else [problem], is_ours=is_ours)
         return RepairPlanner(disk, path, fmt, strategy, report, strays=strays).run()
 
     return while_files_go(disk, path, plan)

@@ -96,17 +96,19 @@ class _RepairRequest:
     def detect(self, disk: Disk) -> tuple[Format, Finding | None]:
         return format_for(disk, self.path, self.format, self.options)
 
-    def plan(self, disk: Disk) -> tuple[Plan, Format]:
+    def plan(self, disk: Disk, *, is_ours: bool = False) -> tuple[Plan, Format]:
         fmt, problem = self.detect(disk)
         plan = make_plan(
-            disk, self.path, fmt, self.strategy, strays=self.strays, problem=problem, progress=self.progress
-        )
+            disk, self.path, fmt, self.strategy, strays=self.strays, problem=problem, progress=self.progress,
+            is_ours=is_ours,
+        )  # fmt: skip
         return plan, fmt
 
-    def verify(self, disk: Disk, progress: Progress | None) -> Report:
+    def verify(self, disk: Disk, progress: Progress | None, *, is_ours: bool = False) -> Report:
         """Verify the log; leave out the finding that this repair is not finished."""
         fmt, problem = self.detect(disk)
-        report = check_log(disk, self.path, fmt, progress, [] if problem is None else [problem])
+        problems = [] if problem is None else [problem]
+        report = check_log(disk, self.path, fmt, progress, problems, is_ours=is_ours)
         report.findings = [finding for finding in report.findings if finding.code != "unfinished-repair"]
         return report
 
@@ -117,12 +119,12 @@ def _repair(disk: Disk, asked: _RepairRequest, hold: Hold) -> Plan:
     with rooted(disk, path) as disk, _locked(disk, path) as (sidecar, made):
         with hold():
             _finish_others(disk, asked, sidecar)
-        plan, fmt = asked.plan(disk)
+        plan, fmt = asked.plan(disk, is_ours=True)
         if plan.steps:
             with hold() as check:
 
                 def confirm() -> None:
-                    plan.report = asked.verify(disk, _checking(check, asked.progress))
+                    plan.report = asked.verify(disk, _checking(check, asked.progress), is_ours=True)
                     check_claims(disk, path, fmt, plan, plan.report)
 
                 journal = _apply(Application(disk, path, fmt, sidecar, plan, made=made, check=check, confirm=confirm))

@@ -147,11 +147,12 @@ def take_snapshot(
     return until_stable(disk, root, _SnapshotBuilder(disk, root, fmt, configs, known).look)
 
 
-def take_settled_snapshot(disk: Disk, root: str, fmt: Format) -> Snapshot:
+def take_settled_snapshot(disk: Disk, root: str, fmt: Format, *, is_ours: bool = False) -> Snapshot:
     """The log at ``root`` for `verify`: everything that does not change any more, visible to readers or not.
 
     While a writer is alive, its active segment ends at the watermark and is marked as growing. Segments that a
-    committed file swap replaces are marked as changing. A file swap that cannot be read counts as none."""
+    committed file swap replaces are marked as changing. A file swap that cannot be read counts as none. ``is_ours``:
+    the caller holds the log's lock, so that its writer is dead."""
     has_sidecar = disk.kind(root) == Kind.DIRECTORY and disk.kind(sidecar_path(root)) == Kind.DIRECTORY
 
     def look(is_last: bool) -> Snapshot | None:
@@ -164,7 +165,7 @@ def take_settled_snapshot(disk: Disk, root: str, fmt: Format) -> Snapshot:
             directory = directory.without(swap.removals).changing([target for _, target in swap.renames])
         mark = settled_watermark(disk, root) if has_sidecar else None
         snapshot = Snapshot(fmt, directory, mark, file_swap=swap, has_sidecar=has_sidecar)
-        if mark is None or not mark.is_open or not directory.segments or not has_writer(disk, root):
+        if mark is None or not mark.is_open or not directory.segments or is_ours or not has_writer(disk, root):
             return snapshot
         *others, last = directory.segments
         if last.base != mark.base:  # the writer is about to start a segment, or has started one since the listing

@@ -70,7 +70,7 @@ class SidecarEvidence:
         self, disk: Disk, root: str, fmt: Format, *, is_ours: bool = False, known: SidecarEvidence | None = None
     ) -> None:
         self._root = root
-        self._is_ours = is_ours
+        self.is_ours = is_ours
         self._fmt = fmt
         self._sealed: dict[int, Sealed] = {}
         self._watermark: Watermark | None = None
@@ -137,7 +137,7 @@ class SidecarEvidence:
     def is_being_written(self) -> bool:
         """Whether a writer has the log open now."""
         mark = self._watermark
-        if mark is None or not mark.is_open or self._is_ours:
+        if mark is None or not mark.is_open or self.is_ours:
             return False
         return has_writer(self._disk, self._root)
 

@@ -70,9 +70,9 @@ _GROUP_CHECKS = {Role.GROUP_SNAPSHOT: check_snapshot, Role.GROUP_DELTA: check_de
 _PATIENCE, _PATIENCE_S = 20, 0.02
 
 
-def list_settled(disk: Disk, path: str, fmt: Format) -> Directory:
+def list_settled(disk: Disk, path: str, fmt: Format, *, is_ours: bool = False) -> Directory:
     """The files of a log as `verify` may look at them: see `take_settled_snapshot`."""
-    return take_settled_snapshot(disk, path, fmt).directory
+    return take_settled_snapshot(disk, path, fmt, is_ours=is_ours).directory
 
 
 def missing(error: StorageError) -> StorageError:
@@ -141,7 +141,8 @@ class Verifier(SegmentVerifier):
         for _ in range(_PATIENCE):
             if all(_is_sound(one) for one in checked):
                 break
-            evidence = SidecarEvidence(self._disk, self.report.path, self._fmt)
+            ours = self._evidence.is_ours
+            evidence = SidecarEvidence(self._disk, self.report.path, self._fmt, is_ours=ours)
             if not self._evidence.is_outdated_by(evidence):
                 break
             known = {
@@ -149,7 +150,8 @@ class Verifier(SegmentVerifier):
                 for files, one in zip(self._directory.segments, checked, strict=True)
                 if _is_sound(one)
             }
-            self._evidence, self._directory = evidence, list_settled(self._disk, self.report.path, self._fmt)
+            self._evidence = evidence
+            self._directory = list_settled(self._disk, self.report.path, self._fmt, is_ours=ours)
             again, last = self.counted_by(lambda _bytes: None), len(self._directory.segments) - 1
             checked = [
                 known.get(self._identity(files)) or again.check_or_miss(files, is_last=number == last)

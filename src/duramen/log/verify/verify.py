@@ -76,21 +76,46 @@ def publish_check(disk: Disk, path: str, check: Callable[[], Report]) -> Report:
 
 
 def check_log(
-    disk: Disk, path: str, fmt: Format, progress: Progress | None = None, findings: Sequence[Finding] = ()
+    disk: Disk,
+    path: str,
+    fmt: Format,
+    progress: Progress | None = None,
+    findings: Sequence[Finding] = (),
+    *,
+    is_ours: bool = False,
 ) -> Report:
-    """Check a log whose format is known. ``findings`` are added to the report."""
-    return retry_if_cut(disk, lambda lost: _check_current(disk.surviving(lost), path, fmt, progress, findings))
+    """Check a log whose format is known. ``findings`` are added to the report. ``is_ours``: the caller holds the log's
+    lock, which is not to be taken for that of a writer."""
+    return retry_if_cut(
+        disk, lambda lost: _check_current(disk.surviving(lost), path, fmt, progress, findings, is_ours=is_ours)
+    )
 
 
 def _check_current(
-    disk: Disk, path: str, fmt: Format, progress: Progress | None, findings: Sequence[Finding]
+    disk: Disk,
+    path: str,
+    fmt: Format,
+    progress: Progress | None,
+    findings: Sequence[Finding],
+    *,
+    is_ours: bool = False,
 ) -> Report:
-    return retry_if_overtaken(lambda: _check_listed(disk, path, fmt, progress, findings))
+    def check() -> Report:
+        evidence = SidecarEvidence(disk, path, fmt, is_ours=is_ours)  # first: the listing holds all that it names
+        return _check_listed(disk, path, fmt, progress, findings, evidence)
+
+    return retry_if_overtaken(check)
 
 
-def _check_listed(disk: Disk, path: str, fmt: Format, progress: Progress | None, findings: Sequence[Finding]) -> Report:
-    evidence = SidecarEvidence(disk, path, fmt)  # first, so that the listing holds all that it names
-    directory = list_settled(disk, path, fmt)
+def _check_listed(
+    disk: Disk,
+    path: str,
+    fmt: Format,
+    progress: Progress | None,
+    findings: Sequence[Finding],
+    evidence: SidecarEvidence,
+) -> Report:
+    directory = list_settled(disk, path, fmt, is_ours=evidence.is_ours)
     try:
         refuse_foreign_sidecar(disk, path, fmt, directory)
     except CorruptionError as error:  # the sidecar describes another log
