@@ -36,7 +36,7 @@ from duramen.log.segments import (
     starts_after_end,
     until_stable,
 )
-from duramen.log.verify import lost_at_end
+from duramen.log.verify import counted, lost_at_end
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import (
     CURSORS_NAME,
@@ -45,6 +45,7 @@ from duramen.sidecar import (
     LEDGER_NAME,
     PRODUCERS_NAME,
     bounded_copy,
+    known_loss_of,
     read_known_losses,
 )
 
@@ -214,7 +215,10 @@ class Source:
             self._skip(part.path, 0, 0, part.base or 0, f"{why}; the records were used as they are")
 
     def _contradiction(self, part: SourcePart) -> str | None:
-        return self._of_active(part) if part.is_last else self._of_sealed(part)
+        mark = self._snapshot.witness
+        ends_before = mark is not None and mark.base <= mark.next_offset and part.base != mark.base
+        is_active = part.is_last and not ends_before  # a segment may have been sealed since the snapshot
+        return self._of_active(part) if is_active else self._of_sealed(part)
 
     def _of_sealed(self, part: SourcePart) -> str | None:
         sealed = self.sealed.get(-1 if part.base is None else part.base)
@@ -348,6 +352,7 @@ class Source:
         first, position = int(rows.columns.first_offsets[0]), int(rows.columns.position[0])
         seen, self._last_offset = self._last_offset, max(self._last_offset, rows.end.last_offset)
         if first > seen:
+            self._check_seam(part, seen + 1, first, position)
             return rows
         why = f"the segment before ends with offset {seen}"
         if not self.skips:
@@ -358,6 +363,17 @@ class Source:
         self._skip(part.path, position, until - position, first, why)
         count = int((columns.last_offsets - columns.first_offsets + 1).sum())
         return Rows(columns, count, rows.end)
+
+    def _check_seam(self, part: SourcePart, expected: int, first: int, position: int) -> None:
+        """Raise if a segment is lost before this one, and no repair has listed it as a known loss."""
+        is_seam = part.segment is not None and position == part.segment.start.position
+        if not expected or first == expected or not is_seam or self.skips:
+            return
+        if self.fmt.capabilities.lost_segments_show and known_loss_of(self.losses, expected, first - 1) is None:
+            raise CorruptionError(
+                f"{counted(first - expected, 'offset')} missing before this segment", path=part.path, offset=expected,
+                hint=self._hint,
+            )  # fmt: skip
 
     def decode(
         self, part: SourcePart, segment: Segment, rows: Rows, columns: Sequence[str]
