@@ -11,6 +11,7 @@ import pytest
 from duramen.consumers.log import ConsumableWritableLog
 from duramen.disk.vfs import Kind
 from duramen.errors import CorruptionError, StorageError
+from duramen.formats import Role
 from duramen.log.read.log import Log
 from duramen.log.repair import RepairAction, repair_log, undo_repair
 from duramen.log.repair import claims as claims_module
@@ -255,3 +256,24 @@ def test_a_repair_does_not_take_itself_for_the_writer(name: str) -> None:
     applied = repair_log(ROOT, plan_only=False, format=name, disk=disk, **OPTIONS[name])
     assert applied.as_dict()["steps"] == plan.as_dict()["steps"]
     assert plan.kept_records == applied.kept_records == len(read(disk, name)) == 9
+
+
+@pytest.mark.parametrize("name", [name for name in SEGMENTED if base_log(name, True).codec.capabilities.index])
+def test_a_repair_of_a_log_that_was_not_closed_writes_the_last_index(name: str) -> None:
+    """Otherwise the next repair had to, and an undo took back that one only."""
+    disk = disk_of({ROOT + "/": b""})
+    with clocked():
+        log = WritableLog(ROOT, format=name, disk=disk, timer=False, **OPTIONS[name])
+        for number in range(6):
+            log.append(value(number))
+        files = tree(disk)
+    derived = [path for path in files if base_log(name, True).role(path) in (Role.INDEX, Role.TIME_INDEX)]
+    files = {path: content for path, content in files.items() if path not in derived}
+    files[".duramen/log.json"] = b"no JSON"
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+    repair_log(ROOT, plan_only=False, format=name, disk=disk, **OPTIONS[name])
+    assert repair_log(ROOT, plan_only=True, disk=disk).steps == []
+    undo_repair(ROOT, disk=disk, format=name, **OPTIONS[name])
+    left = {path: data for path, data in tree(disk).items() if "/quarantine/" not in path}
+    assert left.pop(".duramen/repair.json")
+    assert left == files

@@ -119,7 +119,8 @@ class DerivedFiles:
             for role, file in part.files.derived.items()
         }
         indexes = {role: index for role, index in opened.items() if index is not None}
-        if len(indexes) < len(opened) or any(short_indexes(self._evidence.described, segment, indexes)):
+        wanted = max(len(opened), len(self._fmt.index_builder(part.base, 0).headers()))
+        if len(indexes) < wanted or any(short_indexes(self._evidence.described, segment, indexes)):
             path = self._fmt.path_of(Role.INDEX, part.base)
             self._plan.add(RepairAction.INDEX, path, "it lacks entries for the last records", base=part.base)
 
