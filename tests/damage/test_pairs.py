@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import posixpath
+from functools import partial
 from itertools import islice
 
 import pytest
 
+from duramen.errors import DuramenError
+from duramen.log.read.log import Log
+from duramen.log.repair import repair_log
+from duramen.log.transfer.update import copy
+from duramen.log.verify.verify import verify_log
+from duramen.log.write.writable_log import WritableLog
+from duramen.testing.run import clocked, disk_of
 from tests.damage.damages import Damage, all_damages
-from tests.damage.logs import FORMATS, base_log
+from tests.damage.logs import FORMATS, RECORD_SIZE, ROOT, base_log, read, tree, value
 from tests.damage.matrix import Row, run
 from tests.damage.pairs import broken, combined, hunt
 from tests.sampling import examples
@@ -83,3 +93,22 @@ def test_a_file_of_an_unknown_version_is_left_alone(name: str, sidecar: bool, fi
     assert "this file is not changed" in row.refused[0]
     assert not broken(row)
     assert row.actions == (), "where the log ends is not known, so nothing else is changed either"
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_size_in_the_sidecar_that_its_watermark_does_not_fit(is_sound: bool) -> None:
+    """Another record size, a damaged first slot, and a writer that was killed: the watermark lies within a slot."""
+    disk = disk_of({ROOT + "/": b""})
+    with clocked():
+        log = WritableLog(ROOT, format="fixed-slot", disk=disk, record_size=RECORD_SIZE)
+        log.append_batch([value(number) for number in range(9)])
+        files = tree(disk)
+    files[".duramen/log.json"] = files[".duramen/log.json"].replace(b"90", b"80")
+    if not is_sound:
+        files["00000000.log"] = bytes(8) + files["00000000.log"][8:]
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+    for use in (Log, WritableLog, verify_log, repair_log, partial(copy, dst="/copy")):
+        with contextlib.suppress(DuramenError):
+            use(ROOT, disk=disk)
+    with pytest.raises(DuramenError):
+        read(disk, "fixed-slot")

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from duramen import compute as pc
 from duramen import kernel
-from duramen.errors import UnsupportedFieldError, UsageError
+from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
 from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, number_array, offsets_to
 from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Format, schema_for
 from duramen.formats.index import Index
@@ -164,6 +164,9 @@ class FixedSlotSegment(Segment):
         take_values: bool = False,
     ) -> Rows:
         most = max(1, min(max_records, max_bytes // self.slot_bytes))
+        if cursor.position % self.slot_bytes:
+            why = f"no slot of record_size={self.record_bytes} begins here"
+            raise CorruptionError(why, position=cursor.position, hint="the sidecar holds another position, or size")
         end = kernel.scan_slots(self.buf, cursor.position, len(self.buf), self.record_bytes, most, verify, digests)
         first = cursor.position // self.slot_bytes
         offsets = np.arange(first, first + end.count, dtype=np.int64)
