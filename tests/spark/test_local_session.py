@@ -122,6 +122,27 @@ def test_a_program_of_an_environment_that_is_not_activated(tmp_path: Path, how: 
         assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: duramen" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_quiet_session_shows_warnings_of_data_loss(tmp_path: Path) -> None:
+    """The source runs in a process of Spark's, whose standard error the session puts away."""
+    with duramen.open(tmp_path / "log", "a", format="durable-log") as log:
+        for number in range(30):
+            log.append(b"%d" % number, durability="write")
+            if number % 10 == 9:
+                log.seal()
+    for path in (tmp_path / "log").glob(f"segment_{10:020}.*"):
+        path.unlink()
+    program = (
+        "import sys\nfrom duramen.spark import session\nwith session('local[1]') as spark:\n"
+        "    print(spark.read.format('duramen').option('failOnDataLoss', 'false').load(sys.argv[1]).count())"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "log")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "20\n"), done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert "data loss: offsets 10 to 19 (10 in all)" in warning
+
+
 def test_configure_beside_a_session_of_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

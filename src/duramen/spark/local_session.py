@@ -45,6 +45,10 @@ LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.b
 NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Of PySpark, for errors that it raises as well."""
 _TAIL_LINES = 3
+_WARNING = b"duramen: "
+"""How the warnings of the data source begin (`source.loss.warn`)."""
+_RELAY_S = 0.5
+_RELAY_BYTES = 1 << 20
 _own: list[SparkSession] = []
 """The session that `session` started in this process, while it runs."""
 
@@ -80,15 +84,16 @@ def session(
     with tempfile.TemporaryFile(prefix="duramen-spark-") as noise, _quiet_logging(verbose):
         spark = _start(master, dict(conf or {}), noise, verbose=verbose)
         _own.append(spark)
-        try:
-            yield spark
-        except Exception as error:
-            add_note(error)
-            raise
-        finally:
-            _own.pop()
-            _stop(spark)
-            _end_gateway()
+        with _relayed_warnings(noise.fileno()):
+            try:
+                yield spark
+            except Exception as error:
+                add_note(error)
+                raise
+            finally:
+                _own.pop()
+                _stop(spark)
+                _end_gateway()
 
 
 def add_note(error: Exception) -> None:
@@ -243,6 +248,35 @@ def _put_away(noise: IO[bytes] | None) -> Iterator[None]:
     finally:
         os.dup2(mine, 2)
         os.close(mine)
+
+
+@contextmanager
+def _relayed_warnings(noise: int) -> Iterator[None]:
+    """Write the warnings of the data source, such as data loss, to the standard error. Spark plans in a process that
+    inherits the JVM's standard error, which was put away."""
+    ended = threading.Event()
+
+    def relay() -> None:
+        position, is_last = 0, False
+        while not is_last:
+            is_last = ended.wait(_RELAY_S)
+            while data := os.pread(noise, _RELAY_BYTES, position):
+                whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _RELAY_BYTES else b"")
+                if not whole:
+                    break
+                position += len(whole)
+                for line in whole.splitlines():
+                    if line.startswith(_WARNING):
+                        sys.stderr.write(line.decode("utf-8", "replace") + "\n")
+                        sys.stderr.flush()
+
+    thread = threading.Thread(target=relay, name="duramen-spark-warnings", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _reason(error: Exception, noise: IO[bytes]) -> str:
