@@ -8,16 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "columns.h"
+#include "piece_rows.h"
 #include "slots.h"
 
 #define WINDOW_BYTES (INT64_C(2) << 20)
 #define MAX_WINDOW_BYTES (INT64_C(256) << 20)
 #define CHUNK_BYTES (INT64_C(256) << 10)
-#define MAX_ROWS (INT64_C(1) << 16)
 #define MOST_STEPS 32
-#define BLOCK_PREFIX_BYTES 8
-#define NO_KEY UINT32_MAX
 
 struct duramen_piece_reader {
     duramen_piece piece;
@@ -30,10 +27,7 @@ struct duramen_piece_reader {
     int is_over;
     int64_t digest_end, digested; /* how many bytes of the file are to be digested, and have been */
     duramen_digests sums;
-    frame_columns rows; /* of MAX_ROWS */
-    int64_t *key_position;
-    uint32_t *key_length;
-    uint8_t *has_time, *has_value, *has_key;
+    piece_rows rows;
 };
 
 /* --- the file */
@@ -119,29 +113,16 @@ static int is_sound(const duramen_piece *p)
     if (p->previous_offset < -1 || p->time_unit_us < 0 || p->head_bytes < 0 || p->head_bytes > CHUNK_BYTES) return 0;
     if (p->mark_position > p->visible_bytes || p->sealed_bytes > (INT64_C(1) << 50)) return 0;
     if (p->kind == PIECE_FRAMES) return is_sound_layout(&p->layout);
+    if (p->kind == PIECE_CHUNKS || p->kind == PIECE_BATCHES) return 1;
     if (p->kind != PIECE_SLOTS || p->record_bytes < 1 || p->record_bytes > WINDOW_BYTES - 4) return 0;
     return p->start % (p->record_bytes + 4) == 0;
 }
 
 static int make_room(duramen_piece_reader *r)
 {
-    const size_t n = MAX_ROWS;
     r->capacity = WINDOW_BYTES;
     r->window = malloc((size_t)r->capacity);
-    r->rows.offset = malloc(5 * n * sizeof(int64_t));
-    r->rows.value_length = malloc(4 * n * sizeof(uint32_t));
-    r->has_time = malloc(3 * n);
-    if (r->window == NULL || r->rows.offset == NULL || r->rows.value_length == NULL || r->has_time == NULL) return 0;
-    r->rows.timestamp = r->rows.offset + n;
-    r->rows.position = r->rows.offset + 2 * n;
-    r->rows.value_position = r->rows.offset + 3 * n;
-    r->key_position = r->rows.offset + 4 * n;
-    r->rows.headers_length = r->rows.value_length + n;
-    r->rows.flags = r->rows.value_length + 2 * n;
-    r->key_length = r->rows.value_length + 3 * n;
-    r->has_value = r->has_time + n;
-    r->has_key = r->has_time + 2 * n;
-    return 1;
+    return r->window != NULL && make_piece_rows(&r->rows, r->piece.kind);
 }
 
 static int is_file_as_planned(duramen_piece_reader *r, const char *path)
@@ -192,183 +173,17 @@ void duramen_piece_close(duramen_piece_reader *r)
     if (r == NULL) return;
     if (r->fd >= 0) close(r->fd);
     free(r->window);
-    free(r->rows.offset);
-    free(r->rows.value_length);
-    free(r->has_time);
+    free_piece_rows(&r->rows);
     free(r);
 }
 
-/* --- rows */
-
-static duramen_scan_end scan_slots(duramen_piece_reader *r, int64_t end, int64_t most)
-{
-    const int64_t slot_bytes = r->piece.record_bytes + 4, from = r->position - r->at;
-    /* The window begins with a slot, so that slots are where they are in the file. */
-    duramen_scan_end found =
-        duramen_scan_slots(r->window, from, end, r->piece.record_bytes, most, (int)r->piece.verify, NULL);
-    const int64_t first = r->position / slot_bytes;
-    for (int64_t i = 0; i < found.count; i++) {
-        r->rows.offset[i] = first + i;
-        r->rows.timestamp[i] = 0;
-        r->rows.position[i] = from + i * slot_bytes;
-        r->rows.value_position[i] = from + i * slot_bytes + 4;
-        r->rows.value_length[i] = (uint32_t)r->piece.record_bytes;
-        r->rows.headers_length[i] = r->rows.flags[i] = 0;
-    }
-    found.last_offset = first + found.count - 1;
-    return found;
-}
+/* --- steps */
 
 /* Whether each record that is scanned is wanted, so that its value may be copied on the way. */
 static int takes_all(const duramen_piece_reader *r)
 {
     return !r->is_past && !r->piece.has_times && r->previous_offset + 1 >= r->piece.from_offset;
 }
-
-static duramen_scan_end scan(duramen_piece_reader *r, const duramen_piece_batch *batch, int takes_values)
-{
-    const int64_t filled = r->at + r->filled, end = (filled < r->bound ? filled : r->bound) - r->at;
-    const int64_t capacity = batch->capacity < MAX_ROWS ? batch->capacity : MAX_ROWS;
-    const int64_t max_bytes = batch->values == NULL ? INT64_MAX : batch->values_bytes;
-    const duramen_value_room room = {batch->values, batch->values_bytes, batch->value_offsets};
-    if (r->piece.kind == PIECE_SLOTS) {
-        const int64_t fitting = max_bytes / (r->piece.record_bytes + 4);
-        return scan_slots(r, end, fitting < 1 ? 1 : fitting < capacity ? fitting : capacity);
-    }
-    return duramen_scan_frames(r->window, r->position - r->at, end, &r->piece.layout, &r->rows, capacity, max_bytes,
-                               r->previous_offset, (int)r->piece.verify, NULL, takes_values ? &room : NULL);
-}
-
-/* Stored times become microseconds, as timestamps_from does it. */
-static void convert_times(duramen_piece_reader *r, int64_t count)
-{
-    const int64_t unit = r->piece.time_unit_us, most = unit > 0 ? INT64_MAX / unit : 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t raw = r->rows.timestamp[i];
-        r->has_time[i] = unit > 0 && raw >= 0 && raw <= most;
-        r->rows.timestamp[i] = r->has_time[i] ? raw * unit : 0;
-    }
-}
-
-static int is_wanted(const duramen_piece_reader *r, int64_t i)
-{
-    const duramen_piece *p = &r->piece;
-    if (r->rows.offset[i] < p->from_offset || r->rows.offset[i] >= p->to_offset) return 0;
-    return !p->has_times ||
-           (r->has_time[i] && r->rows.timestamp[i] >= p->from_us && r->rows.timestamp[i] <= p->last_us);
-}
-
-/* Moves the wanted rows to the front, and returns how many. */
-static int64_t select_rows(duramen_piece_reader *r, int64_t count)
-{
-    int64_t kept = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (!is_wanted(r, i)) continue;
-        if (kept != i) {
-            r->rows.offset[kept] = r->rows.offset[i];
-            r->rows.timestamp[kept] = r->rows.timestamp[i];
-            r->rows.position[kept] = r->rows.position[i];
-            r->rows.value_position[kept] = r->rows.value_position[i];
-            r->rows.value_length[kept] = r->rows.value_length[i];
-            r->rows.headers_length[kept] = r->rows.headers_length[i];
-            r->has_time[kept] = r->has_time[i];
-        }
-        kept++;
-    }
-    return kept;
-}
-
-/* The key that the user headers of a row are, and whether its value is null. 0: they hold something else. */
-static int parse_block(duramen_piece_reader *r, int64_t i)
-{
-    const int64_t length = r->rows.headers_length[i], from = r->rows.value_position[i] - length;
-    r->has_value[i] = 1;
-    r->has_key[i] = 0;
-    r->key_position[i] = r->key_length[i] = 0;
-    if (length == 0 || r->piece.key_marker < 0) return 1;
-    if (length < BLOCK_PREFIX_BYTES) return 0;
-    const uint32_t marker = load32(r->window + from, 1), key = load32(r->window + from + 4, 1);
-    const int is_null = marker == (uint32_t)r->piece.null_marker;
-    if (is_null ? r->rows.value_length[i] > 0 : marker != (uint32_t)r->piece.key_marker) return 0;
-    r->has_value[i] = !is_null;
-    if (is_null && key == NO_KEY) return length == BLOCK_PREFIX_BYTES;
-    if ((int64_t)key != length - BLOCK_PREFIX_BYTES) return 0;
-    r->has_key[i] = 1;
-    r->key_position[i] = from + BLOCK_PREFIX_BYTES;
-    r->key_length[i] = key;
-    return 1;
-}
-
-/* 0: some row has user headers that only Python can show. */
-static int parse_blocks(duramen_piece_reader *r, int64_t count, const duramen_piece_batch *batch)
-{
-    if (batch->values == NULL && !batch->wants_blocks) return 1;
-    for (int64_t i = 0; i < count; i++) {
-        const int is_needed = batch->wants_blocks || r->rows.value_length[i] == 0;
-        if (!parse_block(r, i) && is_needed) return 0;
-        if (!is_needed) r->has_value[i] = 1;
-    }
-    return 1;
-}
-
-/* --- columns */
-
-static void put_bits(uint8_t *bitmap, const uint8_t *flags, int64_t count)
-{
-    memset(bitmap, 0, (size_t)((count + 7) / 8));
-    for (int64_t i = 0; i < count; i++) bitmap[i >> 3] |= (uint8_t)(flags[i] << (i & 7));
-}
-
-static void put_numbers(const duramen_piece_reader *r, duramen_piece_batch *batch, int64_t count)
-{
-    const size_t bytes = (size_t)count * sizeof(int64_t);
-    if (batch->offset != NULL) memcpy(batch->offset, r->rows.offset, bytes);
-    if (batch->position != NULL)
-        for (int64_t i = 0; i < count; i++) batch->position[i] = r->at + r->rows.position[i];
-    if (batch->timestamp != NULL) {
-        memcpy(batch->timestamp, r->rows.timestamp, bytes);
-        put_bits(batch->timestamp_valid, r->has_time, count);
-    }
-    if (batch->time_kind != NULL)
-        for (int64_t i = 0; i < count; i++) batch->time_kind[i] = r->has_time[i] ? 0 : -1;
-    batch->first_offset = r->rows.offset[0];
-    batch->last_offset = r->rows.offset[count - 1];
-}
-
-static int64_t put_keys(const duramen_piece_reader *r, duramen_piece_batch *batch, int64_t count)
-{
-    if (duramen_gather(r->window, r->filled, r->key_position, r->key_length, count, batch->key_offsets, batch->keys,
-                       batch->keys_bytes) < 0) {
-        batch->needed_bytes = 0;
-        for (int64_t i = 0; i < count; i++) batch->needed_bytes += r->key_length[i];
-        return DURAMEN_PIECE_KEY_ROOM;
-    }
-    put_bits(batch->key_valid, r->has_key, count);
-    return count;
-}
-
-static int64_t put_values(const duramen_piece_reader *r, duramen_piece_batch *batch, int64_t count, int is_copied)
-{
-    if (!is_copied && duramen_gather(r->window, r->filled, r->rows.value_position, r->rows.value_length, count,
-                                     batch->value_offsets, batch->values, batch->values_bytes) < 0) {
-        batch->needed_bytes = 0;
-        for (int64_t i = 0; i < count; i++) batch->needed_bytes += r->rows.value_length[i];
-        return DURAMEN_PIECE_VALUE_ROOM;
-    }
-    put_bits(batch->value_valid, r->has_value, count);
-    return count;
-}
-
-static int64_t put_rows(duramen_piece_reader *r, duramen_piece_batch *batch, int64_t count, int is_copied)
-{
-    if (!parse_blocks(r, count, batch)) return DURAMEN_PIECE_PYTHON;
-    if (batch->keys != NULL && put_keys(r, batch, count) < 0) return DURAMEN_PIECE_KEY_ROOM;
-    if (batch->values != NULL && put_values(r, batch, count, is_copied) < 0) return DURAMEN_PIECE_VALUE_ROOM;
-    put_numbers(r, batch, count);
-    return count;
-}
-
-/* --- the end */
 
 /* Whether the file is what was written, as far as the planner knew. */
 static int64_t finish(duramen_piece_reader *r)
@@ -385,6 +200,13 @@ static int64_t finish(duramen_piece_reader *r)
     return 0;
 }
 
+static int is_gap_after(const duramen_piece_reader *r)
+{
+    const duramen_piece *p = &r->piece;
+    const int64_t first = r->previous_offset + 1 > p->from_offset ? r->previous_offset + 1 : p->from_offset;
+    return p->shows_gaps && p->end == p->visible_bytes && first < p->next_base && first < p->to_offset;
+}
+
 /* At a byte that a scan must not pass: 1 where it goes on. */
 static int64_t at_bound(duramen_piece_reader *r)
 {
@@ -395,7 +217,7 @@ static int64_t at_bound(duramen_piece_reader *r)
         r->bound = p->end;
         return 1;
     }
-    return finish(r);
+    return is_gap_after(r) ? DURAMEN_PIECE_PYTHON : finish(r);
 }
 
 /* A scan that found nothing: 1 where more of the file is in the window now. */
@@ -403,10 +225,10 @@ static int64_t on_nothing(duramen_piece_reader *r, duramen_piece_batch *batch, i
 {
     if (stop == STOP_LIMIT) { /* the first value alone has no room */
         const duramen_scan_end one =
-            duramen_scan_frames(r->window, r->position - r->at, r->filled, &r->piece.layout, &r->rows, 1, INT64_MAX,
+            duramen_scan_frames(r->window, r->position - r->at, r->filled, &r->piece.layout, &r->rows.frames, 1, INT64_MAX,
                                 r->previous_offset, 0, NULL, NULL);
         if (one.count != 1) return DURAMEN_PIECE_PYTHON;
-        batch->needed_bytes = r->rows.value_length[0];
+        batch->needed_bytes = r->rows.frames.value_length[0];
         return DURAMEN_PIECE_VALUE_ROOM;
     }
     const int64_t filled = r->at + r->filled, rest = filled - r->position;
@@ -419,23 +241,21 @@ static int64_t on_nothing(duramen_piece_reader *r, duramen_piece_batch *batch, i
 /* One step: rows, 0 where none of those that were scanned is wanted, or a result below 0. */
 static int64_t step(duramen_piece_reader *r, duramen_piece_batch *batch)
 {
+    const int64_t filled = r->at + r->filled, end = filled < r->bound ? filled : r->bound;
+    const piece_window window = {r->window, r->filled, r->at, r->position - r->at, end - r->at, r->previous_offset};
     const int takes_values = batch->values != NULL && r->piece.kind == PIECE_FRAMES && takes_all(r);
-    const duramen_scan_end end = scan(r, batch, takes_values);
-    if (end.count == 0) {
-        const int64_t found = on_nothing(r, batch, end.stop);
-        return found < 0 ? found : 0;
+    const piece_scan found = scan_piece_rows(&r->rows, &r->piece, &window, batch, takes_values);
+    if (found.end.count == 0) {
+        const int64_t more = on_nothing(r, batch, found.end.stop);
+        return more < 0 ? more : 0;
     }
-    if (end.last_offset >= r->piece.next_base) return DURAMEN_PIECE_PYTHON; /* a record of the next segment */
-    int64_t kept = 0;
-    if (!r->is_past) {
-        convert_times(r, end.count);
-        kept = select_rows(r, end.count);
-    }
-    if (kept > 0) kept = put_rows(r, batch, kept, takes_values);
+    if (found.rows < 0 || found.end.last_offset >= r->piece.next_base) return DURAMEN_PIECE_PYTHON;
+    int64_t kept = r->is_past ? 0 : select_piece_rows(&r->rows, &r->piece, found.rows);
+    if (kept > 0) kept = put_piece_rows(&r->rows, &r->piece, &window, batch, kept, takes_values);
     if (kept < 0) return kept;
-    r->position = r->at + end.position;
-    r->previous_offset = end.last_offset;
-    r->is_past = end.last_offset >= r->piece.to_offset - 1;
+    r->position = r->at + found.end.position;
+    r->previous_offset = found.end.last_offset;
+    r->is_past = found.end.last_offset >= r->piece.to_offset - 1;
     return kept;
 }
 

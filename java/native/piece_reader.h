@@ -9,7 +9,8 @@
 
 #include "frames.h"
 
-enum { PIECE_FRAMES = 0, PIECE_SLOTS = 1 };
+/* The numbers of layout.RecordKind. */
+enum { PIECE_FRAMES = 0, PIECE_SLOTS = 1, PIECE_CHUNKS = 2, PIECE_BATCHES = 3 };
 
 /* Results of duramen_piece_next below 0. No room: `needed_bytes` of a batch says how much a single value or all keys
  * need; nothing was passed over. Again: no wanted row in many bytes, and the caller may want to stop. */
@@ -28,6 +29,8 @@ typedef struct {
     int64_t has_times, from_us, last_us;
     int64_t verify;
     int64_t time_unit_us; /* 0: no times */
+    int64_t signed_times, time_kind; /* of records with a time: 0 given by the producer, 1 taken at the append */
+    int64_t shows_gaps; /* whether a gap before the next segment is a loss */
     int64_t head_bytes, head_crc32c; /* the bytes before the first record */
     int64_t sealed_bytes, sealed_crc32c, sealed_crc32;
     int64_t mark_position, mark_offset, mark_crc32c; /* after these bytes comes that offset */
@@ -41,7 +44,7 @@ typedef struct {
     int64_t capacity, values_bytes, keys_bytes;
     int64_t *offset, *position, *timestamp;
     uint8_t *timestamp_valid;
-    int32_t *time_kind; /* 0 given by the producer, -1 none */
+    int32_t *time_kind; /* as in the piece; -1 none */
     int32_t *value_offsets;
     uint8_t *values, *value_valid;
     int32_t *key_offsets;

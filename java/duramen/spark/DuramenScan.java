@@ -22,6 +22,7 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
     private final Pushed pushed;
     private final boolean isNative;
     private Plan plan;
+    private boolean isStream;
 
     DuramenScan(DuramenTable table, CaseInsensitiveStringMap options, Pushed pushed, boolean isNative) {
         this.isNative = isNative;
@@ -65,6 +66,7 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        isStream = true;
         return new DuramenStream(options, pushed.columns(), isNative);
     }
 
@@ -90,11 +92,12 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public Statistics estimateStatistics() {
-        Plan made = plan();
+        // Spark asks a stream, too, at each micro-batch; a plan of the whole log would not be about that.
+        OptionalLong size = isStream ? OptionalLong.empty() : OptionalLong.of(plan().bytes());
         return new Statistics() {
             @Override
             public OptionalLong sizeInBytes() {
-                return OptionalLong.of(made.bytes());
+                return size;
             }
 
             @Override

@@ -112,7 +112,7 @@ class FixedSlotSegment(Segment):
 
     @property
     def scan_shape(self) -> ScanShape | None:
-        return None if len(self._lost) else ScanShape(record_bytes=self.record_bytes)
+        return None if len(self._lost) else ScanShape(RecordKind.SLOT, record_bytes=self.record_bytes)
 
     @property
     def lost_slots(self) -> Sequence[int]:

@@ -123,7 +123,10 @@ class FrameSegment(Segment):
     def scan_shape(self) -> ScanShape:
         headers = self._dialect.user_headers
         markers = (-1, -1) if headers is None else (headers.key_marker, headers.null_marker)
-        return ScanShape(self._dialect.layout, 0, _UNITS_US[self._dialect.timestamp_unit], *markers)
+        return ScanShape(
+            RecordKind.FRAME, self._dialect.layout, time_unit_us=_UNITS_US[self._dialect.timestamp_unit],
+            key_marker=markers[0], null_marker=markers[1],
+        )  # fmt: skip
 
     def scan(
         self,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen.errors import UsageError
-from duramen.kernel import Columns, FrameLayout, ScanEnd, Stop, UInt32s
+from duramen.kernel import Columns, FrameLayout, RecordKind, ScanEnd, Stop, UInt32s
 from duramen.record import Record
 
 SCAN_RECORDS = 16_384
@@ -77,12 +77,16 @@ class Problem(NamedTuple):
 
 
 class ScanShape(NamedTuple):
-    """What a reader outside of Python must know to scan a segment with the kernel: frames of ``layout``, or slots for
-    records of ``record_bytes``. ``time_unit_us`` is the unit of stored times, 0 without times."""
+    """What a reader outside of Python must know to scan a segment with the kernel: frames of ``layout``, slots for
+    records of ``record_bytes``, chunks or batches. ``time_unit_us`` is the unit of stored times, 0 without times."""
 
+    kind: RecordKind
     layout: FrameLayout | None = None
     record_bytes: int = 0
     time_unit_us: int = 0
+    has_signed_times: bool = False
+    may_hold_headers: bool = False
+    """Besides what ``key_marker`` says."""
     key_marker: int = -1
     null_marker: int = -1
     """How the user headers of a record begin, big-endian, that are a key and nothing more: of one with a value, and of

@@ -39,8 +39,18 @@ from duramen.formats.kafka.batch import (
     wrapped_messages,
 )
 from duramen.formats.kafka.headers import headers_array
-from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Problem, Rows, ScanPosition, Segment, Severity
-from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, ScanEnd, Stop, UInt32s
+from duramen.formats.segment import (
+    SCAN_BYTES,
+    SCAN_RECORDS,
+    Encoded,
+    Problem,
+    Rows,
+    ScanPosition,
+    ScanShape,
+    Segment,
+    Severity,
+)
+from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, RecordKind, ScanEnd, Stop, UInt32s
 from duramen.record import SCHEMA, Record, from_us
 
 TIMESTAMP_MS = pa.field("timestamp_ms", pa.int64())
@@ -97,6 +107,12 @@ class KafkaSegment(Segment):
         self._view = view
         magic = buf[_MAGIC_AT] if len(buf) > _MAGIC_AT and not kernel.is_zero(buf, 0, _MAGIC_AT + 1) else None
         self.dialect = "no batch yet" if magic is None else f"message format v{magic}"
+
+    @property
+    def scan_shape(self) -> ScanShape | None:
+        if self._view.aborted or self._view.max_uncompressed_bytes < _UNFOLDED_BYTES:
+            return None
+        return ScanShape(RecordKind.BATCH, time_unit_us=1000, may_hold_headers=True)
 
     # --- scanning
 

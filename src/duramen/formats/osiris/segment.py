@@ -28,9 +28,9 @@ from duramen.formats.osiris.chunk import (
     inflate_into,
 )
 from duramen.formats.osiris.tracking import Tracking, parse_blocks
-from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, Segment, Severity
+from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Problem, Rows, ScanPosition, ScanShape, Segment, Severity
 from duramen.formats.struct import Struct
-from duramen.kernel import BAD_TRACKING, ChunkColumns, Columns, EntryColumns, EntryHit, Stop, UInt32s
+from duramen.kernel import BAD_TRACKING, ChunkColumns, Columns, EntryColumns, EntryHit, RecordKind, Stop, UInt32s
 from duramen.record import SCHEMA, Record, from_us
 
 FILE_HEADER = Struct(">", magic="4s", version="I")
@@ -51,6 +51,10 @@ class OsirisSegment(Segment):
         self.dialect = "no chunk yet" if self.chunk_version is None else f"chunk version {self.chunk_version}"
         self.header_bytes = HEADER.size
         self._max_uncompressed_bytes = max_uncompressed_bytes
+
+    @property
+    def scan_shape(self) -> ScanShape:
+        return ScanShape(RecordKind.CHUNK, time_unit_us=1000, has_signed_times=True)
 
     def scan(
         self,

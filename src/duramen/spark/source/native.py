@@ -1,7 +1,7 @@
 """What Spark's JVM must know to read a split itself, through the kernel. `java/native/piece_reader.h` reads it.
 
-A split is handed over only if no more than a scan is needed for it: local files, records that are frames or slots
-(`Segment.scan_shape`), damage that fails the read, values as they are stored. The JVM compares what the reader in
+A split is handed over only if no more than a scan is needed for it: local files, records that the kernel
+finds (`Segment.scan_shape`), damage that fails the read, values as they are stored. The JVM compares what the reader in
 Python compares, and where anything differs from the plan, Python reads on: from the record after the last one that was
 handed over (`rest_of`). So every verdict and every error text is Python's.
 """
@@ -18,14 +18,14 @@ from typing import Any
 from duramen.disk import Disk, Look, PosixDisk
 from duramen.errors import DuramenError
 from duramen.formats import Format, ScanShape, Segment, make
-from duramen.kernel import FrameLayout, RecordKind, crc32c
+from duramen.kernel import FrameLayout, crc32c
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import CONFIG_NAME, SMALL_BYTES, Sealed, Watermark, sidecar_path
 from duramen.spark.source.discovery import disk_of
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.narrowed import MAX_VALUE_BYTES, NarrowedRead
 from duramen.spark.source.splits import LogSpec, Piece, Split
-from duramen.spark.source.task import PLACE_COLUMNS, TIME_KIND, Wanted
+from duramen.spark.source.task import APPEND_TIME_FORMATS, PLACE_COLUMNS, TIME_KIND, Wanted
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers", *PLACE_COLUMNS, TIME_KIND})
 MAX_SLOT_BYTES = 1 << 20
@@ -77,9 +77,9 @@ class NativeSplits:
         shape = segment.scan_shape
         if shape is None or shape.record_bytes > MAX_SLOT_BYTES or segment.start.position > MAX_HEAD_BYTES:
             return None
-        packed = pack_piece(
-            piece, segment, shape, self._wanted, covers_all=self._codec_of(spec).capabilities.covers_all
-        )
+        if shape.may_hold_headers and "headers" in self._wanted.schema.names:
+            return None
+        packed = pack_piece(piece, segment, shape, self._wanted, self._codec_of(spec))
         if packed is None:
             return None
         topic, partition, _ = spec.place
@@ -114,11 +114,11 @@ def _read_identity(disk: Disk, spec: LogSpec) -> list[Any] | None:
     return [path, len(content), zlib.crc32(content)]
 
 
-def pack_piece(piece: Piece, segment: Segment, shape: ScanShape, wanted: Wanted, *, covers_all: bool) -> bytes | None:
+def pack_piece(piece: Piece, segment: Segment, shape: ScanShape, wanted: Wanted, codec: Format) -> bytes | None:
     """A `duramen_piece`; None for one whose end only Python can judge."""
     start = segment.start if piece.start is None else piece.start
     sealed = piece.sealed if wanted.verify else None
-    mark = piece.mark if wanted.verify and sealed is None and not covers_all else None
+    mark = piece.mark if wanted.verify and sealed is None and not codec.capabilities.covers_all else None
     marked = _mark_numbers(mark, piece, segment, start.position)
     if marked is None:
         return None
@@ -126,11 +126,12 @@ def pack_piece(piece: Piece, segment: Segment, shape: ScanShape, wanted: Wanted,
     if times is None:
         return None
     head = segment.start.position
-    kind = RecordKind.FRAME if shape.layout is not None else RecordKind.SLOT
+    shows_gaps = codec.capabilities.lost_segments_show and piece.next_base is not None
     numbers = [
-        int(kind), start.position, start.previous_offset, piece.end_position, piece.visible_bytes,
-        piece.from_offset, piece.to_offset, MAX_OFFSET + 1 if piece.next_base is None else piece.next_base,
-        *times, int(wanted.verify), shape.time_unit_us, head, crc32c(segment.buf[:head]), *_sealed_numbers(sealed),
+        int(shape.kind), start.position, start.previous_offset, piece.end_position, piece.visible_bytes,
+        max(piece.from_offset, segment.first_visible), piece.to_offset, MAX_OFFSET + 1 if piece.next_base is None else piece.next_base,
+        *times, int(wanted.verify), shape.time_unit_us, int(shape.has_signed_times),
+        int(codec.name in APPEND_TIME_FORMATS), int(shows_gaps), head, crc32c(segment.buf[:head]), *_sealed_numbers(sealed),
         *marked, shape.key_marker, shape.null_marker, shape.record_bytes,
     ]  # fmt: skip
     numbers = [min(number, _INT64) for number in numbers]
