@@ -110,8 +110,7 @@ class FixedSlotSegment(Segment):
         self.slot_bytes = record_bytes + CRC.size
         self._lost = np.array(lost, np.int64)
 
-    @property
-    def scan_shape(self) -> ScanShape | None:
+    def scan_shape(self, cursor: ScanPosition) -> ScanShape | None:
         return None if len(self._lost) else ScanShape(RecordKind.SLOT, record_bytes=self.record_bytes)
 
     @property

@@ -119,8 +119,7 @@ class FrameSegment(Segment):
         self.record_checksum = dialect.layout.checksum != Checksum.NONE
         self._dialect = dialect
 
-    @property
-    def scan_shape(self) -> ScanShape:
+    def scan_shape(self, cursor: ScanPosition) -> ScanShape:
         headers = self._dialect.user_headers
         markers = (-1, -1) if headers is None else (headers.key_marker, headers.null_marker)
         return ScanShape(

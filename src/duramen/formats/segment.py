@@ -163,9 +163,8 @@ class Segment(ABC):
     created_ms: int = 0
     """When the file was created, where the format stores it."""
 
-    @property
-    def scan_shape(self) -> ScanShape | None:
-        """None where more than a scan of the kernel is needed to read the records."""
+    def scan_shape(self, cursor: ScanPosition) -> ScanShape | None:
+        """How to scan from there; None where more than the kernel is needed to read the first record."""
         return None
 
     @abstractmethod

@@ -108,9 +108,8 @@ class KafkaSegment(Segment):
         magic = buf[_MAGIC_AT] if len(buf) > _MAGIC_AT and not kernel.is_zero(buf, 0, _MAGIC_AT + 1) else None
         self.dialect = "no batch yet" if magic is None else f"message format v{magic}"
 
-    @property
-    def scan_shape(self) -> ScanShape | None:
-        if self._view.aborted or self._view.max_uncompressed_bytes < _UNFOLDED_BYTES:
+    def scan_shape(self, cursor: ScanPosition) -> ScanShape | None:
+        if self._view.aborted or self._view.max_uncompressed_bytes < _UNFOLDED_BYTES or self._is_compressed(cursor):
             return None
         return ScanShape(RecordKind.BATCH, time_unit_us=1000, may_hold_headers=True)
 
@@ -174,8 +173,12 @@ class KafkaSegment(Segment):
         """Whether readers see everything from here on, and the first batch is not compressed."""
         if self._view.aborted or self._view.start_offset > cursor.previous_offset + 1:
             return False
+        return not self._is_compressed(cursor)
+
+    def _is_compressed(self, cursor: ScanPosition) -> bool:
+        """Of the first batch; also where it is cut short."""
         at = cursor.position + HEADER.at("attributes") + 1
-        return at < len(self.buf) and not self.buf[at] & CODEC
+        return at >= len(self.buf) or bool(self.buf[at] & CODEC)
 
     def _fitting(self, batches: BatchColumns, previous_offset: int, max_bytes: int) -> tuple[int, Stop | None]:
         """How many of the batches one step takes, and why the next one is not valid, if that is the reason. Completes

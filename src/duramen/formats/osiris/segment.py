@@ -52,8 +52,11 @@ class OsirisSegment(Segment):
         self.header_bytes = HEADER.size
         self._max_uncompressed_bytes = max_uncompressed_bytes
 
-    @property
-    def scan_shape(self) -> ScanShape:
+    def scan_shape(self, cursor: ScanPosition) -> ScanShape | None:
+        filter_at = cursor.position + HEADER.at("filter_size")
+        data_at = cursor.position + HEADER.size + (self.buf[filter_at] if filter_at < len(self.buf) else 0)
+        if data_at < len(self.buf) and self.buf[data_at] & 0x80:  # a sub-batch
+            return None
         return ScanShape(RecordKind.CHUNK, time_unit_us=1000, has_signed_times=True)
 
     def scan(

@@ -74,7 +74,7 @@ class NativeSplits:
             )
         except DuramenError:
             return None  # Python says what is wrong with it
-        shape = segment.scan_shape
+        shape = segment.scan_shape(segment.start if piece.start is None else piece.start)
         if shape is None or shape.record_bytes > MAX_SLOT_BYTES or segment.start.position > MAX_HEAD_BYTES:
             return None
         if shape.may_hold_headers and "headers" in self._wanted.schema.names:
@@ -129,9 +129,11 @@ def pack_piece(piece: Piece, segment: Segment, shape: ScanShape, wanted: Wanted,
     shows_gaps = codec.capabilities.lost_segments_show and piece.next_base is not None
     numbers = [
         int(shape.kind), start.position, start.previous_offset, piece.end_position, piece.visible_bytes,
-        max(piece.from_offset, segment.first_visible), piece.to_offset, MAX_OFFSET + 1 if piece.next_base is None else piece.next_base,
+        max(piece.from_offset, segment.first_visible), piece.to_offset,
+        MAX_OFFSET + 1 if piece.next_base is None else piece.next_base,
         *times, int(wanted.verify), shape.time_unit_us, int(shape.has_signed_times),
-        int(codec.name in APPEND_TIME_FORMATS), int(shows_gaps), head, crc32c(segment.buf[:head]), *_sealed_numbers(sealed),
+        int(codec.name in APPEND_TIME_FORMATS), int(shows_gaps), head, crc32c(segment.buf[:head]),
+        *_sealed_numbers(sealed),
         *marked, shape.key_marker, shape.null_marker, shape.record_bytes,
     ]  # fmt: skip
     numbers = [min(number, _INT64) for number in numbers]
