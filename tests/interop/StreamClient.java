@@ -1,3 +1,4 @@
+import com.rabbitmq.stream.ConsumerBuilder;
 import com.rabbitmq.stream.Environment;
 import com.rabbitmq.stream.OffsetSpecification;
 import com.rabbitmq.stream.Producer;
@@ -11,8 +12,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Consumes or publishes with RabbitMQ's own Java client: "consume PORT STREAM COUNT" prints offset, time and body (in
- * base64) of every message; "publish PORT STREAM CODEC SUB_ENTRY_SIZE" publishes the bodies that it reads, one per
+ * Consumes or publishes with RabbitMQ's own Java client: "consume PORT STREAM COUNT [FILTER]" prints offset, time and
+ * body (in base64) of every message, or of those in chunks that may have the filter value; "publish PORT STREAM CODEC SUB_ENTRY_SIZE" publishes the bodies that it reads, one per
  * line, in sub-batches.
  */
 public class StreamClient {
@@ -20,18 +21,21 @@ public class StreamClient {
     int port = Integer.parseInt(args[1]);
     try (Environment environment = Environment.builder().host("127.0.0.1").port(port).build()) {
       if (args[0].equals("consume")) {
-        consume(environment, args[2], Integer.parseInt(args[3]));
+        consume(environment, args[2], Integer.parseInt(args[3]), args.length > 4 ? args[4] : null);
       } else {
         publish(environment, args[2], Compression.valueOf(args[3].toUpperCase()), Integer.parseInt(args[4]));
       }
     }
   }
 
-  static void consume(Environment environment, String stream, int count) throws Exception {
+  static void consume(Environment environment, String stream, int count, String filter) throws Exception {
     CountDownLatch enough = new CountDownLatch(count);
     List<String> got = new ArrayList<>();
-    environment
-        .consumerBuilder()
+    ConsumerBuilder builder = environment.consumerBuilder();
+    if (filter != null) {
+      builder.filter().values(filter).postFilter(message -> true);
+    }
+    builder
         .stream(stream)
         .offset(OffsetSpecification.first())
         .messageHandler(

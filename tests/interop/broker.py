@@ -3,6 +3,9 @@
 Needs no systemd and touches neither the system's broker nor its epmd: node name, cookie, ports, data and log are its
 own. It runs as whoever calls, so that Duramen and the broker may write each other's files. `Broker` is a context
 manager; leaving it ends every process that it started.
+
+``system`` is the root directory of another release of the distribution, as `debootstrap` makes it: its RabbitMQ runs
+there (`chroot`, which needs root), in a mount namespace of its own that shows the scratch directory under its path.
 """
 
 from __future__ import annotations
@@ -34,18 +37,37 @@ log.console = false
 """
 
 
-def install_package() -> None:
+ENTER = """set -e
+mount -t proc proc "$1/proc"
+mount -t tmpfs tmpfs "$1/tmp"
+touch "$1/etc/hosts"
+mount --bind /etc/hosts "$1/etc/hosts"
+mkdir -p "$1$2"
+mount --bind "$2" "$1$2"
+exec chroot "$1" "$3"
+"""
+"""Shell words: show the directory $2 inside the system $1, and become its program $3."""
+
+
+def inside(system: Path | None, path: Path) -> Path:
+    """Where a path of that system lies."""
+    return path if system is None else system / path.relative_to("/")
+
+
+def install_package(system: Path | None = None) -> None:
     """Install the server from the distribution's packages, if it is not there."""
-    if SERVER.exists():
+    if inside(system, SERVER).exists():
         return
+    if system is not None:
+        raise RuntimeError(f"there is no RabbitMQ in {system}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "rabbitmq-server"]):
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
-def package_versions() -> dict[str, str]:
+def package_versions(system: Path | None = None) -> dict[str, str]:
     """RabbitMQ and the Osiris inside it, as their directories say."""
-    plugins = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/plugins/osiris-*"))
+    plugins = sorted(inside(system, Path("/usr/lib/rabbitmq/lib")).glob("rabbitmq_server-*/plugins/osiris-*"))
     if not plugins:
         return {}
     return {
@@ -66,8 +88,11 @@ def _free_ports(count: int) -> list[int]:
 class Broker:
     """One node. Its data outlives `stop`; `start` goes on with it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, system: Path | None = None) -> None:
         self.root = root
+        self._command = [SERVER]
+        if system is not None:
+            self._command = ["unshare", "--mount", "sh", "-c", ENTER, "sh", system, root, SERVER]
         self.logs = root / "log"
         self.data = root / "mnesia"
         self.amqp_port, self.stream_port, dist_port, self._epmd_port = _free_ports(4)
@@ -128,7 +153,7 @@ class Broker:
         self._log_bytes_at_start = len(self._log())
         with open(self.logs / "console.txt", "ab") as console:
             self._server = subprocess.Popen(
-                [SERVER], env=self._environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
                 cwd=self.root, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + START_TIMEOUT_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,13 +94,23 @@ class Client:
         _run(work())
 
     def publish(
-        self, stream: str, messages: Sequence[bytes], *, name: str | None = None, ids: Iterable[int] | None = None
+        self,
+        stream: str,
+        messages: Sequence[bytes],
+        *,
+        name: str | None = None,
+        ids: Iterable[int] | None = None,
+        filter_by: Callable[[bytes], bytes | None] | None = None,
     ) -> int:
         """Publish in one frame, wait for the confirmations, answer how many there were. ``messages`` are AMQP
-        already; ``ids`` are the publishing ids of a named publisher."""
+        already; ``ids`` are the publishing ids of a named publisher; ``filter_by`` gives the filter value of one."""
 
         async def work() -> int:
             from rstream import Producer, RawMessage
+
+            async def extract(message: Any) -> str:
+                value = filter_by(bytes(message)) if filter_by else None
+                return (value or b"").decode()  # of None it makes a frame that the broker cannot read
 
             numbers = list(ids) if ids is not None else list(range(1, len(messages) + 1))
             confirmed: set[int] = set()
@@ -113,7 +123,8 @@ class Client:
                     done.set()
 
             batch = [RawMessage(raw, number) for raw, number in zip(messages, numbers, strict=True)]
-            async with Producer(**self._address) as producer:
+            extracting = {"filter_value_extractor": extract} if filter_by else {}
+            async with Producer(**self._address, **extracting) as producer:
                 await producer.send_batch(stream, batch, publisher_name=name, on_publish_confirm=confirm)
                 await done.wait()
             return len(confirmed)
@@ -137,13 +148,22 @@ class Client:
         _run(work())
 
     def consume(
-        self, stream: str, count: int, *, offset: int | None = None, timestamp_ms: int | None = None, last: bool = False
+        self,
+        stream: str,
+        count: int,
+        *,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        last: bool = False,
+        filters: Sequence[str] = (),
+        unfiltered: bool = False,
     ) -> list[Message]:
-        """Everything from the first record on, or from an offset, a time or the last chunk on. Returns when ``count``
-        messages are there and no more come; with fewer, if they do not come in time."""
+        """Everything from the first record, an offset, a time or the last chunk on. Returns when ``count`` messages
+        have come and no more do; with fewer after a while. ``filters``: only chunks that may hold these values, and,
+        if ``unfiltered``, those without a filter."""
 
         async def work() -> list[Message]:
-            from rstream import Consumer, ConsumerOffsetSpecification, OffsetType, amqp_decoder
+            from rstream import Consumer, FilterConfiguration, amqp_decoder
 
             got: list[Message] = []
             enough = asyncio.Event()
@@ -154,23 +174,14 @@ class Client:
                 if len(got) >= count:
                     enough.set()
 
-            where = ConsumerOffsetSpecification(OffsetType.FIRST, None)
-            if last:
-                where = ConsumerOffsetSpecification(OffsetType.LAST, None)
-            elif offset is not None:
-                where = ConsumerOffsetSpecification(OffsetType.OFFSET, offset)
-            elif timestamp_ms is not None:
-                where = ConsumerOffsetSpecification(OffsetType.TIMESTAMP, timestamp_ms)
+            where = {"offset_specification": _specification(offset, timestamp_ms, last)}
+            if filters:
+                where["filter_input"] = FilterConfiguration(list(filters), match_unfiltered=unfiltered)
             async with Consumer(**self._address) as consumer:
-                await consumer.subscribe(stream, take, offset_specification=where)
-                try:
-                    await asyncio.wait_for(enough.wait(), TIMEOUT_S / 4)
-                except TimeoutError:
+                await consumer.subscribe(stream, take, **where)
+                if not await _came(enough, count):
                     return got
-                seen = -1
-                while seen != len(got):
-                    seen = len(got)
-                    await asyncio.sleep(IDLE_S)
+                await _stays(got)
             return got
 
         return _run(work())
@@ -227,6 +238,35 @@ class Client:
                         await asyncio.sleep(0.1)
 
         _run(work(), timeout_s)
+
+
+def _specification(offset: int | None, timestamp_ms: int | None, last: bool) -> Any:
+    from rstream import ConsumerOffsetSpecification, OffsetType
+
+    if last:
+        return ConsumerOffsetSpecification(OffsetType.LAST, None)
+    if offset is not None:
+        return ConsumerOffsetSpecification(OffsetType.OFFSET, offset)
+    if timestamp_ms is not None:
+        return ConsumerOffsetSpecification(OffsetType.TIMESTAMP, timestamp_ms)
+    return ConsumerOffsetSpecification(OffsetType.FIRST, None)
+
+
+async def _came(enough: asyncio.Event, count: int) -> bool:
+    """Whether ``count`` messages came in time."""
+    try:
+        await asyncio.wait_for(enough.wait(), TIMEOUT_S / 4 if count else 4 * IDLE_S)
+    except TimeoutError:
+        return not count
+    return True
+
+
+async def _stays(got: Sequence[Message]) -> None:
+    """Return when nothing more comes."""
+    seen = -1
+    while seen != len(got):
+        seen = len(got)
+        await asyncio.sleep(IDLE_S)
 
 
 def _sections(body: Any) -> list[bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.interop.client import Message
 
 DEPENDENCIES = {
-    "com.rabbitmq:stream-client": "1.2.0",
+    "com.rabbitmq:stream-client": "1.11.0",
     "org.xerial.snappy:snappy-java": "1.1.10.7",
     "org.lz4:lz4-java": "1.8.0",
     "com.github.luben:zstd-jni": "1.5.7-4",
@@ -53,9 +53,10 @@ class JavaClient:
         command = [*self._command, SOURCE.stem, arguments[0], self._port, *arguments[1:]]
         return subprocess.run(command, check=True, capture_output=True, text=True, input=given, timeout=60).stdout
 
-    def consume(self, stream: str, count: int) -> list[Message]:
-        """Everything from the first record on. The client hands out bodies only: ``raw`` is empty."""
-        lines = (line.split(" ") for line in self._run("consume", stream, str(count)).splitlines())
+    def consume(self, stream: str, count: int, *filters: str) -> list[Message]:
+        """Everything from the first record on, or what may have a filter value. The client hands out bodies only:
+        ``raw`` is empty."""
+        lines = (line.split(" ") for line in self._run("consume", stream, str(count), *filters).splitlines())
         return [Message(int(offset), int(time), b"", base64.b64decode(body)) for offset, time, body in lines]
 
     def publish(self, stream: str, payloads: Sequence[bytes], compression: str, sub_batch_records: int) -> int:

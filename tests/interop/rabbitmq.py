@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import duramen
+from duramen.formats.osiris.bloom_filter import bloom_filter
 from duramen.formats.osiris.chunk import Chunk, ChunkType, parse_chunk
 from duramen.formats.osiris.segment import FILE_HEADER
 from tests.interop import broker as broker_module
@@ -44,6 +45,7 @@ from tests.interop.client import Client, Message
 from tests.interop.java import DEPENDENCIES, JavaClient
 
 SMALL_SEGMENT_BYTES = 32 << 10
+INDEX_ENTRY_BYTES = 29
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 RSTREAM_CODECS = ("gzip", "lz4", "zstd")
 
@@ -218,6 +220,7 @@ class Bench:
     checks: Checks
     dice: random.Random
     java: JavaClient | None
+    version: tuple[int, ...]
     notes: list[str] = field(default_factory=list)
 
     def stream(self, name: str) -> Stream:
@@ -627,6 +630,128 @@ def compacted(bench: Bench) -> Scenario:
     stream.consume("consumed after another restart")
 
 
+REGIONS, FILTER_BYTES = 40, 32
+
+
+def region_of(message: bytes) -> bytes | None:
+    """The filter value of a message: what its payload has before the first slash, if it has one."""
+    value, slash, _ = payload_of(message).partition(b"/")
+    return value if slash else None
+
+
+def filtered(bench: Bench) -> Scenario:
+    """Chunks have Bloom filters, of Duramen and of the broker: consumers with a filter get every chunk with their
+    value, and few others; a chunk without a filter only if they ask for it."""
+    if bench.version < (3, 13):
+        bench.note("filtered: not run, RabbitMQ has filters since 3.13")
+        return
+    stream = bench.stream("filtered")
+    stream.declare(stream_filter_size_bytes=FILTER_BYTES)
+    yield
+    clear(stream.directory)
+    filters: dict[str, Any] = {"filter_by": region_of, "filter_bytes": FILTER_BYTES}
+    with duramen.open(stream.directory, "a", **RABBITMQ, **SMALL, **filters) as log:
+        _append_regions(stream, log, 200)
+    yield
+    stream.consume("consumed without a filter")
+    _consume_filtered(stream)
+    confirmed, before = 0, len(stream.expected)
+    for number in range(40):
+        raws = _regions(bench, 3) if number % 10 else [amqp(b"published without a value")]
+        confirmed += bench.client.publish("filtered", raws, filter_by=region_of)
+        stream.expected += [Expected(raw) for raw in raws]
+    stream.check("published with filter values, confirmed", confirmed, len(stream.expected) - before)
+    stream.consume("consumed, with what the broker appended")
+    _consume_filtered(stream)
+    yield
+    stream.read("read by Duramen, with what the broker appended")
+    _check_filters(stream)
+    with duramen.open(stream.directory, "a", filter_by=region_of) as log:
+        _append_regions(stream, log, 100)
+    yield
+    stream.consume("consumed: Duramen, broker, Duramen")
+    _consume_filtered(stream)
+
+
+def _regions(bench: Bench, count: int) -> list[bytes]:
+    return [amqp(b"region-%d/%d" % (bench.dice.randrange(REGIONS), bench.dice.randrange(1000))) for _ in range(count)]
+
+
+def _append_regions(stream: Stream, log: duramen.WritableLog, count: int) -> None:
+    """Chunks of one or two records; each tenth has no filter value, and hence no filter."""
+    for number in range(count):
+        raws = [amqp(b"without a value")] if number % 10 == 0 else _regions(stream.bench, 1 + number % 2)
+        stream.append_these(log, raws)
+
+
+def _takers(bench: Bench, region: str) -> Iterator[tuple[str, bool, Callable[[int], list[Message]]]]:
+    """Consumers with a filter, and whether they ask for what has none."""
+    take = functools.partial(bench.client.consume, "filtered", filters=[region])
+    yield f"{region}, rstream", False, take
+    yield f"{region} and what has no filter, rstream", True, functools.partial(take, unfiltered=True)
+    if bench.java is not None:
+        java = bench.java
+        yield f"{region}, Java", False, lambda least: java.consume("filtered", least, region)
+
+
+def _consume_filtered(stream: Stream) -> None:
+    whole = {e.offset for e in stream.expected}
+    bare = {e.offset for e in stream.expected if region_of(e.raw) is None}
+    for region in ("region-0", "region-17", "nowhere"):
+        own = {e.offset for e in stream.expected if region_of(e.raw) == region.encode()}
+        for name, unfiltered, take in _takers(stream.bench, region):
+            wanted = own | bare if unfiltered else own
+            got = {message.offset for message in take(len(wanted))}
+            problem = ""
+            if not wanted <= got <= whole:
+                problem = f"misses {sorted(wanted - got)[:5]}, has {sorted(got - whole)[:5]} that are unknown"
+            elif got & bare and not unfiltered:
+                problem = f"has {len(got & bare)} records of chunks without a filter"
+            elif len(got - wanted) * 4 > len(whole):
+                problem = f"has {len(got - wanted)} others of {len(whole)}"
+            stream.bench.checks.add("filtered", f"{name}: received, {len(wanted)} wanted", len(got), problem)
+
+
+def _check_filters(stream: Stream) -> None:
+    """The filters that the broker wrote are those that Duramen writes for the same values."""
+    raws = {e.offset: e.raw for e in stream.expected}
+    compared, problem = 0, ""
+    for chunk in chunks(stream.directory):
+        offsets = range(chunk.chunk_id, chunk.chunk_id + chunk.num_records)
+        if chunk.chunk_type == ChunkType.USER and chunk.chunk_id in raws:
+            values = [region_of(raws[offset]) for offset in offsets]
+            wanted = bloom_filter(values, FILTER_BYTES)
+            compared += 1
+            if chunk.filter != wanted:
+                problem = problem or f"chunk {chunk.chunk_id}: {chunk.filter.hex()}, Duramen writes {wanted.hex()}"
+    stream.bench.checks.add("filtered", "filters of all chunks, as Duramen writes them", compared, problem)
+
+
+def unindexed(bench: Bench) -> Scenario:
+    """An index lacks the last chunks. `verify` says which records the broker would discard: without `reindex` it
+    discards these, with it none."""
+    cut, kept = bench.stream("unindexed"), bench.stream("reindexed")
+    for stream in (cut, kept):
+        stream.declare()
+    yield
+    for stream in (cut, kept):
+        clear(stream.directory)
+        with duramen.open(stream.directory, "a", **RABBITMQ) as log:
+            stream.append(log, *[7] * 20)
+        index = stream.directory / f"{0:020}.index"
+        index.write_bytes(index.read_bytes()[: -6 * INDEX_ENTRY_BYTES])
+        (finding,) = duramen.verify(stream.directory).findings
+        what = (finding.code, finding.first_offset, finding.last_offset)
+        stream.check("what verify says of the index", what, ("short-index", 14 * 7, 20 * 7 - 1))
+        stream.check("it names the command", f"duramen reindex {stream.directory}" in finding.action, True)
+    command = [sys.executable, "-m", "duramen", "reindex", str(kept.directory)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    cut.expected = cut.expected[: 14 * 7]
+    yield
+    kept.consume("consumed after reindex")
+    cut.consume("consumed without: the broker has discarded what verify had said")
+
+
 # --- what does not go
 
 
@@ -724,6 +849,8 @@ SCENARIOS: tuple[Callable[[Bench], Scenario], ...] = (
     deleted,
     repaired,
     compacted,
+    filtered,
+    unindexed,
 )
 LIMITS: tuple[Callable[[Bench], Scenario], ...] = (deleted_with_sidecar, other_version, high_epoch, unrecovered)
 
@@ -779,6 +906,7 @@ def main() -> int:
     parser.add_argument("--limits", action="store_true", help="show what does not go")
     parser.add_argument("--only", metavar="NAME", help="run the scenarios whose name contains NAME")
     parser.add_argument("--no-java", action="store_true", help="do without the Java client")
+    parser.add_argument("--system", type=Path, metavar="DIR", help="take the RabbitMQ of another release, in DIR")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the broker is stopped
     with ExitStack() as stack:
@@ -786,15 +914,16 @@ def main() -> int:
         root = root.resolve()
         if root.exists() and any(root.iterdir()):
             parser.error(f"{root} is not empty")
-        broker_module.install_package()
-        versions = broker_module.package_versions() | client_module.install(root / "site-packages")
-        broker = stack.enter_context(Broker(root / "broker"))
+        broker_module.install_package(arguments.system)
+        versions = broker_module.package_versions(arguments.system) | client_module.install(root / "site-packages")
+        broker = stack.enter_context(Broker(root / "broker", arguments.system))
         with_java = None if arguments.no_java else JavaClient.install(root / "java", broker.stream_port)
         versions |= DEPENDENCIES if with_java is not None else {}
         print(", ".join(f"{name} {version}" for name, version in versions.items()))
         print(f"Duramen {duramen.__version__}, seed {arguments.seed}, in {root}", flush=True)
         client, dice = Client(broker.stream_port), random.Random(arguments.seed)
-        bench = Bench(root, broker, client, Checks(), dice, with_java)
+        version = tuple(int(number) for number in versions["RabbitMQ"].split(".")[:2])
+        bench = Bench(root, broker, client, Checks(), dice, with_java, version)
         chosen = LIMITS if arguments.limits else SCENARIOS
         run(bench, [one for one in chosen if (arguments.only or "") in getattr(one, "__name__", "compressed")])
     print("--- noted")
