@@ -214,7 +214,40 @@ def test_references_are_fetched(registry: Any, tmp_path: Path) -> None:
         assert log.read(0, decode="confluent", registry=registry.url).value == {"w": "oak"}
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"[]", b"{}", b'{"schema": 5, "references": 7}', b"[" * 100_000])
+def test_references_of_json_schemas(registry: Any, tmp_path: Path) -> None:
+    """By the name of the reference, by one relative to it, and to a place within; whatever the schema's ``$id``."""
+    part = {"$id": "own", "definitions": {"n": {"type": "integer"}}, "type": "object",
+            "properties": {"n": {"$ref": "#/definitions/n"}, "wood": {"$ref": "wood.json"}}}  # fmt: skip
+    order = {"$id": "http://shop/order.json", "type": "object", "properties": {
+        "part": {"$ref": "part.json"}, "n": {"$ref": "http://shop/part.json#/definitions/n"}}}  # fmt: skip
+    registry.answers["/schemas/ids/7"] = {
+        "schema": json.dumps(order), "schemaType": "JSON",
+        "references": [{"name": "http://shop/part.json", "subject": "part", "version": 1}],
+    }  # fmt: skip
+    registry.answers["/subjects/part/versions/1"] = {
+        "schema": json.dumps(part), "schemaType": "JSON",
+        "references": [{"name": "wood.json", "subject": "wood", "version": 3}],
+    }  # fmt: skip
+    registry.answers["/subjects/wood/versions/3"] = {"schema": '{"type": "string"}', "schemaType": "JSON"}
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append(b'\0\0\0\0\x07{"part": {"n": 1, "wood": "oak"}, "n": 2}')
+        for _ in range(2):
+            found = log.read(0, decode="confluent", registry=registry.url).value
+            assert found == {"part": {"n": 1, "wood": "oak"}, "n": 2}
+    assert len(registry.asked) == 3
+    registry.answers["/schemas/ids/8"] = {"schema": json.dumps(order), "schemaType": "JSON"}
+    with duramen.open(tmp_path / "other", "a") as log:
+        log.append(b"\0\0\0\0\x08{}")
+        with pytest.raises(UsageError, match="leads out of the schema"):
+            log.read(0, decode="confluent", registry=registry.url)
+
+
+NO_VERSION = b'{"schema": "5", "references": [{"subject": "s", "version": "x"}]}'
+
+
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"[]", b"{}", b'{"schema": 5, "references": 7}', NO_VERSION, b"[" * 100_000]
+)
 def test_a_registry_that_returns_nonsense(registry: Any, tmp_path: Path, answer: bytes) -> None:
     registry.answers["/schemas/ids/7"] = answer
     with duramen.open(tmp_path / "log", "a") as log:

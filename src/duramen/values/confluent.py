@@ -18,6 +18,7 @@ from duramen.errors import UsageError
 from duramen.formats import binary_of, number_array
 from duramen.values.codec import Codec, Decoded, MalformedValueError
 from duramen.values.registry import RegisteredSchema, Registry, UnknownSchemaError
+from duramen.values.schemas import bundled
 
 HEADER_BYTES = 5
 MAX_PATH = 32
@@ -107,9 +108,11 @@ def _target(schema: RegisteredSchema, content: bytes, given: Any) -> Any:
 
 def _json_tree(schema: RegisteredSchema) -> Any:
     try:
-        return json.loads(schema.text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"a JSON Schema of the registry is not JSON: {error}") from error
+        others = [json.loads(text) for text in schema.imported]
+        main = json.loads(schema.text)
+        return bundled(main, {other["$id"]: other for other in others}) if others else main
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"a JSON Schema of the registry cannot be used: {error}") from error
 
 
 def _avro_text(schema: RegisteredSchema) -> Any:

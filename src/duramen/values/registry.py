@@ -117,7 +117,7 @@ def _registered(url: str, tree: Any) -> RegisteredSchema:
         kind, text = str(tree.get("schemaType") or "AVRO"), str(tree["schema"])
         references = list(tree.get("references") or [])
         imported = _imported(url, references, set())
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise StorageError(f"the registry returned no schema: {error}", path=public(url)) from error
     if kind not in KINDS:
         raise UnknownSchemaError(f"its schema is of the kind {kind!r}, which is not known")
@@ -135,8 +135,16 @@ def _imported(url: str, references: list[Any], seen: set[tuple[str, int]]) -> li
         if len(seen) > MAX_REFERENCES:
             raise StorageError(f"a schema refers to more than {MAX_REFERENCES} others", path=public(url))
         tree = fetch(url, f"subjects/{quote(key[0], safe='')}/versions/{key[1]}?format=serialized")
-        found += [*_imported(url, list(tree.get("references") or []), seen), str(tree["schema"])]
+        text = str(tree["schema"])
+        if tree.get("schemaType") == "JSON":
+            text = _named(text, str(reference["name"]))
+        found += [*_imported(url, list(tree.get("references") or []), seen), text]
     return found
+
+
+def _named(text: str, name: str) -> str:
+    """A JSON Schema whose identifier is the name by which another one refers to it."""
+    return json.dumps({**json.loads(text), "$id": name})
 
 
 def public(url: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
+from urllib.parse import urljoin
 
 import pyarrow as pa
 
@@ -185,18 +186,26 @@ def of_json_schema(tree: Any) -> pa.StructType:
     return found
 
 
-class _JsonSchema:
-    """Finds the types that a JSON Schema describes."""
+def bundled(schema: Any, others: dict[str, Any]) -> Any:
+    """A JSON Schema that embeds the others, under the identifiers by which it refers to them."""
+    embedded = {f"registered {name}": {**other, "$id": name} for name, other in others.items()}
+    return {**schema, "$defs": {**schema.get("$defs", {}), **embedded}}
 
-    def __init__(self, root: Any) -> None:
+
+class _JsonSchema:
+    """Finds the types that a JSON Schema describes. ``others`` are the schemas that it embeds, by identifier."""
+
+    def __init__(self, root: Any, others: dict[str, Any] | None = None, budget: FieldBudget | None = None) -> None:
         self._root = root
-        self._budget = FieldBudget()
+        embedded = root.get("$defs", {}).values()
+        self._others = others or {each["$id"]: each for each in embedded if isinstance(each, dict) and "$id" in each}
+        self._budget = budget or FieldBudget()
 
     def type(self, tree: Any, depth: int) -> pa.DataType:
         if depth > MAX_DEPTH:
             raise ValueError(f"it is recursive, or nested more than {MAX_DEPTH} levels deep")
         if "$ref" in tree:
-            return self.type(_referenced(tree["$ref"], self._root), depth + 1)
+            return self._referenced(tree["$ref"], depth + 1)
         for name in ("oneOf", "anyOf"):
             if name in tree:
                 return self.type(_only([each for each in tree[name] if each.get("type") != "null"], name), depth + 1)
@@ -212,17 +221,22 @@ class _JsonSchema:
             raise ValueError(f"the type {kind!r} has no column type")
         return _JSON_TYPES[kind]
 
+    def _referenced(self, ref: str, depth: int) -> pa.DataType:
+        """The type at a place of this schema, or of an embedded one."""
+        name, _, pointer = ref.partition("#")
+        inside, own = self, str(self._root.get("$id", ""))
+        if name and name != own:
+            found = self._others.get(name, self._others.get(urljoin(own, name)))
+            if found is None:
+                raise ValueError(f"the reference {ref!r} leads out of the schema")
+            inside = _JsonSchema(found, self._others, self._budget)
+        place = inside._root
+        for part in pointer.split("/")[1:]:
+            place = place[part.replace("~1", "/").replace("~0", "~")]
+        return inside.type(place, depth)
+
 
 def _only(found: list[Any], name: str) -> Any:
     if len(found) != 1:
         raise ValueError(f"{name} of several types has no column type")
     return found[0]
-
-
-def _referenced(ref: str, root: Any) -> Any:
-    if not ref.startswith("#"):
-        raise ValueError(f"the reference {ref!r} leads out of the schema")
-    found = root
-    for part in ref.split("/")[1:]:
-        found = found[part.replace("~1", "/").replace("~0", "~")]
-    return found
