@@ -133,6 +133,7 @@ kill-spark: build ## kill drivers of a streaming query at every step of its comm
 interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq
 	$(BIN)/python -m tests.interop.values
+	$(BIN)/python -m tests.interop.confluent
 	$(BIN)/python -m tests.interop.kafka.partitions
 	$(BIN)/python -m tests.interop.kafka.cleaning
 	$(BIN)/python -m tests.interop.kafka.live
