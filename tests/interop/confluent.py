@@ -351,9 +351,25 @@ def checks(root: Path, spark: Any) -> Checks:
                     raw = [record.value or b"" for record in log.scan()]
                 expected = logs[path] = [plain(produced.deserialize(value)) for value in raw]
                 yield from of_one(f"{kind}, {name}", path, url, expected, spark)
+        yield from keys(root, url, client, spark)
         yield f"the registry was asked {len(registry.asked)} times", ""
     for path, expected in logs.items():
         yield f"{path.name}: from the file, without the registry", differences(from_file(path, url), expected)
+
+
+def keys(root: Path, url: str, client: Any, spark: Any) -> Checks:
+    """Keys of a single type, as most topics have them."""
+    for schema, wanted in (("string", [f"grün {number}" for number in range(COUNT)]), ("long", list(range(-9, 9)))):
+        serialize = AvroSerializer(client, json.dumps(schema))
+        raw = [bytes(serialize(key, SerializationContext(schema, MessageField.KEY))) for key in wanted]
+        path = root / f"keys, {schema}"
+        with duramen.open(path, "a", format="kafka") as log:
+            log.append_batch([(key, b"value") for key in raw])
+            got = [record.key for record in log.scan(decode_key="confluent", registry=url)]
+        yield f"{len(raw)} keys of the type {schema} from the file", differences(got, wanted)
+        frame = spark.read.format("duramen").options(decodeKey="confluent", registry=url).load(str(path))
+        found = [row.key for row in frame.orderBy("offset").collect()]
+        yield f"keys of the type {schema} in Spark", differences(found, wanted)
 
 
 def of_one(what: str, path: Path, url: str, expected: list[Any], spark: Any) -> Checks:

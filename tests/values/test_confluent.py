@@ -107,6 +107,25 @@ def test_round_trip_through_file_and_command_line(
         assert values[0]["counts"] == {"x": 3}
 
 
+@pytest.mark.parametrize(("schema", "keys"), [("string", ["k1", "grün"]), ("long", [-7, 2**62])])
+def test_keys_that_are_no_records(schema: str, keys: list[Any], tmp_path: Path, call: Run) -> None:
+    """As `AvroSerializer` writes them with the schema ``"string"``."""
+    client = SchemaRegistryClient.new_client({"url": "mock://"})
+    serialize = AvroSerializer(client, json.dumps(schema))
+    raw = [bytes(serialize(key, SerializationContext("orders", MessageField.KEY))) for key in keys]
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / f"schemas/{int.from_bytes(raw[0][1:5], 'big')}.avsc").write_text(json.dumps(schema))
+    path, options = str(tmp_path / "log"), {"decode_key": "confluent", "registry": str(tmp_path / "schemas")}
+    with duramen.open(path, "a", format="kafka") as log:
+        log.append_batch([(key, b"value") for key in [*raw, None, raw[0] + b"x"]])
+        found = [each.key for each in log.scan(**options, on_malformed="raw")]
+        assert log.table(**options, on_malformed="null")["key"].to_pylist() == [*keys, None, None]
+    assert found[:3] == [*keys, None]
+    assert "left over" in found[3].reason
+    command = ["--decode-key", "confluent", "--registry", options["registry"], "--on-malformed", "null", "--json"]
+    assert [line["key"] for line in call("cat", path, *command).json_lines] == [*keys, None, None]
+
+
 def test_the_schema_that_the_reader_gives_decides(produced: dict[str, Produced], tmp_path: Path) -> None:
     path, registry = produced["avro"].log(tmp_path / "log"), produced["avro"].directory(tmp_path / "schemas")
     options: Any = {"decode": "confluent", "registry": registry}

@@ -41,7 +41,7 @@ _LOGICAL = {
 class Avro:
     """The codec. ``schema`` is the writer's; ``reader``, where it differs, says what the columns are. JSON texts."""
 
-    type: pa.StructType
+    type: pa.DataType
     schema: str
     reader: str | None = None
 
@@ -53,8 +53,8 @@ class Avro:
         return decode_each(values, self.type, _reading(self.schema, self.reader), _ERRORS)
 
 
-def avro_codec(schema: Any, reader: Any = None) -> Avro:
-    """The codec of values that ``schema`` wrote."""
+def avro_codec(schema: Any, reader: Any = None, *, records: bool = True) -> Avro:
+    """The codec of values that ``schema`` wrote: records, or, without ``records``, also single numbers and texts."""
     if schema is None:
         raise UsageError("Avro values need their schema", hint="give it as JSON or as @FILE")
     need("fastavro", "avro", "Avro")
@@ -62,7 +62,7 @@ def avro_codec(schema: Any, reader: Any = None) -> Avro:
     with _usable():
         found = arrow_of_avro(json.loads(reader_text or writer_text))
         _reading(writer_text, reader_text)
-    if not pa.types.is_struct(found):
+    if not pa.types.is_struct(found) and (records or pa.types.is_nested(found) or pa.types.is_null(found)):
         raise UsageError("the Avro schema is not a record")
     return Avro(found, writer_text, reader_text)
 

@@ -93,7 +93,7 @@ def _target(schema: RegisteredSchema, content: bytes, given: Any) -> Any:
     if schema.kind == "avro":
         from duramen.values.avro import avro_codec
 
-        return avro_codec(_avro_text(schema) if given is None else given)
+        return avro_codec(_avro_text(schema) if given is None else given, records=False)
     if schema.kind == "json":
         from duramen.values.json_values import json_codec
 
