@@ -154,3 +154,11 @@ def test_some_of_the_fields() -> None:
     assert found.type.names == ["message_id", "body"]
     assert found.to_pylist()[0]["message_id"] == {"type": "string", "text": "id"}
     assert malformed[1]["reason"].as_py()
+
+
+def test_absent_fields_take_few_bytes_between_processes() -> None:
+    """A list or map of nulls that Arrow makes keeps buffers as long as the longest one: Spark's worker sent them all."""
+    values = pa.array([amqp.data(b"x" * 1000)] * 2000, pa.binary())
+    column, _ = decoder("amqp").decode(pa.array(range(2000)), values)
+    sent = pa.ipc.get_record_batch_size(pa.RecordBatch.from_arrays([column], ["value"]))
+    assert sent < values.nbytes + 2000 * 150
