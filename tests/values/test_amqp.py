@@ -157,7 +157,7 @@ def test_some_of_the_fields() -> None:
 
 
 def test_absent_fields_take_few_bytes_between_processes() -> None:
-    """A list or map of nulls that Arrow makes keeps buffers as long as the longest one: Spark's worker sent them all."""
+    """Where Arrow makes a list or map of nulls, what it holds has buffers, too: the worker of Spark sent them all."""
     values = pa.array([amqp.data(b"x" * 1000)] * 2000, pa.binary())
     column, _ = decoder("amqp").decode(pa.array(range(2000)), values)
     sent = pa.ipc.get_record_batch_size(pa.RecordBatch.from_arrays([column], ["value"]))
