@@ -1,4 +1,4 @@
-"""How fast AMQP messages become columns on one core, beside a copy of their bytes; the Python twin for comparison.
+"""How fast AMQP messages become columns on one core, beside a copy of their bytes.
 
 A row is one way that clients fill messages: the body alone, and with the properties that applications set."""
 
