@@ -208,6 +208,11 @@ def test_what_python_reads(spark: SparkSession, tmp_path: Path) -> None:
     frame = load(spark, log, "arrow").select("offset")
     assert len(rows(frame)) == 100
     assert not metrics_of(frame)["NativeBatches"]
+    long = tmp_path / "long"
+    with duramen.open(long, "a", format="durable-log") as writer:
+        writer.append_batch([b"v" * 20_000] * 300)
+    assert not metrics_of(same(spark, long, columns="offset"))["NativeBatches"], "it jumps over the values"
+    assert is_native(same(spark, long))
     native = load(spark, log).select("offset")
     native.collect()
     assert "native=" in native._jdf.queryExecution().toString()

@@ -17,7 +17,7 @@ from typing import Any
 
 from duramen.disk import Disk, Look, PosixDisk
 from duramen.errors import DuramenError
-from duramen.formats import Format, ScanShape, Segment, make
+from duramen.formats import Format, ScanPosition, ScanShape, Segment, make
 from duramen.kernel import FrameLayout, crc32c
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import CONFIG_NAME, SMALL_BYTES, Sealed, Watermark, sidecar_path
@@ -25,11 +25,13 @@ from duramen.spark.source.discovery import disk_of
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.narrowed import MAX_VALUE_BYTES, NarrowedRead
 from duramen.spark.source.splits import LogSpec, Piece, Split
-from duramen.spark.source.task import APPEND_TIME_FORMATS, PLACE_COLUMNS, TIME_KIND, Wanted
+from duramen.spark.source.task import APPEND_TIME_FORMATS, PAYLOAD_COLUMNS, PLACE_COLUMNS, TIME_KIND, Wanted
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers", *PLACE_COLUMNS, TIME_KIND})
 MAX_SLOT_BYTES = 1 << 20
 MAX_HEAD_BYTES = 256 << 10
+LONG_RECORD_BYTES = 8 << 10
+_LOOKED_AT = 16
 _NO_LAYOUT = bytes(len(FrameLayout(1, big_endian=False, offset_at=-1, length_at=-1).packed))
 _INT64 = 2**63 - 1
 
@@ -46,6 +48,7 @@ class NativeSplits:
         self._names = read.schema.names if not read.narrowed.aggregates else []
         if read.narrowed.columns == () and not read.narrowed.aggregates:
             self._names = []
+        self._jumps = not self._wanted.verify and PAYLOAD_COLUMNS.isdisjoint(self._names)
         self._codecs: dict[tuple[str, str], Format] = {}
         self._identities: dict[str, list[Any] | None] = {}
 
@@ -74,7 +77,10 @@ class NativeSplits:
             )
         except DuramenError:
             return None  # Python says what is wrong with it
-        shape = segment.scan_shape(segment.start if piece.start is None else piece.start)
+        start = segment.start if piece.start is None else piece.start
+        if self._jumps and _has_long_records(segment, start):
+            return None
+        shape = segment.scan_shape(start)
         if shape is None or shape.record_bytes > MAX_SLOT_BYTES or segment.start.position > MAX_HEAD_BYTES:
             return None
         if shape.may_hold_headers and "headers" in self._wanted.schema.names:
@@ -101,6 +107,13 @@ class NativeSplits:
         if spec.root not in self._identities:
             self._identities[spec.root] = _read_identity(self._disk, spec)
         return self._identities[spec.root]
+
+
+def _has_long_records(segment: Segment, start: ScanPosition) -> bool:
+    """Whether the first records are so long that jumping from header to header, as Python does in a mapped file, costs
+    less than reading them all."""
+    rows = segment.scan(start, max_records=_LOOKED_AT, verify=False)
+    return rows.count > 0 and (rows.end.position - start.position) // rows.count >= LONG_RECORD_BYTES
 
 
 def _read_identity(disk: Disk, spec: LogSpec) -> list[Any] | None:
