@@ -176,7 +176,7 @@ $(ASAN)/venv/.built: $(BUILD_FILES) $(ASAN)/venv/.required
 sanitize: $(ASAN)/venv/.built ## run the kernel tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
-	$(ASAN)/venv/bin/python -m pytest --capture=sys tests/kernel tests/test_fuzz.py $(PYTEST_ARGS)
+	$(ASAN)/venv/bin/python -m pytest --capture=sys tests/kernel tests/test_fuzz.py tests/spark/source/test_piece_reader.py $(PYTEST_ARGS)
 
 clean: ## remove the venv, builds and caches
 	rm -rf $(VENV) build dist .dmypy.json .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
