@@ -11,10 +11,10 @@
 #include "piece_rows.h"
 #include "slots.h"
 
-#define WINDOW_BYTES (INT64_C(2) << 20)
+#define WINDOW_BYTES (INT64_C(1) << 20) /* with what is copied from it, about what the second cache holds */
 #define MAX_WINDOW_BYTES (INT64_C(256) << 20)
 #define CHUNK_BYTES (INT64_C(256) << 10)
-#define MOST_STEPS 32
+#define MOST_STEPS 64
 
 struct duramen_piece_reader {
     duramen_piece piece;

@@ -26,7 +26,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 /** The columns of a native batch: Arrow vectors that the kernel fills at their addresses, and constants. */
 final class NativeColumns implements AutoCloseable {
     private static final int ROWS = 1 << 16;
-    private static final long VALUES_BYTES = 2 << 20;
+    private static final long VALUES_BYTES = 1 << 20;
     private static final long KEYS_BYTES = 256 << 10;
     private static final long MAX_BYTES = Integer.MAX_VALUE;
     private static final DataType HEADERS = new ArrayType(

@@ -7,6 +7,8 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 
+import org.slf4j.LoggerFactory;
+
 /**
  * One piece of a segment file, read by the kernel ({@code java/native}). The library comes out of the jar; where it
  * cannot be loaded, Python reads. Used by one thread.
@@ -62,6 +64,7 @@ final class NativePiece implements AutoCloseable {
             }
             return true;
         } catch (IOException | UnsatisfiedLinkError | SecurityException unusable) {
+            LoggerFactory.getLogger(NativePiece.class).warn("Python reads all splits here: {}", unusable.toString());
             return false;
         }
     }

@@ -28,7 +28,7 @@ from duramen.spark.source.splits import LogSpec, Piece, Split
 from duramen.spark.source.task import APPEND_TIME_FORMATS, PAYLOAD_COLUMNS, PLACE_COLUMNS, TIME_KIND, Wanted
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers", *PLACE_COLUMNS, TIME_KIND})
-MAX_SLOT_BYTES = 1 << 20
+MAX_SLOT_BYTES = 1 << 19
 MAX_HEAD_BYTES = 256 << 10
 LONG_RECORD_BYTES = 8 << 10
 _LOOKED_AT = 16
