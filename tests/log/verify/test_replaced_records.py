@@ -139,3 +139,72 @@ def test_a_file_of_other_offsets_does_not_free_those_of_its_name(tmp_path: Path,
     given_up = [*plan.replaced, *((loss.first, loss.last) for loss in plan.losses)]
     assert any(first <= base <= last for first, last in given_up)
     assert plan.next_offset > base
+
+
+SEGMENTS, EACH = 5, 80
+
+
+def partition(path: Path) -> list[Path]:
+    """Create a Kafka partition without a sidecar, and return its segments. All batches have one size, and each its own
+    time."""
+    times = iter(range(10**15, 2 * 10**15, 1_000_000))
+    with duramen.open(path, "a", format="kafka", clock=lambda: next(times)) as log:
+        for number in range(SEGMENTS * EACH):
+            if number % EACH == 0 and number:
+                log.seal()
+            log.append(b"%03d" % number * 40)
+    shutil.rmtree(path / ".duramen")
+    return sorted(path.glob("*.log"))
+
+
+def overwrite(segments: list[Path], by: int = 1) -> None:
+    """Rename each segment to the name of a later one, so that the contents of the last are missing."""
+    contents = [segment.read_bytes() for segment in segments]
+    for segment, content in zip(segments[by:], contents, strict=False):
+        segment.write_bytes(content)
+    for segment in segments[:by]:
+        segment.unlink()
+
+
+def judge(path: Path, first: int, last: int) -> None:
+    """Every verb notices the damage, and a repair names the offsets that are lost and does not assign them again."""
+    assert not duramen.verify(path).ok
+    with pytest.raises(CorruptionError):
+        duramen.open(path, "a")
+    done = duramen.repair(path, plan_only=False)
+    assert [(loss.first, loss.last) for loss in done.losses] == [(first, last)]
+    assert done.kept_records == first
+    assert duramen.verify(path).ok
+    with duramen.open(path, "a") as log:
+        assert log.append(b"x") == last + 1
+
+
+def test_a_time_index_names_the_records_that_a_copy_replaced(tmp_path: Path) -> None:
+    """Kafka: the repair said "nothing is lost", and released the offsets of the last segment."""
+    segments = partition(tmp_path / "log")
+    shutil.copyfile(segments[1], segments[-1])
+    judge(tmp_path / "log", 4 * EACH, 5 * EACH - 1)
+
+
+@pytest.mark.parametrize("by", [1, 2])
+def test_a_time_index_names_the_records_that_a_shift_replaced(tmp_path: Path, by: int) -> None:
+    overwrite(partition(tmp_path / "log"), by)
+    judge(tmp_path / "log", (SEGMENTS - by) * EACH, 5 * EACH - 1)
+
+
+def test_a_producer_snapshot_says_how_far_the_log_went(tmp_path: Path) -> None:
+    overwrite(partition(tmp_path / "log"), 2)
+    for index in tmp_path.glob("log/*index"):
+        index.unlink()
+    judge(tmp_path / "log", 3 * EACH, 4 * EACH - 1)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 4, 3], [4, 3, 2, 1, 0]])
+def test_indexes_that_moved_with_their_segments_name_nothing_else(tmp_path: Path, order: list[int]) -> None:
+    segments = partition(tmp_path / "log")
+    for suffix in (".log", ".index", ".timeindex"):
+        contents = [segment.with_suffix(suffix).read_bytes() for segment in segments]
+        for segment, number in zip(segments, order, strict=True):
+            segment.with_suffix(suffix).write_bytes(contents[number])
+    plan = duramen.repair(tmp_path / "log")
+    assert (plan.losses, plan.next_offset) == ([], 5 * EACH)

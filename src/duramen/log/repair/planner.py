@@ -104,6 +104,8 @@ class RepairPlanner:
         """The offsets that a new segment holds."""
         self._displaced: dict[str, Ranges] = {}
         """The offsets of the records that a file held before others took their place, by path."""
+        self._known_end = 0
+        """The offset up to which the log went, by files other than segments and indexes."""
 
     def run(self) -> Plan:
         elsewhere = [finding for finding in self._report.findings if finding.code == "not-a-file"]
@@ -120,6 +122,7 @@ class RepairPlanner:
             self._name()
             before = Displaced(self._disk, self._fmt, self._directory, self._evidence)
             self._displaced = {part.path: before.of(part) for part in self._parts}
+            self._known_end = before.known_end()
             self._bound()
             self._change_segments()
         if not self._parts and not self.plan.steps:
@@ -527,8 +530,10 @@ class RepairPlanner:
 
     def _promised(self, following: int) -> int:
         """Return the offset after the last record that the log is known to have held: by the sidecar, the manifest, an
-        index that names records after the end, and whole records that continue from the new end of the log."""
-        promised = max([self._evidence.promised_offset or 0, *(last + 1 for _, last in self._named())])
+        index that names records after the end, Kafka's state files, and whole records that continue from the new end
+        of the log."""
+        named = [last + 1 for _, last in self._named()]
+        promised = max([self._evidence.promised_offset or 0, self._known_end, *named])
         if self._strategy == Strategy.TRUNCATE:
             return promised
         ranges = [one for part in self._parts for one in part.seen]
