@@ -154,9 +154,9 @@ def test_a_log_whose_files_are_all_missing(call: Run, tmp_path: Path) -> None:
     assert call("append", log, lines).text.endswith("offsets 2 to 3\n")
 
 
-def rustlog_records(values: list[bytes]) -> bytes:
-    """As RustLog's program writes them, from offset 0 on."""
-    return b"".join(struct.pack(">IQ", len(value), offset) + value for offset, value in enumerate(values))
+def rustlog_records(values: list[bytes], first: int = 0) -> bytes:
+    """As RustLog's program writes them."""
+    return b"".join(struct.pack(">IQ", len(value), offset) + value for offset, value in enumerate(values, first))
 
 
 @pytest.mark.parametrize(
@@ -175,3 +175,26 @@ def test_records_that_repeat_offsets_are_lost_only_if_they_are_others(
     shown = call("repair", str(tmp_path))
     assert shown.code == 1
     assert said in shown.text
+
+
+@pytest.mark.parametrize(
+    ("repeated", "whys", "said"),
+    [
+        ([b"y" * 40] * 10, ["another record with offsets 40 to 49"], "no offset is lost: 56 records kept"),
+        ([b"x" * 40] * 10, ["a second copy of offsets 40 to 49"], "nothing is lost: 56 records kept"),
+        (
+            [b"x" * 40] * 7 + [b"y" * 40] * 3,
+            ["a second copy of offsets 40 to 46", "another record with offsets 47 to 49"],
+            "no offset is lost: 56 records kept",
+        ),
+    ],
+    ids=["others", "copies", "both"],
+)
+def test_records_that_repeat_offsets_before_new_ones(
+    call: Run, tmp_path: Path, repeated: list[bytes], whys: list[str], said: str
+) -> None:
+    """Bytes were not compared where new records followed: all that repeats an offset was called a copy."""
+    again = rustlog_records([*repeated, *[b"z" * 40] * 6], first=40)
+    (tmp_path / f"{0:020}.log").write_bytes(rustlog_records([b"x" * 40] * 50) + again)
+    assert [one.why for step in duramen.repair(tmp_path).steps for one in step.removed] == whys
+    assert said in call("repair", str(tmp_path)).text

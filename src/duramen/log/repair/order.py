@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -162,7 +162,7 @@ def _place(
     if overlapping and run.rows > 1 and not run.patches:
         _place_parts(segment, run, overlapping, kept, every, result, low, high)
         return
-    result.bad.append(Bad(run.start, run.end, _reason(segment, run, overlapping)))
+    result.bad += _removed(segment, run, overlapping)
 
 
 def _place_parts(
@@ -175,31 +175,57 @@ def _place_parts(
     low: int,
     high: int | None,
 ) -> None:
-    """Place the records of a run that no other run holds; the rest are copies."""
-    at = run.start
-    first = run.first
+    """Place the records of a run that no other run holds; the rest are copies, or others with the same offsets."""
+    rest, first = run, run.first
     for other in [*sorted(overlapping, key=lambda other: other.first), None]:
         last = run.last if other is None else min(other.first - 1, run.last)
         part = _clip(segment, run, first, last, Salvaged()) if first <= last else None
         if part is not None:
-            if at < part.start:
-                result.bad.append(Bad(at, part.start, "a second copy of records that are kept"))
+            result.bad += _removed(segment, replace(rest, end=part.start, last=part.first - 1), overlapping)
             _place(segment, part, kept, every, result, low, high)
-            at = part.end
+            rest = replace(rest, start=part.end, first=part.last + 1)
         if other is not None:
             first = max(first, other.last + 1)
-    if at < run.end:
-        rest = replace(run, start=at)
-        result.bad.append(Bad(at, run.end, _reason(segment, rest, overlapping)))
+    result.bad += _removed(segment, rest, overlapping)
 
 
-def _reason(segment: Segment, run: SalvagedRun, overlapping: list[SalvagedRun]) -> str:
+def _removed(segment: Segment, run: SalvagedRun, overlapping: list[SalvagedRun]) -> Iterator[Bad]:
+    """Yield what is removed with a run: copies of records that are kept, and others with the same offsets, apart."""
     if not overlapping:
-        return _does_not_fit(run)
-    raw = bytes(segment.buf[run.start : run.end])
-    if any(raw in bytes(segment.buf[other.start : other.end]) for other in overlapping):
-        return f"a second copy of {_offsets(run)}"
-    return f"{RIVAL} {_offsets(run)}"
+        yield Bad(run.start, run.end, _does_not_fit(run))
+        return
+    kept = chain.from_iterable(_rows_of(segment, other) for other in sorted(overlapping, key=lambda one: one.first))
+    held = next(kept, None)
+    found: list[tuple[bool, SalvagedRun]] = []
+    for row in _rows_of(segment, run):
+        while held is not None and held.first < row.first:
+            held = next(kept, None)
+        is_copy = held is not None and segment.buf[held.start : held.end] == segment.buf[row.start : row.end]
+        if found and found[-1][0] == is_copy:
+            found[-1] = is_copy, replace(found[-1][1], end=row.end, last=row.last)
+        else:
+            found.append((is_copy, row))
+    for is_copy, rows in found:
+        yield Bad(rows.start, rows.end, f"{'a second copy of' if is_copy else RIVAL} {_offsets(rows)}")
+
+
+def _rows_of(segment: Segment, run: SalvagedRun) -> Iterator[SalvagedRun]:
+    """Yield the records or chunks of a run, one by one."""
+    if run.rows == 1 or run.patches:
+        yield run
+        return
+    cursor = ScanPosition(run.start, run.first - 1)
+    while cursor.position < run.end:
+        rows = segment.scan(cursor, verify=False)
+        columns = (rows.columns.position, rows.columns.first_offsets, rows.columns.last_offsets)
+        ends = np.append(rows.columns.position[1:], rows.end.position)
+        for start, first, last, end in zip(*(column.tolist() for column in (*columns, ends)), strict=True):
+            if end > run.end:
+                return
+            yield SalvagedRun(start, end, first, last, last - first + 1, 1)
+        cursor = rows.cursor
+        if rows.stop != Stop.LIMIT:
+            return
 
 
 def _does_not_fit(run: SalvagedRun) -> str:
