@@ -92,6 +92,7 @@ SPARK_FILES = {
         "os.dup2": "the process's own stderr",
         "os.close": "the process's own stderr",
         "os.path": "looks for the program `java`",
+        "os.pread": "what the JVM writes to stderr",
     },
     "spark/engine_jar.py": {"import pathlib.Path": "looks for the jar of this installation"},
     "spark/planner.py": {
