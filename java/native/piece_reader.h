@@ -3,7 +3,7 @@
  * The file is read through a window of memory and never mapped: a file that something truncates gives an error. A piece
  * is handed over as far as it is exactly what the planner said. Whatever else is found, from a wrong checksum to an
  * end that could be a torn record, is for the Python reader to judge: DURAMEN_PIECE_PYTHON. Knows no format: all that
- * is particular is in the duramen_piece that duramen/spark/source/native.py packs. */
+ * is particular is in the duramen_piece that duramen/spark/native_splits.py packs. */
 #ifndef DURAMEN_PIECE_READER_H
 #define DURAMEN_PIECE_READER_H
 

@@ -34,8 +34,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from duramen.errors import DuramenError
+from duramen.spark.native_splits import NativeSplits, rest_of
 from duramen.spark.source.narrowed import Narrowed, NarrowedRead, Seen
-from duramen.spark.source.native import NativeSplits, rest_of
 from duramen.spark.source.options import parse_options
 from duramen.spark.source.plan import plan_narrowed
 from duramen.spark.source.sampling import bind

@@ -16,8 +16,8 @@ import pytest
 import duramen
 from duramen.log.read.log import Log
 from duramen.spark import jar
+from duramen.spark.native_splits import NativeSplits
 from duramen.spark.source.narrowed import Narrowed, NarrowedRead
-from duramen.spark.source.native import NativeSplits
 from duramen.spark.source.options import parse_options
 from duramen.spark.source.schema import schema_of, wanted_of
 from tests.spark.source_logs import batch_of, build_log, read_here, splits_of
