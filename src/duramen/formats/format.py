@@ -76,6 +76,8 @@ class Capabilities:
     """The format's own program fills indexes with zeros ahead, and cuts these while a reader may have the file open."""
     cuts_zeros: bool = False
     """The format's own program cuts zeros after the last record when it starts: a crash may leave some."""
+    drops_empty_segment: bool = False
+    """The format's own program deletes an empty last segment when it starts."""
     rolls_when_full: bool = False
     """A segment is sealed once it has reached its size; otherwise before it would exceed it."""
     signed_timestamps: bool = False

@@ -162,6 +162,7 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill, Supports
         max_segment_rows=SEGMENT_MAX_CHUNKS,
         index_at_once=True,
         cuts_zeros=True,
+        drops_empty_segment=True,
         rolls_when_full=True,
         lost_segments_show=True,
         chunks=True,

@@ -12,7 +12,7 @@ import posixpath
 from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError
 from duramen.formats import Severity
-from duramen.log.segments import Snapshot, judge_seal, settled_digests
+from duramen.log.segments import Snapshot, judge_seal, lacks_active, settled_digests
 from duramen.sidecar import Sealed, Watermark, known_loss_of, read_known_losses, read_watermark
 
 _HINT = "restore it from a copy; `duramen repair` shows what can be done without"
@@ -44,12 +44,12 @@ class Presence:
         if mark is None or mark.base <= last or mark.base in bases:
             return
         self._check_sealed(last, mark.base, first, min(end, mark.base, mark.next_offset), ended_at)
-        if mark.durable_offset > max(mark.base, first) and mark.base < end and self._is_still_missing(mark):
+        is_wanted = first <= max(mark.base, mark.durable_offset - 1) and mark.base < end
+        if is_wanted and lacks_active(self._disk, self._root, self._snapshot.fmt, mark) and self._is_still(mark):
             raise self._error("the active segment is missing", mark.base, mark.base)
 
-    def _is_still_missing(self, mark: Watermark) -> bool:
-        if self._disk.kind(self._path(mark.base)) == Kind.FILE:
-            return False
+    def _is_still(self, mark: Watermark) -> bool:
+        """Whether the watermark still names this segment."""
         now = read_watermark(self._disk, self._root)
         return now is not None and now.base == mark.base
 

@@ -27,6 +27,7 @@ from duramen.log.segments import (
     find_contradiction,
     has_not_begun,
     is_unfinished,
+    lacks_active,
     list_log,
     offset_after,
     read_clean_close,
@@ -189,7 +190,7 @@ class Evidence:
                 return self._missing(message, found.segment.path, base)
         mark = self.watermark
         newest = self.base if self.segments else -1
-        if mark is not None and mark.base > newest and mark.durable_offset > mark.base:
+        if mark is not None and mark.base > newest and lacks_active(self.disk, self.root, self._given, mark):
             return self._missing("the active segment is missing", self._given.segment_path(mark.base), None)
         return None
 

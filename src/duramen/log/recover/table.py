@@ -46,9 +46,10 @@ TABLE = (
     Row(Case.CLEAN, "the log was closed, no file has changed since, and the records end at the watermark",
         lambda e: e.clean_close is not None, Recovery.resume),
     Row(Case.DAMAGE,
-        "a sealed segment is missing or has another size; a record is not whole and a valid one follows, or it lies "
-        "below the durable watermark, or its version is unknown; at the durable watermark no record ends, or another "
-        "offset follows, or the digest of the bytes before it differs; `verify` finds damage in what opening reads",
+        "a sealed or the active segment is missing; a sealed one has another size; a record is not whole and a valid "
+        "one follows, or it lies below the durable watermark, or its version is unknown; at the durable watermark no "
+        "record ends, or another offset follows, or the digest of the bytes before it differs; `verify` finds damage "
+        "in what opening reads",
         lambda e: e.damage is not None, Recovery.refuse),
     Row(Case.LEFTOVER, "a temporary file of unfinished work, or an index without its segment",
         lambda e: bool(e.temporary_files or e.early_indexes), Recovery.remove_leftovers),

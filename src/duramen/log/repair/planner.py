@@ -50,6 +50,10 @@ NOTHING_LEFT = (
     "no file holds a record, and nothing says how many there were: restore the files from a copy. To start again at "
     "offset 0, move the directory away and create a new log with `duramen create`"
 )
+NOT_COUNTED = (
+    "the active segment is missing, and nothing says how many records it held: their offsets are assigned "
+    "again; restore it from a copy, if there is one"
+)
 NOTHING_PROMISED = "the file is missing; it held no acknowledged record, and the first append creates it"
 
 
@@ -126,7 +130,8 @@ class RepairPlanner:
             self._bound()
             self._change_segments()
         if not self._parts and not self.plan.steps:
-            self.plan.refused.append(NOTHING_PROMISED if self._evidence.promised_offset == 0 else NOTHING_LEFT)
+            is_new = self._evidence.promised_offset == 0 and not self._evidence.lacks_active
+            self.plan.refused.append(NOTHING_PROMISED if is_new else NOTHING_LEFT)
             return self.plan
         derived = DerivedFiles(self._disk, self._fmt, self._directory, self._evidence, self.plan)
         derived.set_aside(strays=self._strays)
@@ -498,6 +503,7 @@ class RepairPlanner:
         promised = self._promised(following)
         self.plan.next_offset = max(following, promised)
         if promised <= following:
+            self.plan.notes += [NOT_COUNTED] if kept and self._evidence.lacks_active else []
             return
         first = following if kept else self._evidence.first_known_offset
         if first < promised:

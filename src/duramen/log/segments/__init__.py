@@ -64,4 +64,11 @@ from duramen.log.segments.snapshot import (
 )
 from duramen.log.segments.special_files import HINT, refuse_special_files, special_files
 from duramen.log.segments.time_search import first_at, is_within, us_of
-from duramen.log.segments.witness import Contradiction, against_mark, digested_bytes, find_contradiction, offset_after
+from duramen.log.segments.witness import (
+    Contradiction,
+    against_mark,
+    digested_bytes,
+    find_contradiction,
+    lacks_active,
+    offset_after,
+)

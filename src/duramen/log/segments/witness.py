@@ -9,11 +9,13 @@ Recovery, `verify`, readers, convert and copy all use these functions, so they r
 
 from __future__ import annotations
 
+import posixpath
 from typing import NamedTuple
 
 from duramen import kernel
+from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError
-from duramen.formats import Index, Segment, position_near
+from duramen.formats import Format, Index, Role, Segment, position_near
 from duramen.kernel import Stop
 from duramen.log.segments.crc import Digest
 from duramen.log.segments.segment_end import EndKind, SegmentEnd
@@ -35,6 +37,22 @@ class Contradiction(NamedTuple):
     def error(self, path: str) -> CorruptionError:
         hint = "`duramen verify` shows the whole picture, `duramen repair` what can be kept"
         return CorruptionError(self.why, path=path, position=self.position, offset=self.first_offset, hint=hint)
+
+
+def lacks_active(disk: Disk, root: str, fmt: Format, mark: Watermark) -> bool:
+    """Whether the file of the segment that the watermark names is missing, although it may have held records.
+
+    Its name was durable before the watermark named it, and after a power loss the watermark may be older than the
+    records. Only an empty segment may be missing: that of a log that was closed, or one that the format's own program
+    deleted, with its index."""
+    if disk.kind(posixpath.join(root, fmt.segment_path(mark.base))) != Kind.MISSING:
+        return False
+    if max(mark.next_offset, mark.durable_offset) > mark.base:
+        return True
+    is_dropped = fmt.capabilities.drops_empty_segment and (
+        disk.kind(posixpath.join(root, fmt.path_of(Role.INDEX, mark.base))) == Kind.MISSING
+    )
+    return mark.is_open and not is_dropped
 
 
 def against_mark(end: SegmentEnd, base: int, mark: Watermark | None) -> SegmentEnd:

@@ -32,6 +32,7 @@ from duramen.log.segments import (
     find_contradiction,
     judge_seal,
     kind_of,
+    lacks_active,
     settled_digests,
     starts_after_end,
     until_stable,
@@ -252,7 +253,7 @@ class Source:
             self._check_end()
         if mark is None or self.skips or mark.base <= max((base for base in bases if base is not None), default=-1):
             return
-        if mark.durable_offset > mark.base:
+        if lacks_active(self.disk, self.path, self.fmt, mark):
             path = posixpath.join(self.path, self.fmt.segment_path(mark.base))
             raise CorruptionError("the active segment is missing", path=path, offset=mark.base, hint=self._hint)
 

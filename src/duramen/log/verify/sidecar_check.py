@@ -24,6 +24,7 @@ from duramen.log.segments import (
     digested_bytes,
     find_contradiction,
     judge_seal,
+    lacks_active,
     manifest_facts,
     settled_digests,
 )
@@ -88,7 +89,8 @@ class SidecarEvidence:
         known = [entry.last_offset + 1 for entry in self._sealed.values()]
         mark = self._watermark
         if mark is not None:
-            known.append(mark.durable_offset if mark.is_open else mark.next_offset)
+            is_proven = not mark.is_open or self.lacks_active  # acknowledged offsets are not assigned again
+            known.append(max(mark.next_offset, mark.durable_offset) if is_proven else mark.durable_offset)
         if isinstance(self.manifest.get("next_offset"), int):
             known.append(self.manifest["next_offset"])
         return max(known, default=None)
@@ -165,8 +167,13 @@ class SidecarEvidence:
         return has_list and before not in SealedList(self._disk, self._root).entries()
 
     def knows(self, base: int) -> bool:
-        """Whether the sidecar says what the segment with that base holds."""
-        return base in self._sealed or (self._watermark is not None and self._watermark.base <= base)
+        """Whether the sidecar says what the segment with that base holds. If the active one is missing, the watermark
+        may be older than its records."""
+        if base in self._sealed or self._watermark is None:
+            return base in self._sealed
+        path = posixpath.join(self._root, self._fmt.segment_path(base))
+        is_last = self._watermark.base == base
+        return self._watermark.base <= base and not (is_last and self._disk.kind(path) == Kind.MISSING)
 
     def ahead_from(self, base: int) -> int:
         """Return the position in a segment from which on its index may name missing records: nothing from there on was
@@ -301,8 +308,18 @@ class SidecarEvidence:
                     "a sealed segment is missing", _RESTORE, None, base, sealed.last_offset,
                 )  # fmt: skip
         mark = self._watermark
-        if mark is not None and mark.base > max(there, default=-1) and mark.durable_offset > mark.base:
+        if mark is not None and mark.base > max(there, default=-1) and self.lacks_active:
+            last = max(mark.durable_offset, mark.next_offset) - 1
             yield Finding(
                 "missing-segment", Severity.DAMAGE, f"{self._root}/{self._fmt.segment_path(mark.base)}",
-                "the active segment is missing", _RESTORE, None, mark.base, mark.durable_offset - 1,
+                "the active segment is missing", _RESTORE, None, mark.base, last if last >= mark.base else None,
             )  # fmt: skip
+
+    @cached_property
+    def lacks_active(self) -> bool:
+        """Whether the file of the active segment is missing, although the watermark says that it was created."""
+        mark = self._watermark
+        if mark is None or not lacks_active(self._disk, self._root, self._fmt, mark):
+            return False
+        now = settled_watermark(self._disk, self._root)  # a writer may have sealed it, and retention removed it
+        return now is not None and now.base == mark.base

@@ -78,7 +78,8 @@ def missing_segments(log: Log, disk: Disk, before: SidecarEvidence, first: int, 
     # Retention, compaction or a roll may have come between the two looks.
     still = {(found.path, found.first_offset) for found in SidecarEvidence(disk, log.path, log.codec).missing(listed)}
     for found in missing:
-        low, high = max(found.first_offset or 0, first), min((found.last_offset or 0) + 1, end)
+        low = max(found.first_offset or 0, first)
+        high = end if found.last_offset is None else min(found.last_offset + 1, end)
         if (found.path, found.first_offset) in still and low < high:
             yield Loss(found.path, low, high, f"{found.message}, and neither retention nor compaction removed it")
 
