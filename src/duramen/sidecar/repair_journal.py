@@ -86,6 +86,8 @@ class RepairJournal:
     """Whether this repair created the sidecar."""
     dropped: list[str] = field(default_factory=list)
     """Files that were created after the repair and that its undo removes; the quarantine has copies."""
+    cut: list[str] = field(default_factory=list)
+    """Files that the repair did not change and that have grown since: the undo cuts them to their size in `after`."""
     stage: RepairStage = RepairStage.IN
     format: str = ""
     """Format of the log: while its segments have temporary names, it cannot be detected."""
@@ -109,6 +111,8 @@ def read_repair_journal(disk: Disk, root: str) -> RepairJournal | None:
 def _check_paths(journal: RepairJournal) -> None:
     """Raise `ValueError` if the journal names files outside of the log, or impossible numbers."""
     paths = [journal.directory, *journal.after, *journal.dropped]
+    if not journal.after.keys() >= set(journal.cut):
+        raise ValueError("a file that is to be cut has no size")
     for entry in journal.entries:
         paths += [path for path in (entry.path, entry.saved, entry.target, entry.temporary) if path]
         if min(entry.size_bytes, entry.position, entry.crc32c) < 0:

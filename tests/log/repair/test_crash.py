@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 
+from duramen.disk import write_all
 from duramen.errors import CorruptionError, LockedError, StorageError, UsageError
 from duramen.log.repair import repair_log, undo_repair
 from duramen.log.verify.verify import verify_log
 from duramen.log.write.writable_log import WritableLog
+from duramen.sidecar.json_file import add_checksum, checked_body
+from duramen.sidecar.layout import REPAIR_JOURNAL_NAME, sidecar_path
 from duramen.sidecar.repair_journal import FileBefore, RepairState, read_repair_journal
 from duramen.testing.crash import CrashPattern
 from duramen.testing.faulty_disk import FaultyDisk, parse_faults
@@ -318,3 +322,78 @@ def test_there_is_nothing_to_undo_at_first() -> None:
     disk = disk_of({posixpath.join(ROOT, path): content for path, content in base.files.items()})
     with pytest.raises(UsageError, match="nothing to undo"):
         undo_repair(ROOT, disk=disk)
+
+
+def untouched(name: str, *, spare_bytes: int) -> SimulatedDisk:
+    """A log whose first segment is damaged, and whose last one is not. ``spare_bytes`` of zeros follow its records."""
+    base = base_log(name, True)
+    first, last = base.segments[0], base.segments[-1]
+    place = next(place for place in base.places if place.path == first)
+    files = dict(base.files)
+    at = place.end - 40  # in a value
+    files[first] = files[first][:at] + bytes([files[first][at] ^ 1]) + files[first][at + 1 :]
+    files[last] += bytes(spare_bytes)
+    return disk_of({posixpath.join(ROOT, path): content for path, content in files.items()})
+
+
+def evidence(files: dict[str, bytes], before: dict[str, bytes]) -> dict[str, bytes]:
+    """The files among ``before`` that verify and recovery go by."""
+    return {path: files.get(path, b"") for path in before if not path.endswith(("/closed.json", "/metrics.json"))}
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "fixed-slot"])
+@pytest.mark.parametrize("spare_bytes", [0, 4096])
+def test_what_was_appended_to_a_segment_that_the_repair_did_not_touch_is_dropped(name: str, spare_bytes: int) -> None:
+    """It stayed readable, although the undo said that it was dropped; keratin then had `manifest-ahead`."""
+    disk = untouched(name, spare_bytes=spare_bytes)
+    options = options_for(disk, name)
+    before = of_the_log(disk)
+    with clocked():
+        codes = {one.code for one in verify_log(ROOT, format=name, disk=disk, **options).findings}
+    do_repair(disk, name)
+    came = append_since(disk, name)
+    undo_repair(ROOT, disk=disk, format=name, force=True, **options)
+    after = of_the_log(disk)
+    assert evidence(after, before) == evidence(before, before)
+    with clocked():
+        found = verify_log(ROOT, format=name, disk=disk, **options).findings
+    assert {one.code for one in found} == codes
+    assert not [value for value in came if any(value in content for content in after.values())]
+    kept = [content for path, content in tree(disk).items() if "/undo-" in path]
+    assert all(any(value in content for content in kept) for value in came)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "fixed-slot"])
+@pytest.mark.parametrize("pattern", PATTERNS[:: every(3)])
+def test_a_power_loss_at_any_operation_of_an_undo_that_cuts(name: str, pattern: CrashPattern) -> None:
+    disk = untouched(name, spare_bytes=0)
+    before = of_the_log(disk)
+    do_repair(disk, name)
+    came = append_since(disk, name)
+    disk = disk_of({posixpath.join(ROOT, path): content for path, content in tree(disk).items()})  # all of it synced
+    for number, clone in moments(disk.clone(), name, undo=True, force=True):
+        crashed = clone.crash(pattern)
+        journal = read_repair_journal(crashed, ROOT)
+        assert journal is not None
+        if journal.state != RepairState.UNDONE:
+            undo_repair(ROOT, disk=crashed, format=name, force=True, **options_for(crashed, name))
+        after = of_the_log(crashed)
+        assert evidence(after, before) == evidence(before, before), number
+        kept = b"".join(content for path, content in tree(crashed).items() if "/undo-" in path)
+        assert all(value in kept for value in came), number
+
+
+def test_a_journal_of_an_earlier_version_has_no_files_to_cut() -> None:
+    disk = untouched("durable-log", spare_bytes=0)
+    do_repair(disk, "durable-log")
+    path = sidecar_path(ROOT, REPAIR_JOURNAL_NAME)
+    tree_of = json.loads(checked_body(bytes(disk.map(path).data), b"\n"))
+    del tree_of["cut"]
+    disk.remove(path)
+    file = disk.create(path)
+    write_all(file, 0, add_checksum(json.dumps(tree_of).encode(), b"\n"))
+    file.close()
+    journal = read_repair_journal(disk, ROOT)
+    assert journal is not None
+    assert journal.cut == []
+    undo_repair(ROOT, disk=disk)

@@ -26,7 +26,7 @@ import numpy as np
 from duramen import kernel
 from duramen.disk import Buffer, Disk, Kind, pieces, write_all
 from duramen.errors import CorruptionError, StorageError
-from duramen.formats import Format, Role, make
+from duramen.formats import Format, Role, SupportsManifest, make
 from duramen.log.recover import UNSYNCED_BYTES
 from duramen.log.repair.plan import Plan, RepairAction, RepairPiece, RepairStep
 from duramen.log.repair.restore import cut_file, put_back, remove_copies, temporary_of
@@ -219,8 +219,30 @@ class Application:
                 if path not in {entry.path for entry in self._journal.entries}:
                     self._check()
                     self._journal.entries.append(self._entry(step, path))
+        for step in self._replaced_by_appends():
+            self._journal.entries.append(self._entry(step, step.path))
         self._journal.entries += self._made_in_place_of_moved()
         self._disk.sync_directory(directory)
+
+    def _replaced_by_appends(self) -> list[RepairStep]:
+        """Return steps for the copies of files that the repair does not change, and that an append does not only
+        extend: the manifest, zeros after the last record, and the last indexes if they end with an entry for the
+        end."""
+        touched = {path for entry in self._journal.entries for path in (entry.path, entry.target)}
+        names = set(self._fmt.log_files([], 0)) if isinstance(self._fmt, SupportsManifest) else set()
+        if self._fmt.capabilities.cuts_indexes and self._plan.segments:
+            base = self._plan.segments[-1][0]
+            names |= {self._fmt.path_of(role, base) for role in self._fmt.index_builder(base, 0).headers()}
+        steps = [RepairStep(RepairAction.REWRITE, name, "") for name in names]
+        zeros = [one for one in self._plan.findings if one.code == "zero-tail"]
+        steps += [
+            RepairStep(RepairAction.CUT, posixpath.relpath(one.path, self._root), "", position=one.position)
+            for one in zeros
+        ]
+        kept = [step for step in steps if step.path not in touched]
+        return sorted(
+            (step for step in kept if self._disk.kind(self._full(step.path)) == Kind.FILE), key=lambda step: step.path
+        )
 
     def _made_in_place_of_moved(self) -> list[RepairEntry]:
         """Return entries for new files under names that other files leave."""

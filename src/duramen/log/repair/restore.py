@@ -81,10 +81,15 @@ class _Restore:
     # --- names
 
     def _drop(self) -> None:
-        """Remove the files that were added since the repair; the quarantine has copies."""
+        """Remove the files that were added since the repair, and what was appended to others; the quarantine has
+        copies."""
         for path in self._journal.dropped:
             if self._is_file(path):
                 self._disk.remove(self._full(path))
+        for path in self._journal.cut:
+            size_bytes = self._journal.after[path][0]
+            if self._is_file(path) and self._disk.size(self._full(path)) > size_bytes:
+                cut_file(self._disk, self._full(path), size_bytes)
 
     def _move_out(self) -> None:
         """Rename from the new names to the temporary ones."""

@@ -16,6 +16,7 @@ from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Format
 from duramen.log.repair.apply import log_files
 from duramen.log.repair.restore import put_back, remove_copies
+from duramen.log.segments import list_log
 from duramen.log.verify import counted
 from duramen.sidecar import FileBefore, RepairEntry, RepairJournal, RepairState, create_file, read_repair_journal
 
@@ -96,30 +97,45 @@ def undo(
     ``check`` may raise until the first file changes."""
     check()
     if undone.dropped:
+        journal.cut = _grown(disk, root, fmt, journal)
         journal.dropped = _save_additions(disk, root, fmt, journal, check)
     put_back(disk, root, journal)
     undone.applied = True
     return undone
 
 
+def _touched(journal: RepairJournal) -> set[str]:
+    return {entry.path for entry in journal.entries} | {entry.target for entry in journal.entries}
+
+
+def _grown(disk: Disk, root: str, fmt: Format, journal: RepairJournal) -> list[str]:
+    """Return the segments and indexes that the repair did not change and that have grown since."""
+    segments = list_log(disk, root, fmt).segments
+    files = [file for one in segments for file in (one.segment, *one.derived.values())]
+    known = {path: size_bytes for path, (size_bytes, _) in journal.after.items() if path not in _touched(journal)}
+    return [file.path for file in files if file.size_bytes > known.get(file.path, file.size_bytes)]
+
+
 def _save_additions(disk: Disk, root: str, fmt: Format, journal: RepairJournal, check: Callable[[], None]) -> list[str]:
-    """Copy the files as they are now. Returns those that were added since the repair: the undo removes them after it
-    has written the journal. Files whose path gets its old file back are not among them, so that an undo that runs again
-    does not remove what it has restored."""
+    """Copy the files as they are now; of those that the undo only cuts, the bytes that it removes. Returns those that
+    were added since the repair: the undo removes them after it has written the journal. Files whose path gets its old
+    file back are not among them, so that an undo that runs again does not remove what it has restored."""
     full = posixpath.join(root, posixpath.dirname(journal.directory), f"undo-{journal.number}")
     disk.make_directory(full)
     disk.sync_directory(posixpath.dirname(full))
-    touched = {entry.path for entry in journal.entries} | {entry.target for entry in journal.entries}
+    touched = _touched(journal)
     now = [path for path, _ in log_files(disk, root, fmt, ())]
     copies = {
         path: posixpath.join(full, path.replace("/", "_"))
         for path in now
         if path not in journal.after or path in touched
     }
+    copies |= {path: posixpath.join(full, f"{path.replace('/', '_')}@{journal.after[path][0]}") for path in journal.cut}
     try:
         for path, copy in copies.items():
             check()
-            create_file(disk, copy, disk.map(posixpath.join(root, path)).data)
+            start = journal.after[path][0] if path in journal.cut else 0
+            create_file(disk, copy, disk.map(posixpath.join(root, path)).data[start:])
         disk.sync_directory(full)
         check()
     except BaseException:
