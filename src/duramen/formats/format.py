@@ -311,8 +311,13 @@ class Format(ABC):
         return path + ".new"
 
     def continuing(self, segment: Segment) -> Format:
-        """The format with options that continue in the dialect of an existing segment."""
+        """The format with options that continue in the dialect of an existing segment. Raises `UsageError` where that
+        `is_only_read`."""
         return self
+
+    def is_only_read(self, segment: Segment) -> bool:
+        """Whether the segment ends with what this format reads and does not write."""
+        return False
 
     def check_creation(self) -> None:
         """Raise if logs of this format cannot be created, or an option that a new log needs is missing."""

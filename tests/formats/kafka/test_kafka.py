@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
 import struct
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +320,29 @@ def test_a_batch_that_unfolds_to_more_than_the_limit_is_refused() -> None:
         list(log)
     assert "max_uncompressed_bytes" in str(caught.value)
     assert "too-large" in [finding.code for finding in duramen.verify(log.path, max_uncompressed_bytes=100).findings]
+
+
+def message(offset: int, value: bytes, attributes: int = 0) -> bytes:
+    """A message of format 1 without a key."""
+    covered = struct.pack(">BBqii", 1, attributes, 0, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(covered) + 4, zlib.crc32(covered)) + covered
+
+
+@pytest.mark.parametrize(
+    "second", [message(1, b"b")[:-1] + b"c", message(1, gzip.compress(message(0, b"b"), mtime=0), attributes=1)],
+    ids=("changed", "compressed"),
+)  # fmt: skip
+def test_wrapped_messages_that_kafkas_consumer_refuses(second: bytes, tmp_path: Path) -> None:
+    """A wrong checksum below a right one, and a message that is compressed twice."""
+    path = tmp_path / "orders-0"
+    path.mkdir()
+    whole = message(1, gzip.compress(message(0, b"a") + message(1, b"b")), attributes=1)
+    bad = message(3, gzip.compress(message(0, b"a") + second), attributes=1)
+    (path / "00000000000000000000.log").write_bytes(whole + bad + message(4, b"e"))
+    damage = [one for one in duramen.verify(path, format="kafka").findings if one.severity == "damage"]
+    assert [(one.code, one.position) for one in damage] == [("damaged-records", len(whole))]
+    with duramen.open(path, format="kafka") as log, pytest.raises(CorruptionError):
+        list(log)
 
 
 def compressed(records: int, body: bytes, codec: int) -> bytes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import shutil
+import struct
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,8 +19,8 @@ import duramen
 from duramen.errors import CorruptionError, UsageError
 from duramen.formats import Role, ScanPosition, SupportsStateFiles, make
 from duramen.formats.kafka.indexes import written_entries
-from duramen.formats.kafka.state_files import parse_epochs
-from duramen.log import LossError, reindex
+from duramen.formats.kafka.state_files import parse_epochs, parse_snapshot
+from duramen.log import LossError, convert, copy, reindex
 from tests.formats.kafka_logs import DATA, PARTITIONS, bounds, consumed, name_of, options, truth
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -86,6 +88,40 @@ def test_old_messages_are_not_continued(path: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"messages of format v[01], which are only read"):
         duramen.open(log, "a", format="kafka")
     assert {file.name: file.read_bytes() for file in log.glob("0*")} == before
+
+
+def _changed(log: Path, at: int) -> None:
+    first = min(log.glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[at] ^= 0xFF
+    first.write_bytes(data)
+
+
+@pytest.mark.parametrize("path", OLD, ids=name_of)
+def test_old_messages_are_copied_converted_and_repaired(path: Path, tmp_path: Path) -> None:
+    log = copy_of(path, tmp_path / "source")
+    columns = ("offset", "key", "value", *(() if "v0" in path.name else ("timestamp_ms", "timestamp_type")))
+
+    def records(of: Path) -> list[dict[str, Any]]:
+        with duramen.open(of) as opened:
+            return pa.Table.from_batches(opened.batches(columns=columns)).to_pylist()
+
+    copy(str(log), str(tmp_path / "copy"))
+    assert [file.read_bytes() for file in sorted((tmp_path / "copy").glob("*.log"))] == [
+        file.read_bytes() for file in sorted(log.glob("*.log"))
+    ]
+    convert(str(log), str(tmp_path / "new"), "kafka", allow_loss=["timestamp"])
+    assert records(tmp_path / "new") == records(log)
+    with duramen.open(tmp_path / "new", "a") as new:
+        assert new.append(b"more") == bounds(path, "read_uncommitted")["end_offset"]
+    before = records(log)
+    _changed(log, 500)
+    assert any(finding.code == "damaged-records" for finding in duramen.verify(log).findings)
+    duramen.repair(log, plan_only=False)
+    assert [finding for finding in duramen.verify(log).findings if finding.severity != "note"] == []
+    kept = records(log)
+    assert 0 < len(kept) < len(before)
+    assert all(record in before for record in kept)
 
 
 @pytest.mark.parametrize("path", MODERN, ids=name_of)
@@ -209,6 +245,26 @@ def test_a_roll_writes_the_state_of_producers(tmp_path: Path) -> None:
     assert (log / "00000000000000000264.snapshot").read_bytes() == built["00000000000000000264.snapshot"]
     assert len(built["00000000000000000264.snapshot"]) > 10
     assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
+
+
+def _of_producer(base: int, attributes: int, records: bytes) -> bytes:
+    covered = struct.pack(">HiqqqhiI", attributes, 0, 0, 0, 7, 0, 0, 1) + records
+    return struct.pack(">qiibI", base, len(covered) + 9, 0, 2, google_crc32c.value(covered)) + covered
+
+
+def test_an_unknown_marker_ends_no_transaction(tmp_path: Path) -> None:
+    """Of the types that a control record may have, only 0 and 1 are about transactions."""
+    path = tmp_path / "orders-0"
+    path.mkdir()
+    data = _of_producer(0, 16, bytes.fromhex("0e000000 01 0276 00"))
+    marker = bytes.fromhex("20000000 0800000005 0c000000000000 00")
+    (path / "00000000000000000000.log").write_bytes(data + _of_producer(1, 48, marker))
+    with duramen.open(path, "a", format="kafka") as log:
+        log.append(b"more")
+        log.seal()
+    assert [finding for finding in duramen.verify(path).findings if finding.severity != "note"] == []
+    (entry,) = parse_snapshot((path / "00000000000000000003.snapshot").read_bytes())
+    assert entry.transaction_offset == 0
 
 
 def test_retention_removes_all_files_of_a_segment(tmp_path: Path) -> None:

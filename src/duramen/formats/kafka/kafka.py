@@ -393,6 +393,11 @@ class Kafka(
         epoch = max(self._policy.leader_epoch, int(last.leader_epoch[0]))
         return self if epoch == self._policy.leader_epoch else Kafka(**{**self.options, "leader_epoch": epoch})
 
+    def is_only_read(self, segment: Segment) -> bool:
+        assert isinstance(segment, KafkaSegment)
+        last = segment.last_batch()
+        return last is not None and bool(last.magic[0] < 2)
+
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
         self.refuse_unsupported(batch)
         return encode_records(batch, cursor, self._policy, default_us)

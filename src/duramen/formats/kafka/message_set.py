@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from duramen.errors import CorruptionError
 from duramen.formats.struct import Struct
-from duramen.kernel import NULL_LENGTH
+from duramen.kernel import CODEC, NULL_LENGTH, crc32
 
 MESSAGE = {
     0: Struct(">", offset="q", size="i", crc="I", magic="b", attributes="B"),
@@ -70,6 +70,15 @@ def value_at(view: memoryview, start: int, stop: int) -> tuple[int, int]:
     return position, 0 if length == NULL_LENGTH else length
 
 
+def _check_inner(view: memoryview, message: Message) -> None:
+    """Raise where Kafka's consumer refuses a message inside of another one: a client checked neither."""
+    head = MESSAGE[view[message.position + _MAGIC_AT]].unpack(view, message.position)
+    if int(head["attributes"]) & CODEC:
+        raise CorruptionError("one of them is compressed again", position=message.position)
+    if crc32(view[message.position + _MAGIC_AT : message.end]) != head["crc"]:
+        raise CorruptionError("checksum mismatch", position=message.position)
+
+
 def wrapped(plain: memoryview, start: int, end: int, magic: int, last_offset: int, *, position: int) -> list[Message]:
     """The messages inside of a compressed one, with the offsets of the log. ``position`` is where that one lies."""
     found: list[Message] = []
@@ -77,6 +86,7 @@ def wrapped(plain: memoryview, start: int, end: int, magic: int, last_offset: in
         at = start
         while at < end:
             found.append(message_at(plain, at, end))
+            _check_inner(plain, found[-1])
             at = found[-1].end
     except CorruptionError as error:
         raise CorruptionError(f"the messages inside are damaged: {error.message}", position=position) from None

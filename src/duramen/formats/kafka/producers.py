@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from duramen.formats.kafka.batch import CONTROL_VALUE, TRANSACTIONAL, is_control, unfold
+from duramen.formats.kafka.batch import ABORT, COMMIT, CONTROL_VALUE, TRANSACTIONAL, is_control, unfold
 from duramen.formats.kafka.segment import KafkaSegment, batches_of
 from duramen.formats.kafka.state_files import LeaderEpoch, ProducerEntry, snapshot_bytes
-from duramen.formats.kafka.transactions import TXN_ENTRY, Transactions
+from duramen.formats.kafka.transactions import TXN_ENTRY, Transactions, control_types
 from duramen.kernel import NULL_LENGTH, BatchColumns
 
 _CONTROL_BYTES = 4 << 20
@@ -68,6 +68,8 @@ class Producers:
         )  # fmt: skip
 
     def _add_marker(self, segment: KafkaSegment, batches: BatchColumns, row: int) -> None:
+        if control_types(segment.buf, batches, np.arange(len(batches)) == row) not in ([ABORT], [COMMIT]):
+            return  # it ends no transaction
         entry = self._entry(batches, row)
         records = unfold(segment.buf, batches.slice(row, row + 1), _CONTROL_BYTES)
         columns, epoch = records.columns, entry.coordinator_epoch

@@ -158,8 +158,11 @@ class RepairPlanner:
         for files, report in self._segments:
             if report.ending == EndKind.CLEAN and report.records and not self._said_of(report.path):
                 data = self._disk.map(self._full(files.segment.path)).data
-                return self._fmt.continuing(self._fmt.open_segment(data, files.base))
+                return self._continued(self._fmt.open_segment(data, files.base))
         return self._fmt
+
+    def _continued(self, segment: Segment) -> Format:
+        return self._fmt if self._fmt.is_only_read(segment) else self._fmt.continuing(segment)
 
     def _said_of(self, path: str) -> set[str]:
         return {finding.code for finding in self._report.findings if finding.path == path} - HARMLESS
@@ -513,7 +516,7 @@ class RepairPlanner:
         previous = kept[-1].segment if kept else None
         if kept and previous is None:
             previous = self._fmt.open_segment(kept[-1].data, kept[-1].files.base)
-        fmt = self._fmt if previous is None else self._fmt.continuing(previous)
+        fmt = self._fmt if previous is None else self._continued(previous)
         begun, base = bytes(fmt.begin_segment(promised, 0, previous).data), promised
         if not kept and first < promised:
             begun, base = self._begun_with_filler(first, promised) or (begun, base)

@@ -154,7 +154,7 @@ class Conversion:
     def _is_as_is(self) -> bool:
         """Whether the segments can be copied byte by byte."""
         held, wanted = self.source.written_as, self.target
-        if held.name != wanted.name or self._resized or self.source.skipped:
+        if held.name != wanted.name or self._resized or self.source.skipped or self.source.is_only_read:
             return False
         if held.dialect != wanted.dialect and not wanted.capabilities.manifest:
             return False

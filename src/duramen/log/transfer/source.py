@@ -170,11 +170,21 @@ class Source:
     @cached_property
     def written_as(self) -> Format:
         """The format with the options that continue the dialect of the log."""
-        opened = [segment for part in self.parts[-2:] if (segment := self.open(part)) is not None]
         fmt = self._described
-        for segment in opened:
-            fmt = fmt.continuing(segment) if len(segment.buf) else fmt
+        for segment in self._last_segments:
+            fmt = fmt if fmt.is_only_read(segment) else fmt.continuing(segment)
         return fmt
+
+    @property
+    def is_only_read(self) -> bool:
+        """Whether the log ends with what its format does not write."""
+        return any(map(self.fmt.is_only_read, self._last_segments[-1:]))
+
+    @cached_property
+    def _last_segments(self) -> list[Segment]:
+        """The last two, of those that have bytes."""
+        opened = [segment for part in self.parts[-2:] if (segment := self.open(part)) is not None]
+        return [segment for segment in opened if len(segment.buf)]
 
     # --- records
 
