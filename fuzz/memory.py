@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from duramen.disk.vfs import Kind
+from duramen.disk import Kind, LostPages
 from duramen.errors import StorageError
 
 BOUND_BYTES = 512 << 20
@@ -58,6 +58,9 @@ class MemoryDisk:
         self._files = dict(files)
 
     def within(self, root: str) -> Self:
+        return self
+
+    def surviving(self, lost: LostPages) -> Self:
         return self
 
     def directories(self, path: str) -> Sequence[str]:
