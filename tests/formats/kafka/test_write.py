@@ -277,6 +277,22 @@ def test_retention_removes_all_files_of_a_segment(tmp_path: Path) -> None:
     assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
 
 
+def test_retention_leaves_nothing_that_a_broker_puts_back(tmp_path: Path) -> None:
+    """A broker that stopped while it replaced a segment does so when it starts."""
+    log = tmp_path / "orders-0"
+    with duramen.open(log, "a", format="kafka") as writer:
+        for _ in range(3):
+            writer.append(b"value")
+            writer.seal()
+    bases = sorted(file.stem for file in log.glob("*.log"))
+    for name in (f"{bases[0]}.log", f"{bases[0]}.index", f"{bases[2]}.log"):
+        shutil.copy(log / name, log / f"{name}.swap")
+    with duramen.open(log, "a") as writer:
+        assert len(writer.retain(duramen.Retention(before_offset=int(bases[1]))).removed) == 1
+    assert [file.name for file in log.glob("*.swap")] == [f"{bases[2]}.log.swap"]
+    assert [f for f in duramen.verify(log).findings if f.severity != "note"] == []
+
+
 @pytest.mark.parametrize("seals", range(3))
 def test_a_log_goes_on_after_an_open_transaction(tmp_path: Path, seals: int) -> None:
     """Readers of committed records end before it; what the sidecar knows of the rest is no contradiction."""

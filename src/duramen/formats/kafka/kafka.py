@@ -163,7 +163,7 @@ class Kafka(
         Role.SWAP,
     )
     replaced_roles: ClassVar[tuple[Role, ...]] = (Role.TXN_INDEX,)
-    cleaned_roles: ClassVar[tuple[Role, ...]] = (Role.TXN_INDEX, Role.PRODUCER_SNAPSHOT)
+    cleaned_roles: ClassVar[tuple[Role, ...]] = (Role.TXN_INDEX, Role.PRODUCER_SNAPSHOT, Role.SWAP)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
