@@ -345,6 +345,21 @@ def test_wrapped_messages_that_kafkas_consumer_refuses(second: bytes, tmp_path: 
         list(log)
 
 
+def test_repair_takes_no_message_out_of_a_damaged_one(tmp_path: Path) -> None:
+    """Blocks that a codec could not shorten hold whole messages, whose offsets count from the first."""
+    path = tmp_path / "orders-0"
+    path.mkdir()
+    whole = message(9, gzip.compress(b"".join(message(n, b"a") for n in range(10))), attributes=1)
+    inner = b"".join(message(n, b"b") for n in range(20))
+    frame = bytes.fromhex("04224d18604082") + (len(inner) | 1 << 31).to_bytes(4, "little") + inner + bytes(4)
+    bad = bytearray(message(29, frame, attributes=3))
+    bad[60] ^= 0xFF
+    (path / "00000000000000000000.log").write_bytes(whole + bad + message(30, b"c"))
+    duramen.repair(path, plan_only=False, format="kafka")
+    with duramen.open(path, format="kafka") as log:
+        assert [(one.offset, one.value) for one in log] == [*((n, b"a") for n in range(10)), (30, b"c")]
+
+
 def compressed(records: int, body: bytes, codec: int) -> bytes:
     """A batch whose header states so many records."""
     covered = struct.pack(">HiqqqhiI", codec, records - 1, 0, 0, -1, -1, -1, records) + body

@@ -39,6 +39,7 @@ from duramen.formats.kafka.batch import (
     wrapped_messages,
 )
 from duramen.formats.kafka.headers import headers_array
+from duramen.formats.kafka.message_set import MESSAGE
 from duramen.formats.segment import (
     SCAN_BYTES,
     SCAN_RECORDS,
@@ -360,12 +361,24 @@ class KafkaSegment(Segment):
 
     def resync(self, cursor: ScanPosition) -> int:
         found = cursor.position
+        after = self._after_wrapper(found)
+        if after is not None and len(self.scan(ScanPosition(after, cursor.previous_offset), max_records=1).columns):
+            return after
         while True:
             start = min(found + 1, len(self.buf))
             found = kernel.find_batch(self.buf, start, len(self.buf), cursor.previous_offset)
             # The kernel does not look into a compressed message, which may hold none, or such with other offsets.
             if found < 0 or len(self.scan(ScanPosition(found, cursor.previous_offset), max_records=1).columns):
                 return found
+
+    def _after_wrapper(self, position: int) -> int | None:
+        """Where a compressed message of format 1 ends, if one seems to be here. What it wraps may lie in it as it is,
+        with right checksums, and with offsets that count from its first one."""
+        if len(self.buf) - position < _LEAST_BYTES or self.buf[position + _MAGIC_AT] != 1:
+            return None
+        head = MESSAGE[1].unpack(self.buf, position)
+        end = position + int(head["size"]) + MESSAGE[1].at("crc")
+        return end if int(head["attributes"]) & CODEC and position < end < len(self.buf) else None
 
     def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
         return position, offset.to_bytes(8, "big")

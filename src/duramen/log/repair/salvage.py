@@ -190,7 +190,7 @@ class _SalvageWalk:
         with what follows the record before it. Returns where the true record starts."""
         runs = self.found.runs
         expected = runs[-1].last + 1 if runs else self._low
-        zeros = is_zero(self._segment.buf, run.start, run.start + self._segment.header_bytes)
+        zeros = is_zero(self._segment.buf, run.start, min(run.start + self._segment.header_bytes, run.end))
         if self._proves or (run.first == expected and not zeros) or stop - begin > 1:
             return None
         if at_end and rows.stop == Stop.LIMIT:
