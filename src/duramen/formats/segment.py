@@ -250,6 +250,11 @@ class Segment(ABC):
     def resync(self, cursor: ScanPosition) -> int:
         """The position of the next valid record after damage, or ``NOT_FOUND`` or ``GAVE_UP``."""
 
+    def resync_outside(self, cursor: ScanPosition, last: int) -> int:
+        """As `resync`, but passes over records that lie inside of a damaged one, in formats where they can. ``last`` is
+        the offset of the last record before the damage."""
+        return self.resync(cursor)
+
     def select(self, rows: Rows, kept: npt.NDArray[np.bool_], cursor: ScanPosition) -> Encoded:
         """The kept records, byte for byte, for appending at ``cursor``. Only formats with ``compaction`` have it."""
         raise UsageError("records of this format cannot be removed one by one")

@@ -345,19 +345,79 @@ def test_wrapped_messages_that_kafkas_consumer_refuses(second: bytes, tmp_path: 
         list(log)
 
 
-def test_repair_takes_no_message_out_of_a_damaged_one(tmp_path: Path) -> None:
-    """Blocks that a codec could not shorten hold whole messages, whose offsets count from the first."""
-    path = tmp_path / "orders-0"
+def stored_as_they_are(*blocks: bytes) -> bytes:
+    """An LZ4 frame of blocks that were not compressed."""
+    frame = [(len(block) | 1 << 31).to_bytes(4, "little") + block for block in blocks]
+    return bytes.fromhex("04224d18604082") + b"".join(frame) + bytes(4)
+
+
+def repaired(path: Path, *entries: bytes, base: int = 0) -> list[tuple[int, bytes | None]]:
+    """The records of the repaired log of these bytes."""
     path.mkdir()
-    whole = message(9, gzip.compress(b"".join(message(n, b"a") for n in range(10))), attributes=1)
-    inner = b"".join(message(n, b"b") for n in range(20))
-    frame = bytes.fromhex("04224d18604082") + (len(inner) | 1 << 31).to_bytes(4, "little") + inner + bytes(4)
-    bad = bytearray(message(29, frame, attributes=3))
-    bad[60] ^= 0xFF
-    (path / "00000000000000000000.log").write_bytes(whole + bad + message(30, b"c"))
+    (path / f"{base:020}.log").write_bytes(b"".join(entries))
     duramen.repair(path, plan_only=False, format="kafka")
     with duramen.open(path, format="kafka") as log:
-        assert [(one.offset, one.value) for one in log] == [*((n, b"a") for n in range(10)), (30, b"c")]
+        return [(one.offset, one.value) for one in log]
+
+
+def changed(entry: bytes, **places: bytes) -> bytes:
+    bad = bytearray(entry)
+    for at, data in ((int(name[1:]), data) for name, data in places.items()):
+        bad[at : at + len(data)] = data
+    return bytes(bad)
+
+
+FIRST = message(9, gzip.compress(b"".join(message(n, b"a") for n in range(10))), attributes=1)
+INNER = [message(n, b"b") for n in range(20)]
+INTACT = [(n, b"a") for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"_8": b"\x41"}, {"_11": b"\x41"}, {"_16": b"\x40"}, {"_17": b"\0"}, {"_60": b"\xff"}, {"_8": bytes(9)}],
+    ids=("size-high", "size-low", "magic", "codec", "body", "header"),
+)  # fmt: skip
+@pytest.mark.parametrize("split", [False, True], ids=("one-block", "two-blocks"))
+def test_repair_takes_no_message_out_of_a_damaged_one(damage: dict[str, bytes], split: bool, tmp_path: Path) -> None:
+    """Blocks that a codec could not shorten hold whole messages, whose offsets count from the first."""
+    inner = b"".join(INNER)
+    frame = stored_as_they_are(inner[:520], inner[520:]) if split else stored_as_they_are(inner)
+    bad = changed(message(29, frame, attributes=3), **damage)
+    assert repaired(tmp_path / "last-0", FIRST, bad) == INTACT
+    assert repaired(tmp_path / "orders-0", FIRST, bad, message(30, b"c"), message(31, b"d")) == [
+        *INTACT, (30, b"c"), (31, b"d"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [True, False], ids=("last", "middle"))
+def test_repair_takes_no_message_out_of_one_whose_header_is_lost(last: bool, tmp_path: Path) -> None:
+    """Nothing says that it was compressed; the offsets inside do not lead to the entry after it."""
+    bad = message(21, stored_as_they_are(b"".join(INNER)), attributes=3)
+    bad = bytes(200) + bad[200:]
+    after = [] if last else [message(22, b"c")]
+    kept = [(22, b"c")] if after else []
+    before = [message(0, b"a"), message(1, b"a")]
+    assert repaired(tmp_path / "orders-0", *before, bad, *after) == [(0, b"a"), (1, b"a"), *kept]
+
+
+@pytest.mark.parametrize("damage", [{"_8": b"\x41"}, {"_11": b"\x41"}, {"_16": b"\x40"}, {"_26": b"\x41"}])
+@pytest.mark.parametrize("base", [0, 5000])
+def test_repair_keeps_messages_after_damaged_ones(damage: dict[str, bytes], base: int, tmp_path: Path) -> None:
+    """Also where compaction left gaps."""
+    offsets = [base + n for n in range(40) if n % 7]
+    entries = [message(n, b"%d" % n) for n in offsets]
+    for row in (9, 10, 20):
+        entries[row] = changed(entries[row], **damage)
+    expected = [(n, b"%d" % n) for row, n in enumerate(offsets) if row not in (9, 10, 20)]
+    assert repaired(tmp_path / "orders-0", *entries, base=base) == expected
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4"])
+def test_repair_corrects_the_offset_of_a_compressed_message(codec: str, tmp_path: Path) -> None:
+    """No checksum covers it. It is that of the last message inside."""
+    inner = b"".join(INNER)
+    whole = message(29, gzip.compress(inner), 1) if codec == "gzip" else message(29, stored_as_they_are(inner), 3)
+    got = repaired(tmp_path / "orders-0", FIRST, changed(whole, _3=b"\x41"), message(30, b"c"))
+    assert got == [*INTACT, *((n, b"b") for n in range(10, 30)), (30, b"c")]
 
 
 def compressed(records: int, body: bytes, codec: int) -> bytes:

@@ -39,7 +39,8 @@ from duramen.formats.kafka.batch import (
     wrapped_messages,
 )
 from duramen.formats.kafka.headers import headers_array
-from duramen.formats.kafka.message_set import MESSAGE
+from duramen.formats.kafka.inner import DamagedStretch
+from duramen.formats.kafka.message_set import MESSAGE, message_at
 from duramen.formats.segment import (
     SCAN_BYTES,
     SCAN_RECORDS,
@@ -51,7 +52,18 @@ from duramen.formats.segment import (
     Segment,
     Severity,
 )
-from duramen.kernel import CODEC, NULL_LENGTH, BatchColumns, Columns, Int64s, RecordKind, ScanEnd, Stop, UInt32s
+from duramen.kernel import (
+    CODEC,
+    NOT_FOUND,
+    NULL_LENGTH,
+    BatchColumns,
+    Columns,
+    Int64s,
+    RecordKind,
+    ScanEnd,
+    Stop,
+    UInt32s,
+)
 from duramen.record import SCHEMA, Record, from_us
 
 TIMESTAMP_MS = pa.field("timestamp_ms", pa.int64())
@@ -361,9 +373,13 @@ class KafkaSegment(Segment):
 
     def resync(self, cursor: ScanPosition) -> int:
         found = cursor.position
-        after = self._after_wrapper(found)
-        if after is not None and len(self.scan(ScanPosition(after, cursor.previous_offset), max_records=1).columns):
-            return after
+        after = self._after_message(found)
+        while after is not None and after < len(self.buf):
+            if len(self.scan(ScanPosition(after, cursor.previous_offset), max_records=1).columns):
+                return after
+            after = self._after_message(after)
+        if after is not None:
+            return NOT_FOUND
         while True:
             start = min(found + 1, len(self.buf))
             found = kernel.find_batch(self.buf, start, len(self.buf), cursor.previous_offset)
@@ -371,16 +387,29 @@ class KafkaSegment(Segment):
             if found < 0 or len(self.scan(ScanPosition(found, cursor.previous_offset), max_records=1).columns):
                 return found
 
-    def _after_wrapper(self, position: int) -> int | None:
-        """Where a compressed message of format 1 ends, if one seems to be here. What it wraps may lie in it as it is,
+    def _after_message(self, position: int) -> int | None:
+        """Where a message of the older formats ends, if one seems to be here. What it wraps may lie in it as it is,
         with right checksums, and with offsets that count from its first one."""
-        if len(self.buf) - position < _LEAST_BYTES or self.buf[position + _MAGIC_AT] != 1:
+        if len(self.buf) - position < _LEAST_BYTES or self.buf[position + _MAGIC_AT] > 1:
             return None
-        head = MESSAGE[1].unpack(self.buf, position)
-        end = position + int(head["size"]) + MESSAGE[1].at("crc")
-        return end if int(head["attributes"]) & CODEC and position < end < len(self.buf) else None
+        head = MESSAGE[0].unpack(self.buf, position)
+        end = position + int(head["size"]) + MESSAGE[0].at("crc")
+        if int(head["attributes"]) & CODEC:
+            return end if position < end <= len(self.buf) else None
+        try:
+            return message_at(self.buf, position).end
+        except CorruptionError:
+            return None
+
+    def resync_outside(self, cursor: ScanPosition, last: int) -> int:
+        return DamagedStretch(self, cursor, last).end()
 
     def at_offset(self, position: int, offset: int) -> tuple[int, bytes] | None:
+        columns = batches_of(self.scan(ScanPosition(position, -1), max_records=1, verify=False))
+        if len(columns) and columns.magic[0] < 2 and columns.attributes[0] & CODEC:
+            if columns.magic[0] == 0 and columns.base_offset[0] != offset:
+                return None  # the messages inside have their own
+            offset += int(columns.last_offset[0] - columns.base_offset[0])  # that of the last message inside
         return position, offset.to_bytes(8, "big")
 
     def select(self, rows: Rows, kept: npt.NDArray[np.bool_], cursor: ScanPosition) -> Encoded:

@@ -227,6 +227,13 @@ class _SalvageWalk:
     def _previous(self) -> int:
         return self.found.runs[-1].last if self.found.runs else self._low - 1
 
+    def _settled(self) -> int:
+        """The last offset so far, without that of a single record that may be wrong."""
+        runs = self.found.runs
+        if len(runs) > 1:
+            return min(run.last for run in runs[-2:])
+        return self._previous() if runs and (runs[0].rows > 1 or runs[0].first == self._low) else self._low - 1
+
     # --- bytes that are not a record
 
     def _pass(self, stop: Stop, cursor: ScanPosition, before: ScanPosition | None) -> ScanPosition | None:
@@ -240,7 +247,7 @@ class _SalvageWalk:
             if len(offsets) and (self._proves or pair):
                 return again
         low = self._low - 1 if self._proves else self._previous()
-        found = segment.resync(ScanPosition(position, low))
+        found = segment.resync_outside(ScanPosition(position, low), self._settled())
         if not self._proves and before is not None:
             # The length of the last record may be wrong, and include others, or some bytes too many.
             inside = segment.resync(ScanPosition(before.position, low))
