@@ -20,7 +20,7 @@ import pyarrow as pa
 from duramen import compute as pc
 from duramen.arguments import MOST, check_int
 from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
-from duramen.formats.arrow import Values
+from duramen.formats.arrow import Values, numbers_of
 from duramen.formats.extensions import SupportsManifest, SupportsStateFiles
 from duramen.formats.index import Index, IndexBuilder, NoIndex, Places
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
@@ -278,14 +278,26 @@ class Format(ABC):
 
     def accept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as the format stores it. Raises for what it cannot store: a field, a null value, a value that is
-        too long."""
+        too long, a time before 1970."""
         self.refuse_unsupported(batch)
+        if not self.capabilities.signed_timestamps and not self.capabilities.ordered_timestamps:
+            self._refuse_early(batch)
         most = self.capabilities.max_value_bytes
         if batch.nbytes > most:  # otherwise no value can exceed it
             longest = pc.max(pc.binary_length(batch.column("value"))).as_py() or 0
             if longest > most:
                 self.refuse_long(longest)
         return batch
+
+    def _refuse_early(self, batch: pa.RecordBatch) -> None:
+        """Raise for a time before 1970. Where times must not decrease, one is late: the writer says so."""
+        for name in ("timestamp", "timestamp_ms"):
+            if name not in batch.schema.names:
+                continue
+            if (numbers_of(batch.column(name).view(pa.int64()).drop_null()) < 0).any():
+                raise UnsupportedFieldError(
+                    f"{self.name} cannot store a time before 1970", hint="leave it out, or set it to 1970"
+                )
 
     def accept_values(self, values: Values) -> Values:
         """`accept` for values alone."""

@@ -63,6 +63,23 @@ def test_records_of_every_kind_come_back(tmp_path: Path, compression: str) -> No
     assert len(batches) > 3
 
 
+@pytest.mark.parametrize("column", ["timestamp", "timestamp_ms"])
+def test_a_time_before_1970_is_refused(column: str, tmp_path: Path) -> None:
+    """For Kafka -1 is no time, and a producer refuses the others; they would be read as null."""
+    path = tmp_path / "orders-0"
+    kind = pa.timestamp("us", "UTC") if column == "timestamp" else pa.int64()
+    with duramen.open(path, "a", format="kafka") as log:
+        log.append(b"first", timestamp=0)
+        for times in ([-1000], [-1], [5000, None, -1]):
+            batch = pa.record_batch({"value": [b"x"] * len(times), column: pa.array(times, kind)})
+            with pytest.raises(UsageError, match="kafka cannot store a time before 1970"):
+                log.append_batch(batch)
+        with pytest.raises(UsageError, match="kafka cannot store a time before 1970"):
+            log.append(b"x", timestamp=datetime(1969, 12, 31, tzinfo=UTC))
+        log.append(b"last")
+    assert [record.value for record in duramen.open(path, format="kafka")] == [b"first", b"last"]
+
+
 @pytest.mark.parametrize("path", MODERN, ids=name_of)
 def test_a_partition_of_a_broker_goes_on(path: Path, tmp_path: Path) -> None:
     log_path = copy_of(path, tmp_path)
