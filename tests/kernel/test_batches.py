@@ -3,6 +3,7 @@ kind. The batches are packed here with `struct`, `zlib` and google-crc32c, not w
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
 from collections.abc import Sequence
@@ -488,8 +489,34 @@ def compressed(plain: bytes) -> list[tuple[int, bytes]]:
     streamed.compress(plain)
     frames = [bytes(streamed.finish()), bytes(cramjam.zstd.compress(plain))]
     found = [(4, frame) for frame in (*frames, b"".join(frames), b"\x50\x2a\x4d\x18\x03\0\0\0abc" + frames[0])]
-    found += [(1, bytes(cramjam.gzip.compress(plain))), (3, bytes(cramjam.lz4.compress(plain)))]
+    member = bytes(cramjam.gzip.compress(plain))
+    found += [
+        (1, member),
+        (1, member * 2),
+        (1, member + gzip.compress(b"", mtime=1) + member),
+        (3, bytes(cramjam.lz4.compress(plain))),
+    ]
     return [*found, (2, bytes(cramjam.snappy.compress_raw(plain))), (2, xerial(plain, b"", plain))]
+
+
+@pytest.mark.parametrize("plain", [b"", b"abc", b"0123456789" * 30_000], ids=["empty", "short", "long"])
+def test_every_member_of_a_gzip_stream_counts(plain: bytes) -> None:
+    one, empty = gzip.compress(plain), gzip.compress(b"")
+    for body, expected in ((one, 1), (one + one, 2), (empty + one + empty + one + one + empty, 3)):
+        assert bounds_in(guarded(body), [0], [len(body)], [1]) == [expected * len(plain)]
+
+
+def test_what_looks_like_members_of_a_gzip_stream_is_bounded() -> None:
+    """A length counts only where the bytes before it can unfold to it."""
+    head = bytes.fromhex("1f8b0800000000000000")
+    for length in (0, 20 * 1032, 20 * 1032 + 1, 2**32 - 1):
+        body = head + bytes(6) + struct.pack("<I", length) + head + bytes(10)
+        expected = length if length <= 20 * 1032 else 0
+        assert bounds_in(guarded(body), [0], [len(body)], [1]) == [expected]
+    body = (head + struct.pack("<I", 9000) * 3) * 100
+    assert bounds_in(guarded(body), [0], [len(body)], [1]) == [100 * 9000]
+    body = (head + struct.pack("<I", 20_000) * 3) * 100
+    assert bounds_in(guarded(body), [0], [len(body)], [1])[0] <= 1032 * len(body)
 
 
 @pytest.mark.parametrize("plain", [b"", b"abc", b"0123456789" * 30_000], ids=["empty", "short", "long"])

@@ -10,10 +10,25 @@ static const uint32_t ZSTD_MAGIC = 0xFD2FB528, ZSTD_SKIPPED = 0x184D2A50;
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Whether a member of a gzip stream may start there: deflate, known flags, and one of the levels that it can state. */
+static inline int may_be_member(const uint8_t *at)
+{
+    return at[1] == 0x8b && at[2] == 8 && at[3] < 0x20 && at[8] < 5 && at[8] % 2 == 0;
+}
+
+/* Each member of the stream ends with its length. Where one starts is only known after unfolding the one before: the
+ * bytes before whatever may be a start count, if the member before it can have that length. */
 static int64_t bound_gzip(const uint8_t *body, int64_t size)
 {
     if (size < GZIP_LEAST_BYTES) return BODY_CUT_SHORT;
-    return least(load32(body + size - 4, 0), GZIP_RATIO * size);
+    const uint8_t *at = body + GZIP_LEAST_BYTES, *const last = body + size - GZIP_LEAST_BYTES;
+    int64_t total = load32(body + size - 4, 0);
+    while (at <= last && (at = memchr(at, 0x1f, (size_t)(last - at) + 1)) != NULL) {
+        const int64_t length = load32(at - 4, 0);
+        if (may_be_member(at) && length <= GZIP_RATIO * (at - body)) total += length;
+        at++;
+    }
+    return least(total, GZIP_RATIO * size);
 }
 
 /* The varint that a block of snappy begins with: 32 bits. */

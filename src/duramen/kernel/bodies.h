@@ -1,6 +1,6 @@
 /* How many bytes the compressed bodies of Kafka's batches unfold to at most, as far as their framing says. Nothing is
- * decompressed here. gzip ends with the length, a block of snappy begins with it, a block of LZ4 or zstd has a largest
- * size. Every length is checked against what remains before it is used. */
+ * decompressed here. Each member of gzip ends with its length, a block of snappy begins with it, a block of LZ4 or zstd
+ * has a largest size. Every length is checked against what remains before it is used. */
 #ifndef DURAMEN_BODIES_H
 #define DURAMEN_BODIES_H
 

@@ -426,6 +426,16 @@ def compressed(records: int, body: bytes, codec: int) -> bytes:
     return struct.pack(">qiibI", 0, len(covered) + 9, 0, 2, google_crc32c.value(covered)) + covered
 
 
+def test_a_gzip_stream_of_several_members_is_read() -> None:
+    """Java's reader reads them as one. The stream ends with the length of its last member."""
+    records = [bytes([26, 0, 0, 2 * row, 1, 14]) + b"v%06d" % row + b"\0" for row in range(3)]
+    body = b"".join(gzip.compress(one, mtime=0) for one in (b"".join(records[:2]), b"", records[2]))
+    segment = make("kafka").open_segment(compressed(3, body, 1), 0)
+    rows = segment.scan(segment.start)
+    assert segment.decode(rows, ("value",))["value"].to_pylist() == [b"v000000", b"v000001", b"v000002"]
+    assert not list(segment.check(rows))
+
+
 def test_a_count_that_a_batch_states_sizes_no_allocation() -> None:
     """Two billion records in some bytes, and 18 million empty ones that would cost more memory than the limit."""
     fmt = make("kafka")

@@ -12,7 +12,7 @@ _LZ4_STORED = 1 << 31
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPED = 0x184D2A50
 _ZSTD_BLOCK_BYTES = 128 << 10
-_GZIP_RATIO, _LZ4_RATIO = 1032, 255
+_GZIP_LEAST_BYTES, _GZIP_RATIO, _LZ4_RATIO = 18, 1032, 255
 
 
 class _BadBodyError(Exception):
@@ -34,9 +34,16 @@ def _pass(body: memoryview, at: int, length: int) -> int:
 
 
 def _bound_gzip(body: memoryview) -> int:
-    if len(body) < 18:
+    """Each member of the stream ends with its length. Where one starts is only known after unfolding the one before:
+    the bytes before whatever may be a start count, if the member before it can have that length."""
+    if len(body) < _GZIP_LEAST_BYTES:
         raise _BadBodyError(BodyFault.CUT_SHORT)
-    return min(_number(body, len(body) - 4, 4), _GZIP_RATIO * len(body))
+    total, data = _number(body, len(body) - 4, 4), bytes(body)
+    for at in range(_GZIP_LEAST_BYTES, len(body) - _GZIP_LEAST_BYTES + 1):
+        if data[at : at + 3] == b"\x1f\x8b\x08" and data[at + 3] < 0x20 and data[at + 8] in (0, 2, 4):
+            length = _number(body, at - 4, 4)
+            total += length if length <= _GZIP_RATIO * at else 0
+    return min(total, _GZIP_RATIO * len(body))
 
 
 def _bound_snappy_block(block: memoryview) -> int:
