@@ -420,6 +420,24 @@ def test_repair_corrects_the_offset_of_a_compressed_message(codec: str, tmp_path
     assert got == [*INTACT, *((n, b"b") for n in range(10, 30)), (30, b"c")]
 
 
+def message_of_format_0(offset: int, value: bytes, attributes: int = 0) -> bytes:
+    covered = struct.pack(">BBii", 0, attributes, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(covered) + 4, zlib.crc32(covered)) + covered
+
+
+@pytest.mark.parametrize("flipped", [b"\x41", b"\x01"], ids=("two-bits", "one-bit"))
+@pytest.mark.parametrize("following", [2, 40])
+def test_a_flipped_offset_of_a_compressed_message_of_format_0(flipped: bytes, following: int, tmp_path: Path) -> None:
+    """The messages inside have their own. It cost the records after it, or those inside."""
+    inside, after = range(10, 20), range(20, 20 + following)
+    whole = message_of_format_0(19, gzip.compress(b"".join(message_of_format_0(n, b"b") for n in inside)), 1)
+    before = [message_of_format_0(n, b"a") for n in range(10)]
+    rest = [message_of_format_0(n, b"c") for n in after]
+    got = repaired(tmp_path / "orders-0", *before, changed(whole, _3=flipped), *rest)
+    kept = [(n, b"b") for n in inside] if flipped == b"\x01" else []
+    assert got == [*INTACT, *kept, *((n, b"c") for n in after)]
+
+
 def compressed(records: int, body: bytes, codec: int) -> bytes:
     """A batch whose header states so many records."""
     covered = struct.pack(">HiqqqhiI", codec, records - 1, 0, 0, -1, -1, -1, records) + body

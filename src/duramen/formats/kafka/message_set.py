@@ -96,6 +96,8 @@ def wrapped(plain: memoryview, start: int, end: int, magic: int, last_offset: in
         shift = last_offset - found[-1].offset
         found = [message._replace(offset=message.offset + shift) for message in found]
     offsets = [message.offset for message in found]
-    if offsets[0] < 0 or offsets[-1] > last_offset or any(b <= a for a, b in itertools.pairwise(offsets)):
+    if offsets[-1] != last_offset:  # a broker sets it, and no checksum covers it
+        raise CorruptionError("its offset is not that of the last message inside", position=position)
+    if offsets[0] < 0 or any(b <= a for a, b in itertools.pairwise(offsets)):
         raise CorruptionError("the offsets of the messages inside do not increase", position=position)
     return found
