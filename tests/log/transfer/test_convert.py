@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import duramen
 from duramen.disk import Disk
-from duramen.errors import CorruptionError, DuramenError, StorageError, UnsupportedFieldError, UsageError
+from duramen.errors import CorruptionError, DuramenError, LimitError, StorageError, UnsupportedFieldError, UsageError
 from duramen.formats import Format, make
 from duramen.log.read.log import Log
 from duramen.log.segments.listing import list_log
@@ -655,6 +655,24 @@ def test_any_flipped_byte(source: str, data: st.DataObject) -> None:
             convert("/a", f"/{on_damage}", target, disk=disk, allow_loss=ALL, on_damage=on_damage)
             assert verify_log(f"/{on_damage}", disk=disk).ok
         assert disk.kind(f"/{on_damage}{BUILDING}") == "missing"
+
+
+def test_a_flipped_offset_does_not_fill_the_disk() -> None:
+    """Osiris takes a chunk for every 2^32 missing offsets: a high bit of a RustLog offset would ask for 16 million."""
+    disk = SimulatedDisk()
+    with WritableLog("/a", format="rustlog", disk=disk) as log:
+        log.append_batch([b"abcd"] * 20)
+    (path,) = [file.path for file in log.segments]
+    content = bytearray(disk.map(path).data)
+    content[content.rindex((19).to_bytes(8, "big"))] ^= 1
+    disk.open(path).write(0, content)
+    for name in [name for name in disk.tree() if name.startswith("/a/") and name != path]:
+        if disk.kind(name) == "file":
+            disk.remove(name)
+    with pytest.raises(LimitError, match="72057594037927936 offsets are missing"):
+        convert("/a", "/b", "osiris", disk=disk, allow_loss=ALL)
+    assert disk.kind("/b") == "missing"
+    assert convert("/a", "/c", "keratin", disk=disk, allow_loss=ALL).records == 20
 
 
 # --- crashes and faults

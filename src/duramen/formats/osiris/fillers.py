@@ -12,6 +12,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from duramen.errors import LimitError
 from duramen.formats.osiris.chunk import HEADER, Chunk, ChunkType, encode_chunk
 from duramen.formats.osiris.segment import chunks_of
 from duramen.formats.segment import Encoded, Rows
@@ -19,10 +20,20 @@ from duramen.kernel import ChunkColumns, Int64s
 
 MAX_SPAN = 2**32 - 1
 """The most offsets that the number of records in one chunk can take up."""
+MAX_GAP = 4096 * MAX_SPAN
+"""The most missing offsets that are filled: no log has as many records, but a flipped bit of an offset claims more."""
 
 
 def filler_chunks(first: int, until: int, *, timestamp: int, epoch: int, version: int) -> Iterator[bytes]:
-    """Chunks that take up the offsets from ``first`` up to, not including, ``until``."""
+    """Chunks that take up the offsets from ``first`` up to, not including, ``until``. Raises `LimitError` for a gap of
+    more than `MAX_GAP` offsets."""
+    if until - first > MAX_GAP:
+        raise LimitError(
+            f"{until - first} offsets are missing before offset {until}, and Osiris needs chunks in their place, which "
+            f"duramen writes for at most {MAX_GAP}",
+            offset=until,
+            hint="the offset of that record is probably damaged; a format that stores gaps takes the log as it is",
+        )
     while first < until:
         span = min(until - first, MAX_SPAN)
         yield encode_chunk(
