@@ -12,13 +12,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import rich.table
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
+import duramen
 from bench import logs
 from bench.report import machine
 from bench.spark.cpu import Cost, take_turns
@@ -31,28 +35,53 @@ COLUMNS = "offset,timestamp,key,value,partition"
 PAYLOADS = (1000, 100)
 CONF = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
 
-Query = Callable[[DataFrame], object]
+UNCHECKED = {"verify": "false"}
+"""As Parquet reads: without comparing checksums."""
+
+
+class Query(NamedTuple):
+    title: str
+    run: Callable[[DataFrame], object]
+    options: Mapping[str, str] = MappingProxyType({})
 
 
 def _all(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def queries(count: int) -> dict[str, Query]:
+def _count(frame: DataFrame) -> None:
+    frame.count()
+
+
+def _two(frame: DataFrame) -> None:
+    _all(frame.select("offset", "timestamp"))
+
+
+def queries(count: int) -> list[Query]:
     first, end = count // 2, count // 2 + count // 100
-    return {
-        "full read": _all,
-        "count": lambda frame: frame.count(),
-        "two of five columns": lambda frame: _all(frame.select("offset", "timestamp")),
-        "1 % of the offsets": lambda frame: _all(frame.where(f"offset >= {first} AND offset < {end}")),
-    }
+    return [
+        Query("full read", _all),
+        Query("count", _count),
+        Query("count, verify=false", _count, UNCHECKED),
+        Query("two of five columns", _two),
+        Query("the same, verify=false", _two, UNCHECKED),
+        Query("1 % of the offsets", lambda frame: _all(frame.where(f"offset >= {first} AND offset < {end}"))),
+    ]
 
 
-def _load(spark: SparkSession, log: Path, engine: str) -> DataFrame:
-    options = {"columns": COLUMNS, "engine": engine}
+def _load(spark: SparkSession, log: Path, engine: str, more: Mapping[str, str]) -> DataFrame:
+    options = {"columns": COLUMNS, "engine": engine, **more}
     if log.name.startswith("fixed-slot"):
         options["record_size"] = log.name.rpartition("-")[2]
     return spark.read.format("duramen").options(**options).load(str(log))
+
+
+def _run_here(spark: SparkSession, query: Query, log: Path, engine: str) -> None:
+    query.run(_load(spark, log, engine, query.options))
+
+
+def _run_parquet(spark: SparkSession, query: Query, parquet: Path) -> None:
+    query.run(spark.read.parquet(str(parquet)))
 
 
 def _path_of(frame: DataFrame) -> str:
@@ -65,26 +94,34 @@ def _path_of(frame: DataFrame) -> str:
 
 
 def measure(
-    spark: SparkSession, scratch: Path, name: str, payload_bytes: int, log_bytes: int, rounds: int
+    spark: SparkSession,
+    scratch: Path,
+    name: str,
+    payload_bytes: int,
+    log_bytes: int,
+    rounds: int,
+    engines: Mapping[str, str],
 ) -> Iterator[tuple[str, dict[str, Cost], str]]:
     """For each query what each engine costs, and the path of the JVM's."""
     log, parquet = scratch / f"{name}-{payload_bytes}", scratch / f"parquet-{name}-{payload_bytes}"
-    logs.write(log, name, payload_bytes, log_bytes // 4, 4)
-    _load(spark, log, "python").write.option("compression", "none").parquet(str(parquet))
+    bare = scratch / "bare"
+    logs.write(bare, name, payload_bytes, log_bytes // 4, 4)
+    duramen.copy(bare, log, **({"record_size": payload_bytes} if name == "fixed-slot" else {}))  # with a sidecar
+    shutil.rmtree(bare)
+    _load(spark, log, "python", {}).write.option("compression", "none").parquet(str(parquet))
     count = spark.read.parquet(str(parquet)).count()
-    probe = _load(spark, log, "jvm").select("offset")
+    probe = _load(spark, log, "jvm", {}).select("offset")
     probe.collect()
     path = _path_of(probe)
-    for title, query in queries(count).items():
+    for query in queries(count):
         contestants: dict[str, Callable[[], object]] = {
-            contestant: lambda engine=engine, query=query: query(_load(spark, log, engine))  # type: ignore[misc]
-            for contestant, engine in ENGINES.items()
+            contestant: partial(_run_here, spark, query, log, engine) for contestant, engine in engines.items()
         }
-        contestants[PARQUET] = lambda query=query: query(spark.read.parquet(str(parquet)))  # type: ignore[misc]
+        contestants[PARQUET] = partial(_run_parquet, spark, query, parquet)
         for run in contestants.values():
             run()  # the JVM compiles what it runs often
         costs = take_turns(contestants, rounds)
-        yield title, costs, path
+        yield query.title, costs, path
     shutil.rmtree(log)
     shutil.rmtree(parquet)
 
@@ -110,12 +147,14 @@ def main() -> int:
     parser.add_argument("--formats", nargs="+", choices=logs.FORMATS, default=["keratin"], metavar="FORMAT")
     parser.add_argument("--gb", type=float, default=1.0, help="bytes of values per log")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES.values(), default=list(ENGINES.values()))
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
     found = jar()
     if found is None:
         print("this installation has no jar: it was built without a JDK")
         return 1
+    engines = {title: engine for title, engine in ENGINES.items() if engine in arguments.engines}
     console = Console(width=None if sys.stdout.isatty() else 130)
     scratch = Path(tempfile.mkdtemp(prefix="duramen-bench-engines-", dir=os.environ.get("TMPDIR")))
     try:
@@ -123,7 +162,9 @@ def main() -> int:
         with session(arguments.master, {**CONF, "spark.jars": found}) as spark:
             for name in arguments.formats:
                 for payload in PAYLOADS:
-                    costs = measure(spark, scratch, name, payload, int(arguments.gb * 1e9), arguments.rounds)
+                    costs = measure(
+                        spark, scratch, name, payload, int(arguments.gb * 1e9), arguments.rounds, engines
+                    )  # fmt: skip
                     show(console, f"{name}, values of {payload} B", costs, arguments.gb)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -93,7 +93,8 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
 
     /** One row of the whole split; nothing of it was handed over where Python must read. */
     private boolean aggregate() {
-        long count = 0, low = Long.MAX_VALUE, high = Long.MIN_VALUE;
+        long count = split.counted().get(0).asLong();
+        long low = split.counted().get(1).asLong(Long.MAX_VALUE), high = split.counted().get(2).asLong(Long.MIN_VALUE);
         while (done < split.pieces().size()) {
             int rows = fill();
             if (rows < 0) {

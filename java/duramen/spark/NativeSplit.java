@@ -9,8 +9,11 @@ import java.util.zip.CRC32;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
-/** What the planner says of a split that this JVM can read itself. */
-record NativeSplit(String[] columns, String[] aggregates, List<Piece> pieces) {
+/**
+ * What the planner says of a split that this JVM can read itself. {@code counted}: count, smallest and largest offset of
+ * records that are in no piece.
+ */
+record NativeSplit(String[] columns, String[] aggregates, JsonNode counted, List<Piece> pieces) {
     static NativeSplit of(String json) throws IOException {
         JsonNode tree = PythonProcess.JSON.readTree(json);
         List<Piece> pieces = new ArrayList<>();
@@ -21,7 +24,8 @@ record NativeSplit(String[] columns, String[] aggregates, List<Piece> pieces) {
                 one.get("partition").asInt(), one.get("segment").asText(),
                 identity.path(0).asText(), identity.path(1).asLong(), identity.path(2).asLong()));
         }
-        return new NativeSplit(texts(tree.get("columns")), texts(tree.get("aggregates")), pieces);
+        return new NativeSplit(
+            texts(tree.get("columns")), texts(tree.get("aggregates")), tree.get("counted"), pieces);
     }
 
     private static String[] texts(JsonNode array) {

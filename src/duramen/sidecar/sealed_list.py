@@ -3,12 +3,13 @@
 ::
 
     {"base": 0, "last_offset": 9, "size_bytes": 320, "crc32": 1, "crc32c": 2, "sealed_ms": 1700000000000,
-     "indexes": [["index", 160, 5]], "sum": [1, 3, 4, 6]} 1a2b3c4d
+     "indexes": [["index", 160, 5]], "records": 10, "sum": [1, 3, 4, 6]} 1a2b3c4d
 
 A line has a checksum of its own, so a torn last line is noticed and overwritten. A damaged line hides no other one: it
 is skipped, and `verify` reports it. The ``sum`` of a line covers all segments up to it, and the sizes of their indexes:
 if the last line agrees with the directory, opening a log need not read the others.
-Lines of earlier versions lack ``sealed_ms``, ``indexes`` and the last number of ``sum``, or ``sum`` as a whole.
+Lines of earlier versions lack ``sealed_ms``, ``indexes``, ``records`` and the last number of ``sum``, or ``sum`` as a
+whole.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ class Sealed:
     """When it was sealed; None if an earlier version did that."""
     indexes: tuple[SealedIndex, ...] | None = None
     """Its indexes by role, in order; None if an earlier version sealed it."""
+    records: int | None = field(default=None, compare=False)
+    """The records in it, as the writer counted them; None where it did not count them all."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each offset from ``base`` to ``last_offset`` is known to have a record."""
+        return self.records == self.last_offset - self.base + 1
 
 
 class SealedSum(NamedTuple):

@@ -65,7 +65,10 @@ class NativeSplits:
             if described is None:
                 return None
             pieces.append(described)
-        return {"columns": self._names, "aggregates": self._read.narrowed.aggregates, "pieces": pieces}
+        return {
+            "columns": self._names, "aggregates": self._read.narrowed.aggregates, "counted": split.counted,
+            "pieces": pieces,
+        }  # fmt: skip
 
     def _describe_piece(self, piece: Piece, spec: LogSpec) -> Described | None:
         identity = self._identity_of(spec)

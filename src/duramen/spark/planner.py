@@ -113,11 +113,11 @@ class Planner:
         wanted = wanted_of(StructType.fromJson(json.loads(request["schema"])), options)
         phase.update(action="generate", of="read partitions")
         narrowed, seen = Narrowed.of(request), Seen(request.get("snapshot"))
-        splits = plan_narrowed(options, narrowed, seen, payload=wanted.payload)
+        read = NarrowedRead(options.path, wanted, narrowed)
+        splits = plan_narrowed(options, narrowed, seen, payload=wanted.payload, counts_unread=read.counts_unread)
         parts: list[Split | None] = [*splits]
         if narrowed.aggregates and not parts:
             parts.append(None)  # the count of no records is a row, too
-        read = NarrowedRead(options.path, wanted, narrowed)
         return {
             "wanted": packed(read), "splits": [packed(one) for one in parts], "native": _native(request, read, parts),
             "bytes": sum(split.size_bytes for split in splits), "snapshot": str(seen),

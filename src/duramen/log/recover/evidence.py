@@ -485,7 +485,8 @@ class TailScan:
             return ScanPosition(self.end.position, self.end.previous_offset)
         kept = len(last.columns) - 1
         cursor = ScanPosition(int(last.columns.position[kept]), int(last.columns.first_offsets[kept]) - 1)
-        self._last = Rows(last.columns.head(kept), kept, last.end)
+        records = int(last.columns.user_records[:kept].sum())
+        self._last = Rows(last.columns.head(kept), records, last.end)
         self._count_last()
         return cursor
 

@@ -297,7 +297,7 @@ class ActiveSegment:
             )  # fmt: skip
         return Sealed(
             self.base, self.cursor.previous_offset, self.cursor.position, crc32, crc32c, now_ms,
-            sealed_indexes(self.disk, self.root, self.fmt, self.base),
+            sealed_indexes(self.disk, self.root, self.fmt, self.base), self.records,
         )  # fmt: skip
 
     def summary(self) -> SegmentSummary:

@@ -14,7 +14,7 @@ swap, too. Segments that retention removed at the source stay in the copy.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from duramen import kernel
@@ -338,7 +338,8 @@ class Update:
         active = ActiveSegment(self._disk, self.path, fmt, mark.base, file, cursor, index)
         active.start_position, active.crc32c = head.start.position, mark.crc32c
         target = SegmentBuilder(self._disk, self.path, fmt, mark.base, active=active)
-        return self._check(copy_part(target, self.source, part, Until(), progress, cursor)[0])
+        built = self._check(copy_part(target, self.source, part, Until(), progress, cursor)[0])
+        return replace(built, sealed=replace(built.sealed, records=None))  # it counted only what it appended
 
     def _copy(self, fmt: Format, part: SourcePart, directory: str, progress: Progress) -> BuiltSegment:
         """Copy a segment whole, into the log or into the staging directory."""

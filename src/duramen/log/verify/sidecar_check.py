@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from duramen.disk import Disk, Kind
+from duramen.errors import StorageError
 from duramen.formats import FileName, Format, Index, Role, Segment, Severity
 from duramen.log.segments import (
     Digest,
@@ -26,6 +27,7 @@ from duramen.log.segments import (
     judge_seal,
     lacks_active,
     manifest_facts,
+    read_clean_close,
     settled_digests,
 )
 from duramen.log.verify.index_check import NEVER
@@ -110,6 +112,25 @@ class SidecarEvidence:
     @property
     def sealed(self) -> Mapping[int, Sealed]:
         return self._sealed
+
+    def dense_end(self, path: str, base: int, size_bytes: int) -> int | None:
+        """The offset after the last record of a segment of this size that has a record at each offset from ``base``
+        on, as its writer counted them when it sealed it or closed the log. None where that is not known, or where the
+        file has changed since as far as its size and times show."""
+        entry = self._sealed.get(base)
+        if entry is not None:
+            return entry.last_offset + 1 if entry.is_dense and entry.size_bytes == size_bytes else None
+        mark = self._watermark
+        if mark is None or mark.is_open or (mark.base, mark.position) != (base, size_bytes):
+            return None
+        closing = read_clean_close(self._disk, self._root)
+        if closing is None or closing.mark != mark or closing.records != mark.next_offset - base:
+            return None
+        try:
+            is_same = closing.files.get(posixpath.relpath(path, self._root)) == self._disk.stamp(path)
+        except StorageError:
+            return None  # it was removed since
+        return mark.next_offset if is_same else None
 
     def is_outdated_by(self, later: SidecarEvidence) -> bool:
         """Whether compaction has replaced or emptied a segment since. Retention only removes the oldest segments."""

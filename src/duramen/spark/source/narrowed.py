@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from duramen.errors import StorageError, UsageError
 from duramen.formats import FORMATS, Role
 from duramen.log import Log, SidecarEvidence
 from duramen.record import MAX_OFFSET
+from duramen.spark.source.aggregates import AGGREGATES, OffsetAggregates
 from duramen.spark.source.discovery import LogSource, disk_of
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.loss import removed_segment
@@ -32,7 +32,6 @@ from duramen.spark.source.task import PAYLOAD_COLUMNS, Wanted, read_split, withi
 
 ROWS = "duramen.rows"
 """The one column of a batch that stands for so many rows without columns."""
-AGGREGATES = ("count", "min", "max")
 MAX_VALUE_BYTES = 2**31 - 1
 _INT64 = 2**63 - 1
 
@@ -186,11 +185,21 @@ class NarrowedRead:
         columns = self.narrowed.columns
         return tuple(self.whole.schema.names) if columns is None else columns
 
+    @property
+    def counts_unread(self) -> bool:
+        """Whether the aggregates of records may come from what the sidecar knows of them."""
+        whole = self.in_time()
+        is_plain = whole.decoding is None and whole.on_damage == "fail" and not whole.summary
+        return bool(self.narrowed.aggregates) and not whole.verify and is_plain and whole.from_us is whole.to_us is None
+
     def batches(self, split: Split | None) -> Iterator[pa.RecordBatch]:
         """What one task hands over; no split stands for no records."""
         read = iter(()) if split is None else self._read(split)
         if self.narrowed.aggregates:
-            yield self._aggregated(read)
+            found = OffsetAggregates() if split is None else split.counted
+            for batch in read:
+                found = found.plus_batch(batch)
+            yield found.batch(self.narrowed.aggregates, self.schema)
             return
         for batch in read:
             if self._names:
@@ -230,17 +239,6 @@ class NarrowedRead:
         if not fields or narrowed.aggregates:
             fields = [pa.field("offset", pa.int64()), *(field for field in fields if field.name != "offset")]
         return replace(whole, schema=pa.schema(fields))
-
-    def _aggregated(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-        found: dict[str, Any] = {"count": 0, "min": None, "max": None}
-        for batch in batches:
-            if batch.num_rows:
-                ends = pc.min_max(batch.column("offset")).as_py()
-                found["count"] += batch.num_rows
-                found["min"] = ends["min"] if found["min"] is None else min(found["min"], ends["min"])
-                found["max"] = ends["max"] if found["max"] is None else max(found["max"], ends["max"])
-        arrays = [pa.array([found[name]], pa.int64()) for name in self.narrowed.aggregates]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def _later(one: int | None, other: int | None) -> int | None:

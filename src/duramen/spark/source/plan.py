@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from duramen.consumers import ConsumableLog
 from duramen.disk import ArrowDisk, Disk, Look
 from duramen.errors import UsageError
-from duramen.formats import Stop
+from duramen.formats import Stop, SupportsIsolation
 from duramen.log import Log, SegmentInfo, SidecarEvidence, first_at, format_at
 from duramen.record import MAX_OFFSET, from_us
+from duramen.spark.source.aggregates import OffsetAggregates
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.loss import look_again, missing_segments
 from duramen.spark.source.narrowed import Narrowed, Seen
 from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times
-from duramen.spark.source.splits import Range, Split, first_us, open_segment, plan_splits
+from duramen.spark.source.splits import (
+    Planned,
+    Range,
+    Split,
+    first_us,
+    open_segment,
+    plan_splits,
+    wanted_segments,
+)
 from duramen.store import options_at
 
 
@@ -25,8 +35,11 @@ def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
     return plan_narrowed(options, Narrowed(), Seen(), payload=payload)
 
 
-def plan_narrowed(options: ReadOptions, narrowed: Narrowed, seen: Seen, *, payload: bool) -> list[Split]:
-    """The same for a part of the read, of the records that ``seen`` names."""
+def plan_narrowed(
+    options: ReadOptions, narrowed: Narrowed, seen: Seen, *, payload: bool, counts_unread: bool = False
+) -> list[Split]:
+    """The same for a part of the read, of the records that ``seen`` names. ``counts_unread``: whether only aggregates
+    are needed, which the sidecar knows for some segments."""
     disk, path = disk_of(options.path)
     logs, places = [], find_places(options, disk, path)
     for place in places:
@@ -41,10 +54,36 @@ def plan_narrowed(options: ReadOptions, narrowed: Narrowed, seen: Seen, *, paylo
         tell_missing(options, log, disk, evidence, found.bounds)
         logs.append(found)
     check_named(options, places)
-    return plan_splits(
+    counted, unread = _aggregates_known(logs) if counts_unread else (OffsetAggregates(), frozenset())
+    splits = plan_splits(
         logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions, payload=payload,
-        max_records=options.max_records_per_partition,
+        max_records=options.max_records_per_partition, without=unread,
     )  # fmt: skip
+    if counted.records:
+        first, *others = splits or [Split((), ())]
+        splits = [replace(first, counted=counted), *others]
+    return splits
+
+
+def _aggregates_known(logs: Sequence[Planned]) -> tuple[OffsetAggregates, frozenset[str]]:
+    """The aggregates of the records in segments that need not be read, and the paths of those segments: the writer
+    counted a record at each offset when it sealed the segment or closed the log, and the file has not changed since as
+    far as its size, and that of an active one its times, show. Nothing is compared with a checksum."""
+    total, paths = OffsetAggregates(), set()
+    for one in logs:
+        codec, evidence = one.log.codec, one.evidence
+        if evidence is None or (isinstance(codec, SupportsIsolation) and codec.hides_records):
+            continue
+        for info, following in wanted_segments(one.log, one.bounds):
+            end = evidence.dense_end(info.path, info.base_offset, info.size_bytes)
+            if end is None or following not in (None, end) or info.base_offset in one.grown:
+                continue  # the task that reads it tells of a gap
+            paths.add(info.path)
+            first = max(info.base_offset, codec.first_visible, one.bounds.from_offset)
+            end = min(end, one.bounds.to_offset)
+            if first < end:
+                total = total.plus(end - first, first, end - 1)
+    return total, frozenset(paths)
 
 
 def open_log(options: ReadOptions, disk: Disk, place: LogSource) -> ConsumableLog:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from duramen.formats import Format, Index, Role, ScanPosition, Segment
 from duramen.log import Log, SegmentInfo, SidecarEvidence, index_bytes
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed, Watermark
+from duramen.spark.source.aggregates import OffsetAggregates
 from duramen.spark.source.discovery import LogSource
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.options import MAX_PARTITION_BYTES, MIN_PARTITION_BYTES
@@ -88,6 +89,8 @@ class Piece:
 class Split:
     logs: tuple[LogSpec, ...]
     pieces: tuple[Piece, ...]
+    counted: OffsetAggregates = OffsetAggregates()
+    """Of records that are not in the pieces: nothing but their aggregates is needed, and the driver knows those."""
 
     @property
     def size_bytes(self) -> int:
@@ -125,10 +128,11 @@ def plan_splits(
     min_splits: int = 1,
     payload: bool = True,
     max_records: int | None = None,
+    without: Collection[str] = (),
 ) -> list[Split]:
     """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over. ``max_records``:
-    offsets of a split at most, as far as chunks can be divided."""
-    wanted = [_wanted_segments(one.log, one.bounds) for one in logs]
+    offsets of a split at most, as far as chunks can be divided. ``without``: paths of segments to leave out."""
+    wanted = [[one for one in wanted_segments(log.log, log.bounds) if one[0].path not in without] for log in logs]
     total = sum(segment.size_bytes for segments in wanted for segment, _ in segments)
     is_walk = not payload and not isinstance(disk, ArrowDisk)  # from afar, all bytes of a piece are fetched
     share = NO_PAYLOAD_SHARE if is_walk else 1
@@ -202,7 +206,7 @@ def _cut_records(log: Log, disk: Disk, piece: Piece, max_records: int) -> Iterat
     yield rest, max(end - at, 0)
 
 
-def _wanted_segments(log: Log, bounds: Range) -> list[tuple[SegmentInfo, int | None]]:
+def wanted_segments(log: Log, bounds: Range) -> list[tuple[SegmentInfo, int | None]]:
     """The segments that can hold a record of the range, by their bases; each with the base of the one that follows."""
     segments = log.segments
     if bounds.from_offset >= bounds.to_offset or not segments:
@@ -215,7 +219,7 @@ def _wanted_segments(log: Log, bounds: Range) -> list[tuple[SegmentInfo, int | N
 
 def bytes_within(log: Log, disk: Disk, bounds: Range) -> int:
     """The bytes of the records of a range, as near as the indexes of its first and last segment tell."""
-    wanted = _wanted_segments(log, bounds)
+    wanted = wanted_segments(log, bounds)
     ends = {number: wanted[number] for number in (0, len(wanted) - 1) if wanted}
     one = Planned(LogSource("", 0, log.path), log, bounds)
     cut = [piece for info, following in ends.values() for piece in _cut(one, disk, info, following, 0, 1 << 62)]
@@ -287,7 +291,7 @@ def first_us(log: Log, disk: Disk, info: SegmentInfo) -> int | None:
 
 def offset_behind(log: Log, disk: Disk, wanted: Range, budget_bytes: int) -> int:
     """How far one gets from the beginning of a range with so many bytes; always one record further."""
-    for info, _ in _wanted_segments(log, wanted):
+    for info, _ in wanted_segments(log, wanted):
         look = Look(disk, info.path)
         segment = open_segment(log, info, look)
         if segment is None:
