@@ -1,7 +1,8 @@
 """`python -m bench.spark.engines`: what a read costs, by who reads: Python, the JVM from Python, or the JVM itself.
 
 The same log beside itself as Parquet, in one session, taking turns: a full read, a count, two columns of five, and a
-hundredth of the offsets. Figures are processor time of the JVM and of every Python process, and wall, as ratios to
+hundredth of the offsets. Beside it the floors: the kernel alone over the same bytes, and as many rows of two columns
+from ``spark.range``. Figures are processor time of the JVM and of every Python process, and wall, as ratios to
 Parquet's; the last column says which path was really taken.
 """
 
@@ -26,11 +27,13 @@ import duramen
 from bench import logs
 from bench.report import machine
 from bench.spark.cpu import Cost, take_turns
+from bench.spark.native import NativeLibrary
 from duramen.spark import jar
 from duramen.spark.local_session import session
 
 ENGINES = {"Python source": "python", "JVM, Python reads": "arrow", "JVM": "jvm"}
 PARQUET = "Parquet"
+KERNEL, ROWS = "floor: the kernel alone", "floor: as many rows"
 COLUMNS = "offset,timestamp,key,value,partition"
 PAYLOADS = (1000, 100)
 CONF = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
@@ -43,6 +46,8 @@ class Query(NamedTuple):
     title: str
     run: Callable[[DataFrame], object]
     options: Mapping[str, str] = MappingProxyType({})
+    columns: tuple[str, ...] | None = None
+    """What the kernel alone fills; None where its part is not measured."""
 
 
 def _all(frame: DataFrame) -> None:
@@ -60,20 +65,26 @@ def _two(frame: DataFrame) -> None:
 def queries(count: int) -> list[Query]:
     first, end = count // 2, count // 2 + count // 100
     return [
-        Query("full read", _all),
-        Query("count", _count),
+        Query("full read", _all, columns=("offset", "timestamp", "key", "value")),
+        Query("count", _count, columns=()),
         Query("count, verify=false", _count, UNCHECKED),
-        Query("two of five columns", _two),
-        Query("the same, verify=false", _two, UNCHECKED),
+        Query("two of five columns", _two, columns=("offset", "timestamp")),
+        Query("the same, verify=false", _two, UNCHECKED, ("offset", "timestamp")),
         Query("1 % of the offsets", lambda frame: _all(frame.where(f"offset >= {first} AND offset < {end}"))),
     ]
 
 
+def _options(log: Path) -> dict[str, str]:
+    is_slots = log.name.startswith("fixed-slot")
+    return {"columns": COLUMNS} | ({"record_size": log.name.rpartition("-")[2]} if is_slots else {})
+
+
 def _load(spark: SparkSession, log: Path, engine: str, more: Mapping[str, str]) -> DataFrame:
-    options = {"columns": COLUMNS, "engine": engine, **more}
-    if log.name.startswith("fixed-slot"):
-        options["record_size"] = log.name.rpartition("-")[2]
-    return spark.read.format("duramen").options(**options).load(str(log))
+    return spark.read.format("duramen").options(**_options(log), engine=engine, **more).load(str(log))
+
+
+def _run_rows(spark: SparkSession, count: int) -> None:
+    _all(spark.range(0, count, 1, 16).selectExpr("id AS offset", "timestamp_micros(id) AS timestamp"))
 
 
 def _run_here(spark: SparkSession, query: Query, log: Path, engine: str) -> None:
@@ -101,6 +112,7 @@ def measure(
     log_bytes: int,
     rounds: int,
     engines: Mapping[str, str],
+    library: NativeLibrary,
 ) -> Iterator[tuple[str, dict[str, Cost], str]]:
     """For each query what each engine costs, and the path of the JVM's."""
     log, parquet = scratch / f"{name}-{payload_bytes}", scratch / f"parquet-{name}-{payload_bytes}"
@@ -118,6 +130,11 @@ def measure(
             contestant: partial(_run_here, spark, query, log, engine) for contestant, engine in engines.items()
         }
         contestants[PARQUET] = partial(_run_parquet, spark, query, parquet)
+        if query.columns is not None:
+            options = {**_options(log), **query.options}
+            contestants[KERNEL] = partial(library.read, log, query.columns, options)
+        if query.columns == ("offset", "timestamp"):
+            contestants[ROWS] = partial(_run_rows, spark, count)
         for run in contestants.values():
             run()  # the JVM compiles what it runs often
         costs = take_turns(contestants, rounds)
@@ -158,12 +175,13 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 130)
     scratch = Path(tempfile.mkdtemp(prefix="duramen-bench-engines-", dir=os.environ.get("TMPDIR")))
     try:
+        library = NativeLibrary(found, scratch)
         console.print(machine(scratch), highlight=False)
         with session(arguments.master, {**CONF, "spark.jars": found}) as spark:
             for name in arguments.formats:
                 for payload in PAYLOADS:
                     costs = measure(
-                        spark, scratch, name, payload, int(arguments.gb * 1e9), arguments.rounds, engines
+                        spark, scratch, name, payload, int(arguments.gb * 1e9), arguments.rounds, engines, library
                     )  # fmt: skip
                     show(console, f"{name}, values of {payload} B", costs, arguments.gb)
     finally:

@@ -1,4 +1,4 @@
-"""Count, first and last offset: from what the sidecar knows of a segment, where that is right, and else from records."""
+"""Count, first and last offset: from what the sidecar knows of a segment, or else from the records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALL = (*FORMATS, "kafka")
 NAMES = ("count", "min", "max")
 
 
-def aggregates(path: Path, offsets: Range = Range(), **options: Any) -> tuple[tuple[int, ...], int]:  # noqa: B008
+def aggregates(path: Path, offsets: Range = Range(), **options: Any) -> tuple[tuple[int, ...], int]:
     """Count, smallest and largest offset, as the tasks add them up, and how many segments the tasks read."""
     given = {"verify": "false", **{name: str(value) for name, value in options.items()}}
     parsed = parse_options({"path": str(path), **given}, streaming=False)
@@ -42,7 +42,7 @@ def aggregates(path: Path, offsets: Range = Range(), **options: Any) -> tuple[tu
     return found, len({piece.path for split in splits for piece in split.pieces})
 
 
-def expected(path: Path, offsets: Range = Range()) -> tuple[int, ...]:  # noqa: B008
+def expected(path: Path, offsets: Range = Range()) -> tuple[int, ...]:
     table = read_here(path, columns="offset", startingOffsets=offsets.from_offset, endingOffsets=offsets.to_offset)
     found = table.column("offset").to_pylist()
     return len(found), min(found, default=-1), max(found, default=-1)

@@ -65,6 +65,24 @@ def test_rows_of_every_format(spark: SparkSession, tmp_path: Path, name: str) ->
     ]
 
 
+@pytest.mark.parametrize("name", [*FORMATS, "kafka"])
+def test_aggregates_without_a_read(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    log = write_log(tmp_path / "log", name, 200)
+    aggregates = "count(*)", "min(offset)", "max(offset)"
+    for where, found in (
+        ("true", (200, 0, 199)),
+        ("offset > 61 AND offset < 150", (88, 62, 149)),
+        ("offset > 199", (0, None, None)),
+    ):
+        query = both(
+            spark, log, lambda frame, where=where: frame.where(where).selectExpr(*aggregates).collect(), verify="false"
+        )
+        assert query == [found]
+    with duramen.open(log, "a") as writer:
+        writer.append_batch(batch_of(name, 200, 10))
+        assert both(spark, log, lambda frame: frame.count(), verify="false") == 210
+
+
 @pytest.mark.parametrize("stream", ["subbatch", "tracked", "crash"])
 def test_rows_of_a_real_broker(spark: SparkSession, stream: str) -> None:
     both(spark, DATA / "osiris" / stream, rows, columns="offset,timestamp,value,position", minPartitions=2)

@@ -23,11 +23,10 @@ from duramen.errors import StorageError, UsageError
 from duramen.formats import FORMATS, Role
 from duramen.log import Log, SidecarEvidence
 from duramen.record import MAX_OFFSET
-from duramen.spark.source.aggregates import AGGREGATES, OffsetAggregates
 from duramen.spark.source.discovery import LogSource, disk_of
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.loss import removed_segment
-from duramen.spark.source.splits import Planned, Range, Split
+from duramen.spark.source.splits import AGGREGATES, OffsetAggregates, Planned, Range, Split
 from duramen.spark.source.task import PAYLOAD_COLUMNS, Wanted, read_split, within_times
 
 ROWS = "duramen.rows"

@@ -13,12 +13,12 @@ from duramen.errors import UsageError
 from duramen.formats import Stop, SupportsIsolation
 from duramen.log import Log, SegmentInfo, SidecarEvidence, first_at, format_at
 from duramen.record import MAX_OFFSET, from_us
-from duramen.spark.source.aggregates import OffsetAggregates
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.loss import look_again, missing_segments
 from duramen.spark.source.narrowed import Narrowed, Seen
 from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times
 from duramen.spark.source.splits import (
+    OffsetAggregates,
     Planned,
     Range,
     Split,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from duramen.disk import ArrowDisk, Disk, Kind, Look
 from duramen.errors import CorruptionError, DuramenError, IncompleteHeaderError
@@ -22,7 +23,6 @@ from duramen.formats import Format, Index, Role, ScanPosition, Segment
 from duramen.log import Log, SegmentInfo, SidecarEvidence, index_bytes
 from duramen.record import MAX_OFFSET
 from duramen.sidecar import Sealed, Watermark
-from duramen.spark.source.aggregates import OffsetAggregates
 from duramen.spark.source.discovery import LogSource
 from duramen.spark.source.identity import made_at
 from duramen.spark.source.options import MAX_PARTITION_BYTES, MIN_PARTITION_BYTES
@@ -39,11 +39,42 @@ HEADER_BYTES = 4096
 """What is fetched of a remote file to see whether a record begins there."""
 
 
+AGGREGATES = ("count", "min", "max")
+"""Names of what `OffsetAggregates` holds, in its order."""
+
+
 class Range(NamedTuple):
     """The offsets that are wanted of one log; ``to_offset`` is exclusive."""
 
     from_offset: int = 0
     to_offset: int = MAX_OFFSET
+
+
+class OffsetAggregates(NamedTuple):
+    """Of some records: how many, the smallest and the largest offset."""
+
+    records: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    def plus(self, records: int, first: int, last: int) -> OffsetAggregates:
+        """With more records, of which there is at least one."""
+        return OffsetAggregates(
+            self.records + records,
+            first if self.first is None else min(self.first, first),
+            last if self.last is None else max(self.last, last),
+        )
+
+    def plus_batch(self, batch: pa.RecordBatch) -> OffsetAggregates:
+        if not batch.num_rows:
+            return self
+        ends = pc.min_max(batch.column("offset")).as_py()
+        return self.plus(batch.num_rows, ends["min"], ends["max"])
+
+    def batch(self, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+        """One row, with a column for each of these names of `AGGREGATES`."""
+        values = dict(zip(AGGREGATES, self, strict=True))
+        return pa.RecordBatch.from_arrays([pa.array([values[name]], pa.int64()) for name in names], schema=schema)
 
 
 @dataclass(frozen=True)
