@@ -104,6 +104,12 @@ def _path_of(frame: DataFrame) -> str:
     return "{} native, {} Python".format(*counts)
 
 
+def _arrow_mib(spark: SparkSession) -> float:
+    """What all tasks together held of Arrow buffers at one time."""
+    utils = spark._jvm.org.apache.spark.sql.util.ArrowUtils
+    return utils.rootAllocator().getPeakMemoryAllocation() / (1 << 20)
+
+
 def measure(
     spark: SparkSession,
     scratch: Path,
@@ -184,6 +190,7 @@ def main() -> int:
                         spark, scratch, name, payload, int(arguments.gb * 1e9), arguments.rounds, engines, library
                     )  # fmt: skip
                     show(console, f"{name}, values of {payload} B", costs, arguments.gb)
+                    console.print(f"Arrow memory of the JVM, at most so far: {_arrow_mib(spark):.0f} MiB\n")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0
