@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import duramen
-from duramen.spark import configure
+from duramen.spark import configure, jar
+from duramen.spark.engine_jar import JARS, jar_settings
 from tests.sampling import THOROUGH, thorough_only
 from tests.warm import spark_python
 
@@ -98,7 +99,33 @@ if sys.argv[2] == "configured":
 spark = builder.getOrCreate()
 assert sys.argv[2] == "plain" or spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == "1m"
 print(spark.read.format("duramen").load(sys.argv[1]).count())
+frame = spark.read.format("duramen").load(sys.argv[1])
+print("engine=jvm" in frame._jdf.queryExecution().toString())
 """
+
+
+@pytest.mark.skipif(jar() is None, reason="built without a JDK")
+def test_the_jar_replaces_none_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import SparkContext
+
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert jar_settings({}) == {JARS: jar()}
+    assert jar_settings({JARS: "/a.jar,/b.jar"}) == {JARS: f"/a.jar,/b.jar,{jar()}"}
+    assert jar_settings({JARS: str(jar())}) == jar_settings({"spark.remote": "sc://host"}) == {}
+    assert jar_settings({"spark.master": "sc://host"}) == {}
+    for line in ("spark.jars /delta.jar", "spark.jars=/delta.jar"):
+        (tmp_path / "spark-defaults.conf").write_text(f"# spark.jars\n{line}\n")
+        assert jar_settings({}) == {}
+        assert jar_settings({JARS: "/a.jar"}) == {JARS: f"/a.jar,{jar()}"}
+    (tmp_path / "spark-defaults.conf").write_text("# spark.jars /none\nspark.jars.packages a:b:1\n")
+    assert jar_settings({}) == {JARS: jar()}
+    for name, value in (("PYSPARK_SUBMIT_ARGS", "--jars /a.jar pyspark-shell"), ("PYSPARK_GATEWAY_PORT", "1")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert jar_settings({}) == {}
 
 
 @pytest.mark.slow
@@ -117,7 +144,7 @@ def test_a_program_of_an_environment_that_is_not_activated(tmp_path: Path, how: 
     command = [sys.executable, "-c", JOB, str(tmp_path / "log"), how, spark_python(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     if how == "configured":
-        assert done.stdout == "1\n", done.stderr
+        assert done.stdout == f"1\n{jar() is not None}\n", done.stderr
     else:
         assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: duramen" in done.stderr
 

@@ -1,8 +1,8 @@
 """Sessions: `configure` for a program that builds its own, `session` with Spark's noise put away and errors in a line.
 
 Both let Spark start this Python for its workers. Otherwise it takes the first ``python3`` of the ``PATH``, does not
-find Duramen there and says DATA_SOURCE_NOT_FOUND. They never change a session that is already running, and bring no
-jars: what the jobs need of the JVM is in pyspark.
+find Duramen there and says DATA_SOURCE_NOT_FOUND. Both bring the jar with the engine for the JVM, if this installation
+has it. They never change a session that is already running.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from duramen.errors import DuramenError, UsageError
+from duramen.spark.engine_jar import jar_settings
 from duramen.spark.error_text import killed_worker, told_by
 
 if TYPE_CHECKING:
@@ -107,9 +108,10 @@ def add_note(error: Exception) -> None:
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """A builder whose session finds the data source: ``configure(SparkSession.builder).getOrCreate()``.
 
-    Sets ``PYSPARK_PYTHON`` to this Python, unless it is set, and the settings that the source needs to be fast. What
-    the builder says otherwise stays. Raises where a session already runs with another Python: that cannot
-    be changed any more."""
+    Sets ``PYSPARK_PYTHON`` to this Python, unless it is set, adds the `jar` to ``spark.jars``, and sets what the source
+    needs to be fast. What the builder says otherwise stays, and jars that ``spark-submit`` or ``spark-defaults.conf``
+    names are not replaced. Raises where a session already runs with another Python: that cannot be changed any
+    more."""
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context
@@ -119,9 +121,9 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
             f"a session is running, with {running.pythonExec} for its workers",
             hint="call configure before the first getOrCreate, or set PYSPARK_PYTHON before the program starts",
         )
-    for name, value in FAST.items():
-        if name not in builder._options:
-            builder = builder.config(name, value)
+    missing = {name: value for name, value in FAST.items() if name not in builder._options}
+    for name, value in {**missing, **jar_settings(builder._options)}.items():
+        builder = builder.config(name, value)
     return builder
 
 
@@ -188,7 +190,7 @@ def _start(master: str, conf: Mapping[str, str], noise: IO[bytes], *, verbose: b
 
     builder = SparkSession.builder.appName(APP_NAME).master(master)
     local = LOOPBACK if master.startswith("local") else {}
-    for name, value in {**DEFAULTS, **local, **conf}.items():
+    for name, value in {**DEFAULTS, **local, **conf, **jar_settings({**conf, "spark.master": master})}.items():
         builder = builder.config(name, value)
     try:
         with _put_away(noise if not verbose else None), _signals_afterwards():
