@@ -34,7 +34,7 @@ from tests.security.things import LINKS, THINGS, Outside, may_make_devices
 MEMORY_BYTES = 256 << 20
 TIMEOUT_S = 120
 DOCUMENTED = (0, 1, 2, 3)
-FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot")
+FORMATS = ("durable-log", "keratin", "rustlog", "osiris", "fixed-slot", "kafka")
 _OPTIONS = {name: {"segment_max_bytes": 1500} for name in FORMATS} | {"fixed-slot": {"record_size": 64}}
 
 ABSENT = (

@@ -43,6 +43,8 @@ def test_huge_files_take_little_memory() -> None:
         "rustlog 00000000000000000000.index huge-zeros verify",
         "fixed-slot 00000000.log huge verify",
         "osiris 00000000000000000000.index huge verify",
+        "kafka 00000000000000000000.index huge verify",
+        "kafka 00000000000000000090.timeindex huge seal",
         "fixed-slot .duramen/log.json fifo verify",
     )
     _matrix("--case", ",".join(cases))

@@ -59,7 +59,7 @@ from duramen.formats.format import (
     columns_for,
     schema_for,
 )
-from duramen.formats.index import Index, IndexBuilder, Places, dump_index, position_near, rows_after
+from duramen.formats.index import INDEX_BYTES, Index, IndexBuilder, Places, dump_index, position_near, rows_after
 from duramen.formats.kafka import (
     CONSUMER_OFFSETS,
     CommittedOffset,
@@ -127,6 +127,7 @@ __all__ = [
     "DOCUMENT",
     "FORMATS",
     "GROUP_BYTES",
+    "INDEX_BYTES",
     "INFLIGHT",
     "ISOLATIONS",
     "MARK",

@@ -163,11 +163,12 @@ def _table(role: Role, **columns: Int64s) -> npt.NDArray[np.void]:
 
 
 def check_entries(role: Role, buf: Buffer) -> Iterator[Problem]:
-    """Whether the entries are whole and in order."""
-    rows, rest = written_entries(role, buf)
+    """Whether the entries that a reader uses are whole and in order."""
+    view, unread = bounded(memoryview(buf), COPIED_INDEX_BYTES)
+    rows, rest = written_entries(role, view)
     entry_bytes = ENTRIES[role].size
-    if rest:
-        yield Problem("bad-index", Severity.WARNING, "the last entry is cut short", len(memoryview(buf)) - rest)
+    if rest and not unread:
+        yield Problem("bad-index", Severity.WARNING, "the last entry is cut short", len(view) - rest)
     offsets = rows["relative_offset"].astype(np.int64)
     other = rows["position" if role == Role.INDEX else "timestamp"].astype(np.int64)
     wrong = np.flatnonzero((offsets[1:] <= offsets[:-1]) | (other[1:] <= other[:-1]))

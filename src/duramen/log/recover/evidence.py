@@ -452,7 +452,8 @@ class IndexFile(NamedTuple):
     @property
     def is_complete(self) -> bool:
         """Whether it is that of a segment that does not grow."""
-        return bool(self.ending) and self.data is not None and bytes(self.data) == self.wanted + self.ending
+        whole = self.wanted + self.ending
+        return bool(self.ending) and self.data is not None and len(self.data) == len(whole) and self.data == whole
 
 
 class TailScan:
