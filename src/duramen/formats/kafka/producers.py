@@ -21,7 +21,7 @@ from duramen.formats.kafka.batch import ABORT, COMMIT, CONTROL_VALUE, HEADER, TR
 from duramen.formats.kafka.encoder import PRODUCER_ID, SEQUENCE, SEQUENCE_BITS, put_producer
 from duramen.formats.kafka.segment import KafkaSegment, batches_of
 from duramen.formats.kafka.state_files import LeaderEpoch, ProducerEntry, parse_snapshot, snapshot_bytes
-from duramen.formats.kafka.transactions import TXN_ENTRY, Transactions, control_types
+from duramen.formats.kafka.transactions import TXN_ENTRY, Transactions, control_types, refuse_damage
 from duramen.formats.segment import Encoded, Segment
 from duramen.formats.struct import Buffer
 from duramen.kernel import NULL_LENGTH, BatchColumns, Int64s, crc32c
@@ -169,12 +169,12 @@ def named_sequences(
     segments: Iterable[Segment], read_snapshot: Callable[[int], Buffer | None]
 ) -> dict[bytes, tuple[int, int]]:
     """By stored name, the last (offset, sequence) of each producer with a name. ``segments`` come last one first:
-    batches are read back to the first snapshot that can be used, named by its offset. Raises `CorruptionError` for a
-    batch with a last sequence whose checksum is wrong."""
+    batches are read back to the first snapshot that can be used, named by its offset. Raises `CorruptionError` where
+    damage hides a last sequence."""
     found: dict[int, tuple[int, int]] = {}
-    for segment in segments:
+    for number, segment in enumerate(segments):
         assert isinstance(segment, KafkaSegment)
-        _add_missing(found, _last_batches(segment))
+        _add_missing(found, _last_batches(segment, is_last=not number))
         try:
             held = read_snapshot(segment.base_offset)
             known = None if held is None else parse_snapshot(held)
@@ -196,7 +196,7 @@ def _add_missing(found: dict[int, tuple[int, int]], older: dict[int, tuple[int, 
         found.setdefault(number, last)
 
 
-def _last_batches(segment: KafkaSegment) -> dict[int, tuple[int, int]]:
+def _last_batches(segment: KafkaSegment, *, is_last: bool) -> dict[int, tuple[int, int]]:
     """By id, the last (offset, sequence) of each producer with a name, in batches whose checksum is right."""
     ends: dict[int, tuple[int, int, int, int]] = {}
     for rows in segment.steps(verify=False):
@@ -211,11 +211,13 @@ def _last_batches(segment: KafkaSegment) -> dict[int, tuple[int, int]]:
         ends_at = one.data_position + one.data_length
         columns = (one.last_offset, sequences, one.position, ends_at)
         ends |= zip(one.producer_id.tolist(), zip(*(column.tolist() for column in columns), strict=True), strict=True)
+    hint = "`duramen verify` shows the damage, `duramen repair` removes it"
+    refuse_damage(segment, rows, is_last=is_last, hides="last sequences of producers", hint=hint)
     for number, (offset, _, start, end) in ends.items():
         stored = int.from_bytes(segment.buf[start + _CRC_AT : start + _COVERED_FROM], "big")
         if crc32c(segment.buf[start + _COVERED_FROM : end]) != stored:
             message = f"the batch with the last sequence of producer {number} is damaged"
-            raise CorruptionError(message, position=start, offset=offset, hint="`duramen verify` shows the damage")
+            raise CorruptionError(message, position=start, offset=offset, hint=hint)
     return {number: (offset, sequence) for number, (offset, sequence, _, _) in ends.items()}
 
 

@@ -24,12 +24,14 @@ def last_begun(log: Log) -> Segment | None:
 
 
 def begun_segments(log: Log) -> Iterator[Segment]:
-    """The segments that hold at least one whole record, opened, the last one first."""
+    """The segments from the last one on that holds at least one whole record, opened, the last one first."""
+    is_begun = False
     for found in reversed(log.segments):
         data = log.disk.map(found.path).data[: found.size_bytes]
         try:
             segment = log.codec.open_segment(data, found.base_offset)
         except IncompleteHeaderError:
             continue
-        if segment.scan(segment.start, max_records=1).end.position > segment.start.position:
+        is_begun = is_begun or segment.scan(segment.start, max_records=1).end.position > segment.start.position
+        if is_begun:
             yield segment
