@@ -282,9 +282,10 @@ def test_maintenance_keeps_them(tmp_path: Path) -> None:
         assert log.first_offset > 0
     assert duramen.verify(path).findings == []
     duramen.copy(path, tmp_path / "copy-0")
-    duramen.convert(path, tmp_path / "converted-0", to="kafka")
-    assert sequences_in(tmp_path / "converted-0") == {}, "a converted log has no producers"
-    for kept in (path, tmp_path / "copy-0"):
+    duramen.convert(path, tmp_path / "same-0", to="kafka")
+    duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd")
+    assert sequences_in(tmp_path / "folded-0") == {}, "batches that are encoded again have no producer"
+    for kept in (path, tmp_path / "copy-0", tmp_path / "same-0"):
         shutil.rmtree(kept / ".duramen", ignore_errors=True)
         with open_log(kept) as log:
             assert (log.producer("a").last_sequence, log.producer("once").last_sequence) == (59, 7)
