@@ -41,6 +41,7 @@ PRODUCER_ID, SEQUENCE = "producer_id", "sequence"
 above the `SEQUENCE_BITS` of Kafka's."""
 SEQUENCE_BITS = 31
 _KAFKA_SEQUENCE = 2**SEQUENCE_BITS - 1
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchPolicy(NamedTuple):
@@ -251,17 +252,16 @@ def _set_producers(rows: BatchColumns, columns: dict[str, pa.Array], starts: Int
 
 def put_producer(encoded: Encoded, producer_id: int, sequence: int) -> None:
     """Give encoded batches without a producer one; ``sequence`` is that of their first record."""
-    rows = encoded.rows.columns
+    rows, data = encoded.rows.columns, encoded.data
     assert isinstance(rows, BatchColumns)
-    sequences = sequence + rows.base_offset - rows.base_offset[0]
-    rows.producer_id[:] = producer_id
-    rows.producer_epoch[:], rows.base_sequence[:] = sequences >> SEQUENCE_BITS, sequences & _KAFKA_SEQUENCE
-    starts = rows.position - rows.position[0]
-    ends = starts + HEADER.size + rows.data_length
-    fields = (rows.producer_epoch.tolist(), rows.base_sequence.tolist())
-    for at, end, *numbers in zip(starts.tolist(), ends.tolist(), *fields, strict=True):
-        struct.pack_into(">qhi", encoded.data, at + _PRODUCER_AT, producer_id, *numbers)
-        struct.pack_into(">I", encoded.data, at + _CRC_AT, kernel.crc32c(encoded.data[at + _COVERED_FROM : end]))
+    bases, starts = rows.base_offset.tolist(), rows.position.tolist()
+    ends = [*starts[1:], starts[0] + len(data)]
+    for row, (base, at, end) in enumerate(zip(bases, starts, ends, strict=True)):
+        epoch, first = divmod(sequence + base - bases[0], 2**SEQUENCE_BITS)
+        rows.producer_id[row], rows.producer_epoch[row], rows.base_sequence[row] = producer_id, epoch, first
+        at, end = at - starts[0], end - starts[0]
+        _PRODUCER.pack_into(data, at + _PRODUCER_AT, producer_id, epoch, first)
+        struct.pack_into(">I", data, at + _CRC_AT, kernel.crc32c(data[at + _COVERED_FROM : end]))
 
 
 def _split(offsets: Int64s, sizes: Int64s, forced: Int64s, total: int, max_bytes: int) -> Int64s:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,7 @@ def _decisive(batches: BatchColumns, control: npt.NDArray[np.bool_]) -> Int64s:
 # --- producers with names
 
 
+@lru_cache(maxsize=MAX_NAMED)
 def producer_id(name: bytes) -> int:
     return NAMED | int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 2
 
@@ -160,7 +162,7 @@ def sequence_columns(runs: Sequence[SequenceRun], rows: int) -> dict[str, pa.Arr
 
 def with_sequences(encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
     """The batches with the producer of all their records, where `sequence_columns` has not given them theirs."""
-    if _is_one(runs, encoded.rows.count) and (batches_of(encoded.rows).producer_id < 0).all():
+    if batches_of(encoded.rows).producer_id.max() < 0 and _is_one(runs, encoded.rows.count):
         put_producer(encoded, producer_id(runs[0].name), runs[0].sequence)
     return encoded
 
