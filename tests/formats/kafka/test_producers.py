@@ -245,8 +245,9 @@ def test_a_damaged_batch_with_a_last_sequence_is_refused(tmp_path: Path, at: int
     data = bytearray((path / LOG).read_bytes())
     data[at] ^= 0x40
     (path / LOG).write_bytes(data)
-    with duramen.open(path) as reader, pytest.raises(CorruptionError, match="last sequence of producer"):
+    with duramen.open(path) as reader, pytest.raises(CorruptionError, match="last sequence of producer") as caught:
         reader.producers()
+    assert (Path(caught.value.path or "").name, caught.value.position) == (LOG, 0)
 
 
 def test_encoded_batches_get_their_producer(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def _last_batches(segment: KafkaSegment, *, is_last: bool) -> dict[int, tuple[in
             continue
         _, last = np.unique(batches.producer_id[chosen][::-1], return_index=True)
         one = batches.take(chosen[len(chosen) - 1 - last])
-        sequences = one.base_sequence + one.last_offset - one.base_offset | one.producer_epoch << SEQUENCE_BITS
+        sequences = (one.producer_epoch << SEQUENCE_BITS) + one.base_sequence + one.last_offset - one.base_offset
         ends_at = one.data_position + one.data_length
         columns = (one.last_offset, sequences, one.position, ends_at)
         ends |= zip(one.producer_id.tolist(), zip(*(column.tolist() for column in columns), strict=True), strict=True)

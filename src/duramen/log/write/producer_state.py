@@ -203,6 +203,10 @@ def _stored(log: Log) -> dict[bytes, Last]:
             return {name: Last(sequence, offset) for name, (offset, sequence) in found.items()}
         except StorageError as error:
             log.refresh_after(error)
+        except CorruptionError as error:
+            damaged = [one.path for one in log.segments if one.base_offset <= (error.offset or 0)]
+            error.path = error.path or (damaged or [log.path])[-1]
+            raise
     return {}
 
 
