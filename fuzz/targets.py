@@ -91,8 +91,10 @@ def kafka_state(data: bytes) -> None:
 
 
 def kafka_segment(data: bytes) -> None:
-    """Both isolation levels; the second looks at control records, too."""
+    """Both isolation levels; the second looks at control records, too. Then the sequences of named producers."""
     segment(KAFKA)(data)
+    with may_refuse():
+        KAFKA.sequences([KAFKA.open_segment(data, 0)], {}.get)  # type: ignore[attr-defined]
     options = {"isolation": "read_committed", "log_start_offset": zlib.crc32(data) % 9}
     checks.read_all(KAFKA, MemoryDisk({KAFKA.segment_path(0): data}), {**KAFKA.options, **options})
 

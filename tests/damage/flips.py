@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from duramen.consumers.log import ConsumableWritableLog
 from duramen.errors import DuramenError
-from duramen.formats import Format, Role, make
+from duramen.formats import Format, Role, SupportsSequences, make
 from duramen.log.maintain.compact import Compaction
 from duramen.log.maintain.retention import Retention
 from duramen.log.read.log import Log
@@ -174,7 +174,7 @@ def _disk(held: State) -> SimulatedDisk:
 
 
 def _fill(log: ConsumableWritableLog) -> None:
-    """Records of few keys, with everything that the format carries; Osiris: with trailers and tracking chunks."""
+    """Records of few keys, with everything that the format carries: producers, trailers and tracking chunks, too."""
     able = log.codec.capabilities
     done = 0
     for number, count in enumerate(SEGMENTS):
@@ -194,7 +194,7 @@ def _append(log: ConsumableWritableLog, number: int) -> None:
         more["key"] = b"k%d" % (number % 3)
     if able.headers and number % 2:
         more["headers"] = [("h", b"v%d" % number)]
-    if able.tracking and number % 2:
+    if isinstance(log.codec, SupportsSequences) and number % 2:
         log.producer("writer").append_batch([value(number)])
     else:
         log.append(value(number), **more)

@@ -5,7 +5,7 @@ itself (`duramen.log.write.producer_state`). A record whose sequence is not abov
 the log confirms it and does not store it again. A caller that does not know whether an append arrived (a crash, a
 timeout, a lost response) repeats it with the same sequence. Sequences may have gaps and never decrease.
 
-Producers work in every format. An Osiris log also stores the sequences in its chunks, as RabbitMQ does, and knows the
+Producers work in every format. Osiris chunks and Kafka batches store the sequences, too; an Osiris log knows the
 producers that RabbitMQ served. A producer without a record in the log is unknown, and its first append is never a
 duplicate.
 """
@@ -80,7 +80,7 @@ class Producer:
     @property
     def last_sequence(self) -> int | None:
         """Sequence of its last record in the log, or None."""
-        last = self._sequences.known.get(self._raw)
+        last = self._sequences.last(self._raw)
         return None if last is None else last.sequence
 
     def append(

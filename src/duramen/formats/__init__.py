@@ -35,6 +35,7 @@ from duramen.formats.extensions import (
     SupportsGapFill,
     SupportsInternalTopics,
     SupportsManifest,
+    SupportsSequences,
     SupportsStateFiles,
     SupportsTracking,
 )
@@ -192,6 +193,7 @@ __all__ = [
     "SupportsIsolation",
     "SupportsManifest",
     "SupportsMoving",
+    "SupportsSequences",
     "SupportsStateFiles",
     "SupportsTracking",
     "Survives",

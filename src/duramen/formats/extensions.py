@@ -1,6 +1,7 @@
 """What only some formats have. A format declares it by inheriting the class; callers ask with ``isinstance``.
 
-- `SupportsTracking`: sequences of producers and positions of consumers, stored in the log itself (Osiris).
+- `SupportsSequences`: sequences of producers, stored in the log itself (Osiris, Kafka).
+- `SupportsTracking`: positions of consumers, too (Osiris).
 - `SupportsChunks`: records stored in chunks, the unit of replication and of reading (Osiris).
 - `SupportsMoving`: chunks of records that are encoded before their offsets are known (Osiris, Kafka).
 - `SupportsGapFill`: filler records for offsets that are missing (Osiris).
@@ -22,6 +23,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary
 from duramen.formats.struct import Buffer, Field
@@ -43,16 +45,31 @@ class ConsumerPositions(NamedTuple):
     timestamps_ms: Mapping[bytes, int] = {}
 
 
-class SupportsTracking(ABC):
-    """The log itself stores the state of producers and consumers; its last segment holds all of it."""
+class SupportsSequences(ABC):
+    """The log itself stores the sequences of producers, besides the sidecar."""
+
+    def stored_name(self, name: bytes) -> bytes:
+        """What the log stores for the name of a producer."""
+        return name
 
     @abstractmethod
-    def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
-        """Each producer's (offset near its last record, sequence), from the last segment of a log."""
+    def sequences(
+        self, segments: Iterable[Segment], read: Callable[[str], Buffer | None]
+    ) -> dict[bytes, tuple[int, int]]:
+        """By stored name, each producer's (offset near its last record, sequence). ``segments`` are those of the log,
+        the last one first; ``read`` returns an existing file of the log."""
+
+    def sequence_columns(self, runs: Sequence[SequenceRun], rows: int) -> dict[str, pa.Array]:
+        """Columns that `Format.encode` needs besides those of a batch of ``rows`` records; empty if none."""
+        return {}
 
     @abstractmethod
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The encoded records with their producers' sequences."""
+
+
+class SupportsTracking(SupportsSequences):
+    """The log itself stores the state of producers and consumers; its last segment holds all of it."""
 
     @abstractmethod
     def mended_sequences(self, segment: Segment, runs: Sequence[SequenceRun]) -> Iterator[tuple[int, bytes]]:

@@ -91,7 +91,7 @@ class Capabilities:
     lost_segments_show: bool = False
     """Whether a gap between two segments is always a loss: no program of this format leaves one."""
     tracking: bool = False
-    """The log itself stores the sequences of producers: see `SupportsTracking`."""
+    """The log itself stores the positions of consumers: see `SupportsTracking`."""
     chunks: bool = False
     """Records are stored in chunks, whose size the writer chooses; the column ``chunk_id`` tells them apart."""
     compacted_elsewhere: bool = False

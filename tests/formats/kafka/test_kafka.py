@@ -399,6 +399,37 @@ def test_repair_takes_no_message_out_of_one_whose_header_is_lost(last: bool, tmp
     assert repaired(tmp_path / "orders-0", *before, bad, *after) == [(0, b"a"), (1, b"a"), *kept]
 
 
+@pytest.mark.parametrize("last", [True, False], ids=("last", "middle"))
+def test_nothing_inside_of_a_damaged_message_counts(last: bool, tmp_path: Path) -> None:
+    """Its size is damaged, so that 40 messages inside seem to follow it, those from 10 on with offsets that fit."""
+    path, bad = tmp_path / "orders-0", message(49, stored_as_they_are(b"".join(message(n, b"b") for n in range(40))), 3)
+    after = [] if last else [message(50, b"c"), message(51, b"d")]
+    path.mkdir()
+    (path / "00000000000000000000.log").write_bytes(b"".join([FIRST, changed(bad, _8=b"\x41"), *after]))
+    damage = [one for one in duramen.verify(path, format="kafka").findings if one.severity == "damage"]
+    assert [one.position for one in damage] == [len(FIRST)]
+    converted = duramen.convert(path, tmp_path / "converted", to="kafka", on_damage="skip", format="kafka")
+    sizes = (len(bad), *map(len, after))
+    assert [one.length for one in converted.skipped] == [sum(sizes[: 1 if after else None])]
+    kept = [] if last else [(50, b"c"), (51, b"d")]
+    assert [(one.offset, one.value) for one in duramen.open(tmp_path / "converted")] == [*INTACT, *kept]
+
+
+@pytest.mark.parametrize("second", [{"_8": b"\x41"}, {"_11": b"\x41"}, {"_16": b"\x40"}, {"_0": bytes(200)}])
+@pytest.mark.parametrize("size", [{}, {"_8": b"\x41"}, {"_10": b"\0\x51"}], ids=("size", "size-high", "size-low"))
+@pytest.mark.parametrize("after", [0, 3])
+def test_repair_takes_no_message_out_of_two_damaged_ones(
+    second: dict[str, bytes], size: dict[str, bytes], after: int, tmp_path: Path
+) -> None:
+    """No record is intact before them, and the first seems not to be compressed. Some offsets inside of the second one
+    are greater than those before it."""
+    frames = [stored_as_they_are(b"".join(message(n, b"b") for n in range(count))) for count in (5, 40)]
+    one = changed(message(14, frames[0], attributes=3), _17=b"\0", **size)
+    two = changed(message(54, frames[1], attributes=3), **second)
+    intact = [(55 + n, b"c") for n in range(after)]
+    assert repaired(tmp_path / "orders-0", one, two, *(message(*each) for each in intact), base=10) == intact
+
+
 @pytest.mark.parametrize("damage", [{"_8": b"\x41"}, {"_11": b"\x41"}, {"_16": b"\x40"}, {"_26": b"\x41"}])
 @pytest.mark.parametrize("base", [0, 5000])
 def test_repair_keeps_messages_after_damaged_ones(damage: dict[str, bytes], base: int, tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 import duramen
+from duramen.consumers.producers import Confirmed
 from duramen.formats import FORMATS, WRITABLE
 from duramen.log.write.transaction import TransactionPart, commit_batch
 from duramen.sidecar import BatchKey
@@ -20,6 +21,9 @@ from tests.formats.kafka_logs import DATA
 from tests.interop.kafka.client import ConsumedRecord
 
 KAFKA = "kafka"
+WITH_PRODUCERS = "written-producers"
+PRODUCERS = {"till 4": 1, "béta": 2**31 - 60, "gap": 10**12}
+"""Named producers and their first sequences. The second one changes its epoch on the way."""
 BESIDE = ("truth.*", "offsets.*", "damage.json", "partition.metadata")
 """Files of the fixtures that belong to no partition, and the id of a topic, which a broker gives itself."""
 START_MS = 1_700_000_000_000
@@ -70,6 +74,8 @@ def _written() -> Iterator[PartitionCase]:
     yield PartitionCase("written-appended", _append)
     for codec in CODECS:
         yield PartitionCase(f"written-{codec}", partial(_append_large, codec))
+    for codec in ("none", "zstd"):
+        yield PartitionCase(f"{WITH_PRODUCERS}-{codec}", partial(_produce, codec))
     yield PartitionCase("written-transactions", _transact)
     yield PartitionCase("written-retained", _retain)
     yield PartitionCase("written-until", _copy_until)
@@ -123,6 +129,23 @@ def _append_large(codec: str, path: Path) -> None:
             times = [START_MS + number * 1000 + n for n in range(len(rows))]
             table = pa.Table.from_pylist(rows, SCHEMA)
             log.append_batch(table.append_column("timestamp", pa.array(times, pa.timestamp("ms", "UTC")).cast(TIME)))
+
+
+def send(log: duramen.ConsumableWritableLog, round: int) -> Iterator[Confirmed]:
+    """Some appends of each producer, the same ones in the same round."""
+    for name, first in PRODUCERS.items():
+        sequence, producer = first + 100 * round, log.producer(name)
+        yield producer.append(b"one", sequence=sequence, key=b"k")
+        yield producer.append_batch([b"%d" % n * (n % 50) for n in range(90)], sequence=sequence + 1)
+
+
+def _produce(codec: str, path: Path) -> None:
+    """Named producers beside plain appends, over several segments."""
+    options: dict[str, Any] = {"compression": codec, "batch_max_bytes": 1000, "segment_max_bytes": 4096}
+    with duramen.open(path, "a", format=KAFKA, **options) as log:
+        for number in range(4):
+            assert all(confirmed.stored for confirmed in send(log, number))
+            log.append(b"plain")
 
 
 def _transact(path: Path) -> None:

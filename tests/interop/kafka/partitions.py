@@ -3,8 +3,9 @@
 Starts one broker (KRaft, on loopback, in a scratch directory), gives it the partitions of `cases` while it is stopped,
 and starts it again. Kafka's own consumer has to return the records that Duramen reads, in both isolation levels;
 Kafka's producers append to every partition, plain, compressed, in transactions that commit and that abort; groups
-commit offsets. After a stop Duramen reads all of it, verifies it, and knows the groups. Then the broker starts once
-more, as after a crash, so that it walks and rebuilds what it finds. Exits with 1 on a mismatch. See README.md.
+commit offsets. After a stop Duramen reads all of it, verifies it, and knows the groups; named producers repeat what
+they sent. Then the broker starts once more, as after a crash, so that it walks and rebuilds what it finds; what it
+writes about producers has to be what the batches say. Exits with 1 on a mismatch. See README.md.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from typing import NamedTuple
 import duramen
 from bench.brokers import kafkanode
 from bench.brokers.ending import ends_on_sigterm
+from duramen.formats import make
+from duramen.formats.kafka.producers import Producers
+from duramen.formats.kafka.segment import KafkaSegment
+from duramen.formats.kafka.state_files import parse_snapshot
 from tests.formats.kafka_logs import ISOLATIONS
-from tests.interop.kafka.cases import START_MS, PartitionCase, all_cases
+from tests.interop.kafka.cases import PRODUCERS, START_MS, WITH_PRODUCERS, PartitionCase, all_cases, send
 from tests.interop.kafka.checks import Checks, tell
 from tests.interop.kafka.client import CommittedGroupOffset, ConsumedPartition, ConsumedRecord, KafkaClient
 
@@ -178,6 +183,34 @@ class Exchange:
             CommittedGroupOffset(one.group, one.topic, one.partition, one.offset, one.metadata) for one in committed
         ]
 
+    def repeat(self) -> str:
+        """Let named producers repeat what the batches alone say that they sent, and send more."""
+        for topic in self._with_producers():
+            shutil.rmtree(self.path(topic) / ".duramen")
+            with duramen.open(self.path(topic), "a") as log:
+                if any(confirmed.stored for confirmed in send(log, 3)):
+                    return f"{topic}: a repeat was stored"
+                if not all(confirmed.stored for confirmed in send(log, 4)):
+                    return f"{topic}: a record was not stored"
+        return ""
+
+    def snapshots(self) -> str:
+        """Compare what the broker wrote about producers when it stopped with what the batches say."""
+        for topic in self._with_producers():
+            path = self.path(topic)
+            newest, producers, codec = max(path.glob("*.snapshot")), Producers(), make("kafka")
+            for file in sorted(path.glob("*.log")):
+                segment = codec.open_segment(file.read_bytes(), int(file.stem))  # type: ignore[union-attr]
+                assert isinstance(segment, KafkaSegment)
+                producers.add_segment(segment)
+            if newest.read_bytes() != producers.snapshot() or len(producers.entries) <= len(PRODUCERS):
+                theirs = parse_snapshot(newest.read_bytes())
+                return f"{newest.name} of {topic}: {list(producers.entries.values())} here, {theirs} from Kafka"
+        return ""
+
+    def _with_producers(self) -> list[str]:
+        return [topic for topic in self.topics if topic.startswith(WITH_PRODUCERS)]
+
     def forget_clean_stop(self) -> None:
         """Make the broker believe that it crashed: it walks every segment from its start."""
         (self.node.data / ".kafka_cleanshutdown").unlink()
@@ -218,10 +251,13 @@ def checks(node: kafkanode.Node, client: KafkaClient, cases: list[PartitionCase]
     known = exchange.groups()
     problem = "" if known == committed else f"{known} here, {committed} from Kafka"
     yield f"{len(committed)} committed offsets of groups", problem or ("" if committed else "Kafka knows none")
+    yield "named producers repeat without the sidecar", exchange.repeat()
     exchange.forget_clean_stop()
     node.start()
     yield "the broker recovers them as after a crash", complaints(node, exchange.topics)
     yield from exchange.compare(client, "recovered")
+    node.stop()
+    yield "the broker's snapshots of producers are ours", exchange.snapshots()
 
 
 def started(cases: Sequence[PartitionCase], keep: Path | None) -> Checks:

@@ -1,6 +1,7 @@
 """Records as Kafka batches: columns of an Arrow batch into bytes.
 
-A batch ends at ``max_bytes`` of records, and where the leader epoch, the type of the times or ``chunk_id`` changes.
+A batch ends at ``max_bytes`` of records, and where the leader epoch, the type of the times, ``chunk_id`` or the
+producer changes, or its sequences do not continue.
 Offsets may have gaps within a batch, as Kafka's cleaner leaves them. Compression replaces the records of an encoded
 batch.
 """
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError, UsageError
-from duramen.formats.arrow import allocate, binary_buffers, offsets_to, timestamps_to
+from duramen.formats.arrow import allocate, binary_buffers, numbers_of, offsets_to, timestamps_to
 from duramen.formats.format import EncodedRecords
 from duramen.formats.kafka.batch import APPEND_TIME, HEADER
 from duramen.formats.kafka.codec import KafkaCompression, fold
@@ -33,6 +34,14 @@ _MOST_RECORD_BYTES = 31
 _MOST_HEADER_BYTES = 10
 _MOST_DELTA = 2**31 - 1
 _COVERED_FROM = HEADER.at("attributes")
+
+
+PRODUCER_ID, SEQUENCE = "producer_id", "sequence"
+"""Columns of a batch whose records have producers: -1 for a record without one. The sequence holds the producer's epoch
+above the `SEQUENCE_BITS` of Kafka's."""
+SEQUENCE_BITS = 31
+_KAFKA_SEQUENCE = 2**SEQUENCE_BITS - 1
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchPolicy(NamedTuple):
@@ -73,10 +82,14 @@ def encode_records(batch: pa.RecordBatch, cursor: ScanPosition, policy: BatchPol
     epochs = _epochs(columns.get("leader_epoch"), count, policy.leader_epoch)
     attributes = _attributes(columns.get("timestamp_type"), count)
     forced = _breaks(fields.records.timestamp, epochs, attributes, columns.get("chunk_id"))
+    if PRODUCER_ID in columns:
+        forced = np.union1d(forced, _sequence_breaks(columns))
     sizes = fields.sizes
     total = int(sizes.sum())
     starts = _split(fields.records.offset, sizes, forced, total, policy.max_bytes)
     rows = _batches(fields.records, starts, epochs, attributes | np.uint32(policy.compression))
+    if PRODUCER_ID in columns:
+        _set_producers(rows, columns, starts)
     data = encode_batches(rows, fields, total, cursor.position)
     end = ScanEnd(len(rows), cursor.position + len(data), int(Stop.END), int(fields.records.offset[-1]))
     return Encoded(data, Rows(rows, count, end))
@@ -115,8 +128,8 @@ def _length(number: int) -> bytes:
     return out + bytes((raw,))
 
 
-_BASE_OFFSET_AT, _EPOCH_AT, _CRC_AT, _TIMES_AT = (
-    HEADER.at(name) for name in ("base_offset", "leader_epoch", "crc", "base_timestamp")
+_BASE_OFFSET_AT, _EPOCH_AT, _CRC_AT, _TIMES_AT, _PRODUCER_AT = (
+    HEADER.at(name) for name in ("base_offset", "leader_epoch", "crc", "base_timestamp", "producer_id")
 )
 
 
@@ -219,6 +232,36 @@ def _breaks(times: Int64s, epochs: Int64s, attributes: npt.NDArray[np.uint32], c
     if chunk_ids is not None:
         breaks |= np.diff(chunk_ids.fill_null(-1).to_numpy(zero_copy_only=False)) != 0
     return np.append(np.flatnonzero(breaks) + 1, len(times))
+
+
+def _sequence_breaks(columns: dict[str, pa.Array]) -> Int64s:
+    """The records before which a batch ends for the sake of producers."""
+    ids, sequences = numbers_of(columns[PRODUCER_ID]), numbers_of(columns[SEQUENCE])
+    breaks = ids[1:] != ids[:-1]
+    breaks |= (ids[1:] >= 0) & ((np.diff(sequences) != 1) | (sequences[1:] & _KAFKA_SEQUENCE == 0))
+    found: Int64s = np.flatnonzero(breaks) + 1
+    return found
+
+
+def _set_producers(rows: BatchColumns, columns: dict[str, pa.Array], starts: Int64s) -> None:
+    ids, sequences = numbers_of(columns[PRODUCER_ID])[starts], numbers_of(columns[SEQUENCE])[starts]
+    rows.producer_id[:] = ids
+    rows.producer_epoch[:] = np.where(ids < 0, -1, sequences >> SEQUENCE_BITS)
+    rows.base_sequence[:] = np.where(ids < 0, -1, sequences & _KAFKA_SEQUENCE)
+
+
+def put_producer(encoded: Encoded, producer_id: int, sequence: int) -> None:
+    """Give encoded batches without a producer one; ``sequence`` is that of their first record."""
+    rows, data = encoded.rows.columns, encoded.data
+    assert isinstance(rows, BatchColumns)
+    bases, starts = rows.base_offset.tolist(), rows.position.tolist()
+    ends = [*starts[1:], starts[0] + len(data)]
+    for row, (base, at, end) in enumerate(zip(bases, starts, ends, strict=True)):
+        epoch, first = divmod(sequence + base - bases[0], 2**SEQUENCE_BITS)
+        rows.producer_id[row], rows.producer_epoch[row], rows.base_sequence[row] = producer_id, epoch, first
+        at, end = at - starts[0], end - starts[0]
+        _PRODUCER.pack_into(data, at + _PRODUCER_AT, producer_id, epoch, first)
+        struct.pack_into(">I", data, at + _CRC_AT, kernel.crc32c(data[at + _COVERED_FROM : end]))
 
 
 def _split(offsets: Int64s, sizes: Int64s, forced: Int64s, total: int, max_bytes: int) -> Int64s:

@@ -17,6 +17,7 @@ from duramen.kernel import CODEC, BatchColumns, Stop
 
 _LEAST_BYTES = 26
 """No message is shorter."""
+_LEAST_SIZE = _LEAST_BYTES - MESSAGE[0].at("crc")
 _MOST_INSIDE = 1 << 20
 """A greater offset is taken for one of the log."""
 
@@ -64,13 +65,18 @@ class DamagedStretch:
         return not self._leads_on(self._run_at(position, first))
 
     def _may_count(self, first: int, position: int) -> bool:
-        """Whether the offset may count from the first message of a compressed one that starts where the damage does."""
-        damaged, buf = self._cursor.position, self._segment.buf
+        """Whether the offset may count from the first message of a compressed one, because the damage is more than
+        messages that are not compressed and end where this one starts."""
+        damaged = self._cursor.position
         if first * _LEAST_BYTES > position - damaged:
             return False
-        head = MESSAGE[0].unpack(buf, damaged)
-        was_plain = int(head["magic"]) in (0, 1) and not int(head["attributes"]) & CODEC
-        return not was_plain or int(head["size"]) < _LEAST_BYTES - MESSAGE[0].at("crc")
+        while damaged < position:
+            head = MESSAGE[0].unpack(self._segment.buf, damaged)
+            size = int(head["size"])
+            if int(head["magic"]) not in (0, 1) or int(head["attributes"]) & CODEC or size < _LEAST_SIZE:
+                return True
+            damaged += MESSAGE[0].at("crc") + size
+        return damaged != position
 
     def _leads_on(self, run: _Run) -> bool:
         """Whether the offsets go on up to a batch or a compressed message, or up to the end of the file."""

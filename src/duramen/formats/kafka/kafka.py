@@ -14,8 +14,8 @@ The kernel's `batches.h` has the bytes of a batch and of the older messages, `ba
 a batch leaves its first 21 bytes uncovered (`UNCOVERED`): a changed offset shows as a gap or as a step back, a changed
 length or format at the next batch, and a changed epoch only against ``leader-epoch-checkpoint``.
 
-New batches have format 2, the epoch of the last leader, and no producer. A log whose last messages have an older format
-is read only.
+New batches have format 2, the epoch of the last leader, and the producer of their records, if they have one. A log
+whose last messages have an older format is read only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
 from duramen.formats.arrow import MAX_BATCH_BYTES
-from duramen.formats.extensions import SupportsInternalTopics, SupportsManifest, SupportsStateFiles
+from duramen.formats.extensions import (
+    SequenceRun,
+    SupportsInternalTopics,
+    SupportsManifest,
+    SupportsSequences,
+    SupportsStateFiles,
+)
 from duramen.formats.format import (
     READ_UNCOMMITTED,
     SEGMENT_OPTIONS,
@@ -50,7 +56,15 @@ from duramen.formats.kafka.batch import HEADER
 from duramen.formats.kafka.cleaner import KafkaCleaner
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, KafkaCompression, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
-from duramen.formats.kafka.encoder import BATCH_MAX_BYTES, BatchPolicy, encode_fields, encode_records, move_batches
+from duramen.formats.kafka.encoder import (
+    BATCH_MAX_BYTES,
+    PRODUCER_ID,
+    SEQUENCE,
+    BatchPolicy,
+    encode_fields,
+    encode_records,
+    move_batches,
+)
 from duramen.formats.kafka.indexes import (
     ENTRIES,
     INDEX_MAX_BYTES,
@@ -61,7 +75,15 @@ from duramen.formats.kafka.indexes import (
     covered_bytes,
     open_index,
 )
-from duramen.formats.kafka.producers import DerivedState, Producers
+from duramen.formats.kafka.producers import (
+    DerivedState,
+    Producers,
+    named_sequences,
+    producer_id,
+    sequence_columns,
+    stored_name,
+    with_sequences,
+)
 from duramen.formats.kafka.segment import EXTRAS, KafkaSegment, KafkaView, batches_of
 from duramen.formats.kafka.state_check import check_state
 from duramen.formats.kafka.state_files import (
@@ -106,6 +128,7 @@ _BAD = {
     Role.LEADER_EPOCHS: "bad-leader-epochs",
     Role.METADATA: "bad-metadata",
 }
+_PRODUCER = [PRODUCER_ID, SEQUENCE]
 _FIXED = {EPOCHS_NAME: Role.LEADER_EPOCHS, METADATA_NAME: Role.METADATA}
 
 
@@ -117,6 +140,7 @@ class Kafka(
     SupportsCleaner,
     SupportsInternalTopics,
     SupportsMoving,
+    SupportsSequences,
 ):
     """The format of a Kafka partition; see the top of this module."""
 
@@ -399,7 +423,7 @@ class Kafka(
         return last is not None and bool(last.magic[0] < 2)
 
     def encode(self, batch: pa.RecordBatch, cursor: ScanPosition, default_us: int = 0) -> Encoded:
-        self.refuse_unsupported(batch)
+        self.refuse_unsupported(batch.drop_columns(_PRODUCER) if PRODUCER_ID in batch.schema.names else batch)
         return encode_records(batch, cursor, self._policy, default_us)
 
     @property
@@ -422,6 +446,22 @@ class Kafka(
 
     def index_builder(self, base: int, created_ms: int) -> KafkaIndexes:
         return KafkaIndexes(base, self._stride_bytes)
+
+    # --- producers
+
+    def stored_name(self, name: bytes) -> bytes:
+        return stored_name(producer_id(name))
+
+    def sequences(
+        self, segments: Iterable[Segment], read: Callable[[str], Buffer | None]
+    ) -> dict[bytes, tuple[int, int]]:
+        return named_sequences(segments, lambda base: read(self.path_of(Role.PRODUCER_SNAPSHOT, base)))
+
+    def sequence_columns(self, runs: Sequence[SequenceRun], rows: int) -> dict[str, pa.Array]:
+        return sequence_columns(runs, rows)
+
+    def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
+        return with_sequences(encoded, runs)
 
     # --- files about the whole log
 

@@ -1,18 +1,39 @@
-"""The state of a partition's producers, as its batches add up to it: what a producer snapshot holds."""
+"""The state of a partition's producers, as its batches add up to it: what a producer snapshot holds.
+
+Kafka numbers producers; ours have names. The id of a name is 2^62 plus 62 bits of its SHA-256. A cluster counts its ids
+up from 0, so it gives none of these away, and ours are never taken for a cluster's. A sequence of ours becomes Kafka's
+epoch (15 bits) and sequence (31 bits). One that needs more than these 46 bits is not stored in the batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from duramen.formats.kafka.batch import ABORT, COMMIT, CONTROL_VALUE, TRANSACTIONAL, is_control, unfold
+from duramen.errors import CorruptionError
+from duramen.formats.arrow import number_array
+from duramen.formats.extensions import SequenceRun
+from duramen.formats.kafka.batch import ABORT, COMMIT, CONTROL_VALUE, HEADER, TRANSACTIONAL, is_control, unfold
+from duramen.formats.kafka.encoder import PRODUCER_ID, SEQUENCE, SEQUENCE_BITS, put_producer
 from duramen.formats.kafka.segment import KafkaSegment, batches_of
-from duramen.formats.kafka.state_files import LeaderEpoch, ProducerEntry, snapshot_bytes
-from duramen.formats.kafka.transactions import TXN_ENTRY, Transactions, control_types
-from duramen.kernel import NULL_LENGTH, BatchColumns
+from duramen.formats.kafka.state_files import LeaderEpoch, ProducerEntry, parse_snapshot, snapshot_bytes
+from duramen.formats.kafka.transactions import TXN_ENTRY, Transactions, control_types, refuse_damage
+from duramen.formats.segment import Encoded, Segment
+from duramen.formats.struct import Buffer
+from duramen.kernel import NULL_LENGTH, BatchColumns, Int64s, crc32c
 
 _CONTROL_BYTES = 4 << 20
+NAMED = 1 << 62
+"""The first id of a producer with a name."""
+MOST_STORED_SEQUENCE = 2 ** (15 + SEQUENCE_BITS) - 1
+MAX_NAMED = 10_000
+"""How many of them a snapshot keeps: those with the youngest records, as the sidecar does."""
+_CRC_AT, _COVERED_FROM = HEADER.at("crc"), HEADER.at("attributes")
 _NO_PRODUCER = ProducerEntry(-1, -1, -1, -1, 0, -1, -1, -1)
 
 
@@ -24,10 +45,14 @@ class Producers:
 
     def snapshot(self) -> bytes:
         """The entries in the order of a broker, which is that of Java's hash map."""
-        slots = 16
-        while len(self._entries) > slots * 3 // 4:
+        entries, slots = list(self._entries.values()), 16
+        named = sorted(entry.last_offset for entry in entries if entry.producer_id >= NAMED)
+        if len(named) > MAX_NAMED:
+            first = named[-MAX_NAMED]
+            entries = [entry for entry in entries if entry.producer_id < NAMED or entry.last_offset >= first]
+        while len(entries) > slots * 3 // 4:
             slots *= 2
-        return snapshot_bytes(sorted(self._entries.values(), key=lambda one: _hashed(one.producer_id) % slots))
+        return snapshot_bytes(sorted(entries, key=lambda one: _hashed(one.producer_id) % slots))
 
     @property
     def entries(self) -> dict[int, ProducerEntry]:
@@ -40,7 +65,7 @@ class Producers:
 
     def add(self, segment: KafkaSegment, batches: BatchColumns) -> None:
         control = is_control(batches)
-        for row in np.flatnonzero((batches.producer_id >= 0) & (batches.magic == 2)).tolist():
+        for row in _decisive(batches, control).tolist():
             if not control[row]:
                 self._add_data(batches, row)
             elif batches.records[row]:  # otherwise compaction has removed the whole transaction
@@ -84,6 +109,118 @@ class Producers:
 def _hashed(number: int) -> int:
     folded = (number ^ number >> 32) % 2**32
     return folded ^ folded >> 16
+
+
+def _decisive(batches: BatchColumns, control: npt.NDArray[np.bool_]) -> Int64s:
+    """The rows that decide about the state of producers: every batch of a transaction; of the others the first and the
+    last of each producer."""
+    has_producer = (batches.producer_id >= 0) & (batches.magic == 2)
+    plain = np.flatnonzero(has_producer & ~control & (batches.attributes & TRANSACTIONAL == 0))
+    others = np.flatnonzero(has_producer & (control | (batches.attributes & TRANSACTIONAL != 0)))
+    ids = batches.producer_id[plain]
+    first, last = np.unique(ids, return_index=True)[1], np.unique(ids[::-1], return_index=True)[1]
+    found: Int64s = np.unique(np.concatenate([others, plain[first], plain[len(plain) - 1 - last]]))
+    return found
+
+
+# --- producers with names
+
+
+@lru_cache(maxsize=MAX_NAMED)
+def producer_id(name: bytes) -> int:
+    return NAMED | int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 2
+
+
+def stored_name(producer_id: int) -> bytes:
+    return producer_id.to_bytes(8, "big")
+
+
+def _in_batches(run: SequenceRun) -> int:
+    """How many of its records, from the first on, have sequences that batches can hold."""
+    return min(run.stop - run.start, max(MOST_STORED_SEQUENCE + 1 - run.sequence, 0))
+
+
+def _is_one(runs: Sequence[SequenceRun], rows: int) -> bool:
+    """Whether all records have the same producer and epoch."""
+    (start, stop, _, sequence), *others = runs
+    last = sequence + stop - start - 1
+    is_whole = (start, stop, others) == (0, rows, [])
+    return is_whole and last <= MOST_STORED_SEQUENCE and sequence >> SEQUENCE_BITS == last >> SEQUENCE_BITS
+
+
+def sequence_columns(runs: Sequence[SequenceRun], rows: int) -> dict[str, pa.Array]:
+    """The producer and the sequence of each record; nothing where `with_sequences` is enough."""
+    if _is_one(runs, rows) or not any(map(_in_batches, runs)):
+        return {}
+    ids, sequences = np.full(rows, -1, np.int64), np.full(rows, -1, np.int64)
+    for run in runs:
+        count = _in_batches(run)
+        ids[run.start : run.start + count] = producer_id(run.name)
+        sequences[run.start : run.start + count] = np.arange(run.sequence, run.sequence + count)
+    return {PRODUCER_ID: number_array(ids), SEQUENCE: number_array(sequences)}
+
+
+def with_sequences(encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
+    """The batches with the producer of all their records, where `sequence_columns` has not given them theirs."""
+    if batches_of(encoded.rows).producer_id.max() < 0 and _is_one(runs, encoded.rows.count):
+        put_producer(encoded, producer_id(runs[0].name), runs[0].sequence)
+    return encoded
+
+
+def named_sequences(
+    segments: Iterable[Segment], read_snapshot: Callable[[int], Buffer | None]
+) -> dict[bytes, tuple[int, int]]:
+    """By stored name, the last (offset, sequence) of each producer with a name. ``segments`` come last one first:
+    batches are read back to the first snapshot that can be used, named by its offset. Raises `CorruptionError` where
+    damage hides a last sequence."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, segment in enumerate(segments):
+        assert isinstance(segment, KafkaSegment)
+        _add_missing(found, _last_batches(segment, is_last=not number))
+        try:
+            held = read_snapshot(segment.base_offset)
+            known = None if held is None else parse_snapshot(held)
+        except CorruptionError:
+            continue
+        if known is not None:
+            _add_missing(found, {
+                one.producer_id: (one.last_offset, one.producer_epoch << SEQUENCE_BITS | one.last_sequence)
+                for one in known
+                if one.producer_id >= NAMED and min(one.producer_epoch, one.last_sequence, one.last_offset) >= 0
+                and one.last_offset < segment.base_offset
+            })  # fmt: skip
+            break
+    return {stored_name(number): last for number, last in found.items()}
+
+
+def _add_missing(found: dict[int, tuple[int, int]], older: dict[int, tuple[int, int]]) -> None:
+    for number, last in older.items():
+        found.setdefault(number, last)
+
+
+def _last_batches(segment: KafkaSegment, *, is_last: bool) -> dict[int, tuple[int, int]]:
+    """By id, the last (offset, sequence) of each producer with a name, in batches whose checksum is right."""
+    ends: dict[int, tuple[int, int, int, int]] = {}
+    for rows in segment.steps(verify=False):
+        batches = batches_of(rows)
+        has_name = (batches.producer_id >= NAMED) & (batches.magic == 2) & ~is_control(batches)
+        chosen = np.flatnonzero(has_name & (batches.producer_epoch >= 0) & (batches.base_sequence >= 0))
+        if not len(chosen):
+            continue
+        _, last = np.unique(batches.producer_id[chosen][::-1], return_index=True)
+        one = batches.take(chosen[len(chosen) - 1 - last])
+        sequences = (one.producer_epoch << SEQUENCE_BITS) + one.base_sequence + one.last_offset - one.base_offset
+        ends_at = one.data_position + one.data_length
+        columns = (one.last_offset, sequences, one.position, ends_at)
+        ends |= zip(one.producer_id.tolist(), zip(*(column.tolist() for column in columns), strict=True), strict=True)
+    hint = "`duramen verify` shows the damage, `duramen repair` removes it"
+    refuse_damage(segment, rows, is_last=is_last, hides="last sequences of producers", hint=hint)
+    for number, (offset, _, start, end) in ends.items():
+        stored = int.from_bytes(segment.buf[start + _CRC_AT : start + _COVERED_FROM], "big")
+        if crc32c(segment.buf[start + _COVERED_FROM : end]) != stored:
+            message = f"the batch with the last sequence of producer {number} is damaged"
+            raise CorruptionError(message, position=start, offset=offset, hint=hint)
+    return {number: (offset, sequence) for number, (offset, sequence, _, _) in ends.items()}
 
 
 class DerivedState:

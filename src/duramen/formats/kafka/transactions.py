@@ -117,6 +117,9 @@ class SealedTransactions(NamedTuple):
     """Of segments in which a transaction is open, by stamp and its first offset: where the check of them started."""
 
 
+_HINT = 'isolation="read_uncommitted" reads the records; `duramen verify` shows the damage'
+
+
 def transactions_of(
     segments: Sequence[SegmentSource], known: SealedTransactions
 ) -> tuple[Transactions, SealedTransactions]:
@@ -139,14 +142,15 @@ def transactions_of(
     return found, sealed
 
 
-def refuse_damage(segment: KafkaSegment, rows: Rows, *, is_last: bool) -> None:
+def refuse_damage(
+    segment: KafkaSegment, rows: Rows, *, is_last: bool, hides: str = "how transactions ended", hint: str = _HINT
+) -> None:
     """Raise unless the last step of a scan ended cleanly, or at the torn tail of the last segment."""
     if rows.stop.clean or (is_last and segment.resync(rows.cursor) == NOT_FOUND):
         return
     raise CorruptionError(
-        f"damage hides how transactions ended: {rows.stop.meaning}",
-        position=rows.end.position, offset=rows.end.last_offset + 1,
-        hint='isolation="read_uncommitted" reads the records; `duramen verify` shows the damage',
+        f"damage hides {hides}: {rows.stop.meaning}",
+        position=rows.end.position, offset=rows.end.last_offset + 1, hint=hint,
     )  # fmt: skip
 
 

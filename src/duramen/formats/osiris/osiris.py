@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -357,9 +357,11 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill, Supports
         assert isinstance(segment, OsirisSegment)
         return stored_chunks(segment, rows, path)
 
-    def sequences(self, segment: Segment) -> dict[bytes, tuple[int, int]]:
-        assert isinstance(segment, OsirisSegment)
-        return segment.tracking().sequences
+    def sequences(
+        self, segments: Iterable[Segment], read: Callable[[str], Buffer | None]
+    ) -> dict[bytes, tuple[int, int]]:
+        last = next(iter(segments), None)
+        return last.tracking().sequences if isinstance(last, OsirisSegment) else {}
 
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The chunks with trailers that hold the last sequence of every producer."""

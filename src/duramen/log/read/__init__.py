@@ -13,7 +13,7 @@ a record that the writer has not acknowledged.
 
 from __future__ import annotations
 
-from duramen.log.read.last_segment import last_begun
+from duramen.log.read.last_segment import begun_segments, last_begun
 from duramen.log.read.log import FOLLOW_WAIT_S, Log, ReaderOptions, SegmentInfo
 from duramen.log.read.records import records_of
 from duramen.log.read.scan import Time

@@ -1,10 +1,12 @@
-"""Finds the last segment with a complete header, which holds the state of Osiris consumers and producers.
+"""Finds the segments with a complete header, last one first: for what a log stores about consumers and producers.
 
-The header of a segment repeats all of that state. A reader does not recover the log, so it may meet a new segment whose
-header is incomplete because the writer was killed; the state is then in the segment before.
+The header of an Osiris segment repeats all of that state. A reader does not recover the log, so it may meet a new
+segment whose header is incomplete because the writer was killed; the state is then in the segment before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from duramen.errors import IncompleteHeaderError, StorageError
 from duramen.formats import Segment
@@ -16,18 +18,20 @@ def last_begun(log: Log) -> Segment | None:
     segment was removed meanwhile."""
     while True:
         try:
-            return _last_begun(log)
+            return next(begun_segments(log), None)
         except StorageError as error:
             log.refresh_after(error)
 
 
-def _last_begun(log: Log) -> Segment | None:
+def begun_segments(log: Log) -> Iterator[Segment]:
+    """The segments from the last one on that holds at least one whole record, opened, the last one first."""
+    is_begun = False
     for found in reversed(log.segments):
         data = log.disk.map(found.path).data[: found.size_bytes]
         try:
             segment = log.codec.open_segment(data, found.base_offset)
         except IncompleteHeaderError:
             continue
-        if segment.scan(segment.start, max_records=1).end.position > segment.start.position:
-            return segment
-    return None
+        is_begun = is_begun or segment.scan(segment.start, max_records=1).end.position > segment.start.position
+        if is_begun:
+            yield segment

@@ -67,8 +67,11 @@ def classify_end(
             why = f"{stop.meaning}; a valid record at byte {swallowed} shows that the one before is wrong"
             return SegmentEnd(EndKind.DAMAGE, position, previous, stop, why)
     if found >= 0:
-        why = f"{stop.meaning}; a valid record follows at byte {found}"
-        return SegmentEnd(EndKind.DAMAGE, position, previous, stop, why, found)
+        found = segment.resync_outside(cursor, previous)
+        if found >= 0:
+            why = f"{stop.meaning}; a valid record follows at byte {found}"
+            return SegmentEnd(EndKind.DAMAGE, position, previous, stop, why, found)
+        return SegmentEnd(EndKind.DAMAGE, position, previous, stop, f"{stop.meaning}; only records inside of it follow")
     if found == GAVE_UP:
         return SegmentEnd(EndKind.DAMAGE, position, previous, stop, f"{stop.meaning}; what follows is unknown")
     if not is_last:

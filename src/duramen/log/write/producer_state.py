@@ -33,6 +33,9 @@ Between the last writer and this one, another program may have given the announc
 after the last durable watermark are therefore compared with their checksums.
 
 A damaged file is refused. Taking its producers for unknown would store their repeats again.
+
+Some formats store sequences in the log itself, too (`SupportsSequences`). Where both know a producer, the higher
+sequence counts.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.disk import Disk, File, Kind, write_all
-from duramen.errors import CorruptionError, UnknownVersionError, UsageError
-from duramen.formats import Encoded, SequenceRun, SupportsTracking, Values, binary_buffers
-from duramen.log.read import Log, last_begun
+from duramen.errors import CorruptionError, StorageError, UnknownVersionError, UsageError
+from duramen.formats import Encoded, Format, SequenceRun, SupportsSequences, SupportsTracking, Values, binary_buffers
+from duramen.log.read import Log, begun_segments
 from duramen.log.write.batch import Batch, SequenceClaim
 from duramen.log.write.group_commit import Request
 from duramen.sidecar import DIRECTORY, PRODUCERS_NAME, bounded_copy, replace_file
@@ -187,18 +190,40 @@ def read_producers(log: Log) -> dict[bytes, Last]:
         path = producers_path(log.path)
         content = _parse(bounded_copy(log.disk.map(path).data, path, FILE_BYTES), path)
         known = _counted(log, content, log.durable_offset)
-    return _with_tracking(log, known)
-
-
-def _with_tracking(log: Log, known: dict[bytes, Last]) -> dict[bytes, Last]:
-    """Add the producers that the format itself stores in its last segment."""
-    codec = log.codec
-    segment = last_begun(log) if isinstance(codec, SupportsTracking) else None
-    if segment is not None and isinstance(codec, SupportsTracking):
-        for name, (offset, sequence) in codec.sequences(segment).items():
-            if name not in known or known[name].sequence < sequence:
-                known[name] = Last(sequence, offset)
+    _raise_to(known, _stored(log), log.codec)
     return known
+
+
+def _stored(log: Log) -> dict[bytes, Last]:
+    """The last sequences that the log itself stores, by stored name."""
+    codec = log.codec
+    while isinstance(codec, SupportsSequences):
+        try:
+            found = codec.sequences(begun_segments(log), lambda path: _content_of(log, path))
+            return {name: Last(sequence, offset) for name, (offset, sequence) in found.items()}
+        except StorageError as error:
+            log.refresh_after(error)
+        except CorruptionError as error:
+            damaged = [one.path for one in log.segments if one.base_offset <= (error.offset or 0)]
+            error.path = error.path or (damaged or [log.path])[-1]
+            raise
+    return {}
+
+
+def _content_of(log: Log, path: str) -> memoryview | None:
+    path = posixpath.join(log.path, path)
+    return log.disk.map(path).data if log.is_directory and log.disk.kind(path) == Kind.FILE else None
+
+
+def _raise_to(known: dict[bytes, Last], stored: dict[bytes, Last], codec: Format) -> None:
+    """Let the higher sequence of each producer count, and move those whose names are ``stored`` to the known ones."""
+    if not isinstance(codec, SupportsSequences):
+        return
+    for name, last in known.items():
+        found = stored.pop(codec.stored_name(name), last)
+        known[name] = found if found.sequence > last.sequence else last
+    for name in [name for name in stored if codec.stored_name(name) == name]:
+        known[name] = stored.pop(name)
 
 
 def _counted(log: Log, content: _Content, proven_offset: int) -> dict[bytes, Last]:
@@ -269,6 +294,8 @@ class ProducerTable:
         self._announced_at = self._end = self._size = 0
         self._group: list[Request] = []
         self._repeats: list[Request] = []
+        self._stored: dict[bytes, Last] | None = None
+        """By stored name, what the log itself stores of producers that are not `known`; None before `load`."""
         known: dict[bytes, Last] = {}
         if has_producers(self._disk, log.path):
             raw = bounded_copy(self._disk.map(self._path).data, self._path, FILE_BYTES)
@@ -278,7 +305,24 @@ class ProducerTable:
             self._mend([entry for entry in content.announced if entry.offset + entry.count > proven_offset])
             if content.announced or known != content.known or raw[content.end :].strip(b"\0"):
                 self._replace(known)  # before another record can get an offset that was announced and not used
-        self.known = _with_tracking(log, known)
+        self.known = known
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._stored is not None
+
+    def load(self) -> None:
+        """Read what the log itself stores. Must come before the first claim of a producer."""
+        stored = _stored(self._log)
+        _raise_to(self.known, stored, self._log.codec)
+        self._stored = stored
+
+    def last(self, name: bytes) -> Last | None:
+        """The last record of a producer, if the log has one."""
+        known, codec = self.known.get(name), self._log.codec
+        if known is None and self._stored and isinstance(codec, SupportsSequences):
+            return self._stored.get(codec.stored_name(name))
+        return known
 
     def _mend(self, doubtful: list[_SequenceEntry]) -> None:
         """Rewrite the announced sequences that the format itself stores, where a power loss tore them: no checksum
@@ -317,7 +361,9 @@ class ProducerTable:
         return self._group
 
     def _admit(self, request: Request, claim: SequenceClaim, ahead: dict[bytes, int]) -> bool:
-        known = self.known.get(claim.name)
+        known = self.last(claim.name)
+        if known is not None:
+            self.known[claim.name] = known
         last = ahead.get(claim.name, -1 if known is None else known.sequence)
         count = request.work.batch.num_rows
         first = claim.sequence if claim.sequence is not None else max(last + 1, 1)
@@ -339,15 +385,27 @@ class ProducerTable:
         """Whether a repeat asks for ``fsync``, which the append that it repeats may not have had."""
         return any(request.work.sync and request.error is None for request in self._repeats)
 
+    def with_columns(self, batch: Batch) -> Batch:
+        """The records of the group with the columns that the format needs to store their sequences."""
+        codec = self._log.codec
+        runs = list(self._runs(0, batch.num_rows)) if isinstance(codec, SupportsSequences) else []
+        if not runs or not isinstance(codec, SupportsSequences):
+            return batch
+        columns = codec.sequence_columns(runs, batch.num_rows)
+        if columns and not isinstance(batch, pa.RecordBatch):
+            batch = batch.batch()
+        for name, column in columns.items():
+            batch = batch.append_column(name, column)  # type: ignore[union-attr]
+        return batch
+
     def announce(self, encoded: Encoded, batch: Batch, first_row: int, offsets: Sequence[int]) -> Encoded:
         """Announce the sequences of some rows of the group, and sync them before their records are written. Returns the
         bytes to write: with the sequences in them, where the format stores those itself."""
-        runs: list[SequenceRun] = []
+        runs = list(self._runs(first_row, len(offsets)))
         entries: list[_SequenceEntry] = []
-        for start, stop, name, sequence in self._runs(first_row, len(offsets)):
+        for start, stop, name, sequence in runs:
             rows = batch.slice(start, stop - start)
             crcs = _batch_crc(rows), _batch_crc(rows.slice(0, 1))
-            runs.append(SequenceRun(start, stop, name, sequence))
             entries.append(_SequenceEntry(_ANNOUNCED, name, sequence, int(offsets[start]), stop - start, *crcs))
         if not entries:
             return encoded
@@ -356,10 +414,10 @@ class ProducerTable:
             last = Last(run.sequence + run.stop - run.start - 1, int(offsets[run.stop - 1]))
             self._announced.append((run.name, last))
         codec = self._log.codec
-        return codec.with_sequences(encoded, runs) if isinstance(codec, SupportsTracking) else encoded
+        return codec.with_sequences(encoded, runs) if isinstance(codec, SupportsSequences) else encoded
 
-    def _runs(self, first_row: int, rows: int) -> Iterator[tuple[int, int, bytes, int]]:
-        """The rows of each claim among those that are written now: start, stop, name, sequence of the first."""
+    def _runs(self, first_row: int, rows: int) -> Iterator[SequenceRun]:
+        """The rows of each claim among those that are written now."""
         row = -first_row
         for request in self._group:
             if request.error is not None:
@@ -367,7 +425,7 @@ class ProducerTable:
             count, claim = request.work.batch.num_rows, request.work.producer
             start, stop = max(row, 0), min(row + count, rows)
             if claim is not None and start < stop:
-                yield start, stop, claim.name, claim.first + start - row
+                yield SequenceRun(start, stop, claim.name, claim.first + start - row)
             row += count
 
     def settle(self) -> None:
@@ -376,7 +434,7 @@ class ProducerTable:
         self._announced, self._group = [], []
         for request in self._repeats:
             claim = request.work.producer
-            last = self.known.get(claim.name)
+            last = self.last(claim.name)
             request.result = Repeated()
             if request.error is None and (last is None or last.sequence < claim.first - 1):
                 request.error = UsageError("the append that this one repeats was refused", path=self._log.path)

@@ -571,7 +571,9 @@ class WritableLog(Log):
         levels = [request.work.durability for request in taken]
         timed = [request for request in taken if request.work.durability == "interval"] if "interval" in levels else []
         sync = "fsync" in levels or (bool(timed) and self._interval.is_completed_by(timed))
-        announce = None if self._sequences is None else self._sequences.announce
+        announce = None
+        if self._sequences is not None:
+            batch, announce = self._sequences.with_columns(batch), self._sequences.announce
         pieces, size_bytes = tail.write(batch, default_us, is_synced_next=sync, announce=announce)
         results = appended_by_request(taken, pieces)
         if sync:
@@ -689,7 +691,7 @@ class WritableLog(Log):
     def sequences(self) -> ProducerTable:
         """The sequences of producers; see `duramen.consumers.producers`."""
         self._check_usable()
-        if self._sequences is None:
+        if self._sequences is None or not self._sequences.is_loaded:
             self._control("load_sequences")
         assert self._sequences is not None
         return self._sequences
@@ -698,6 +700,8 @@ class WritableLog(Log):
         if self._sequences is None:
             self._sequences = ProducerTable(self, 0, self._do_sync, self.tail.poison, self.tail.patch)
             self._singles.stop()
+        if not self._sequences.is_loaded:
+            self._sequences.load()
 
     def _open_sequences(self, proven_offset: int) -> None:
         """Settle announced sequences before other records get their offsets. If the file is damaged, only producers
