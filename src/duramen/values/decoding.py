@@ -12,7 +12,7 @@ import pyarrow as pa
 from duramen.arguments import check_choice
 from duramen.errors import MalformedError, UsageError
 from duramen.formats import number_array
-from duramen.values.codec import Codec, Utf8
+from duramen.values.codec import Codec, FewerFields, Utf8
 
 KINDS = ("amqp", "avro", "confluent", "json", "msgpack", "protobuf", "utf8")
 ON_MALFORMED = ("fail", "null", "raw")
@@ -75,6 +75,15 @@ class Decoder:
             return self
         sample = values.slice(0, SAMPLE_RECORDS).drop_null()
         return replace(self, codec=self.codec.bind(sample))  # type: ignore[union-attr]
+
+    def narrowed(self, names: Sequence[str]) -> Decoder:
+        """The decoder of some fields, perhaps none. It finds the same values malformed."""
+        if not pa.types.is_struct(self.type):
+            return self
+        kind = pa.struct([field for field in self.type if field.name in names])
+        narrow = getattr(self.codec, "narrowed", None)
+        codec = FewerFields(kind, self.codec) if narrow is None else narrow(kind)  # type: ignore[arg-type]
+        return replace(self, codec=codec)
 
     def decode(self, offsets: pa.Array, values: pa.Array, what: str = "value") -> tuple[pa.Array, pa.Array]:
         """The decoded column, and one of `MALFORMED`. A null stays null."""
@@ -189,6 +198,11 @@ class Decoding:
     def is_bound(self) -> bool:
         """Whether all types are known without a look at values."""
         return all(one.is_bound for one in self.decoders.values())
+
+    def narrowed(self, fields: Mapping[str, Sequence[str]]) -> Decoding:
+        """The decoding of some fields of columns; of other columns all fields. All types are known."""
+        narrow = {name: one.narrowed(fields[name]) for name, one in self.decoders.items() if name in fields}
+        return replace(self, decoders={**self.decoders, **narrow})
 
     def bind(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Fix the types by the first values of batches, where no schema does. Without values they stay unknown."""
