@@ -140,6 +140,6 @@ def need(module: str, extra: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise DuramenError(
-            f"decoding {what} needs the package {module.split('.', 1)[0]!r}, which is not installed",
+            f"{what} needs the package {module.split('.', 1)[0]!r}, which is not installed",
             hint=f"`pip install 'duramen[{extra}]'` brings it",
         ) from error

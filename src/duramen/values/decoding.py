@@ -104,7 +104,7 @@ class Decoder:
             kind = self.kind if name is None else f"{self.kind} ({name})"
             raise MalformedError(
                 f"the {what} is not {kind}: {reason}", offset=offsets[row].as_py(),
-                hint="on_malformed=null makes such a value null, on_malformed=raw keeps its bytes",
+                hint="on_malformed (in Spark onMalformed) null makes such a value null, raw keeps its bytes",
             )  # fmt: skip
         found_bad: list[Any] = [None] * len(values)
         for row, reason in decoded.malformed.items():
@@ -328,21 +328,34 @@ def _checked(on_malformed: str) -> str:
 # --- decoded values as Python objects
 
 
-def python_values(column: pa.Array) -> list[Any]:
-    """The values of a column as Python objects; a map is a dict."""
+Pairs = list[list[Any]]
+
+
+def _kept(pairs: Pairs) -> Any:
+    return pairs
+
+
+def python_values(column: pa.Array, repeated: Callable[[Pairs], Any] = _kept) -> list[Any]:
+    """The values of a column as Python objects. A map is a dict; one whose keys repeat, or cannot be keys of a dict, is
+    what ``repeated`` makes of its pairs."""
     values = column.to_pylist()
-    return [_with_dicts(value, column.type) for value in values] if _has_map(column.type) else values
+    return [_with_dicts(value, column.type, repeated) for value in values] if _has_map(column.type) else values
 
 
 def _has_map(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) or any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+def _with_dicts(value: Any, kind: pa.DataType, repeated: Callable[[Pairs], Any]) -> Any:
     if value is None or not _has_map(kind):
         return value
     if pa.types.is_map(kind):
-        return {key: _with_dicts(item, kind.item_type) for key, item in value}
+        pairs = [[key, _with_dicts(item, kind.item_type, repeated)] for key, item in value]
+        try:
+            made = dict(map(tuple, pairs))
+        except TypeError:
+            return repeated(pairs)
+        return made if len(made) == len(pairs) else repeated(pairs)
     if pa.types.is_struct(kind):
-        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
-    return [_with_dicts(item, kind.value_type) for item in value]
+        return {field.name: _with_dicts(value[field.name], field.type, repeated) for field in kind}
+    return [_with_dicts(item, kind.value_type, repeated) for item in value]
