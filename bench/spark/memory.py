@@ -55,18 +55,16 @@ def keep(log: Path, directory: Path, **options: str) -> None:
 
 
 class RowsInMemory(DataSource):
-    """Options: ``path``, a directory that `keep` made; ``columns``, those it was made with, if not all; ``mapped``: a
-    task maps its file itself, as a source of Arrow files would, and pays for the page faults."""
+    """Options: ``path``, a directory that `keep` made, and the options that it was made with; ``mapped``: a task maps
+    its file itself, as a source of Arrow files would, and pays for the page faults."""
 
     @classmethod
     def name(cls) -> str:
         return "rows-in-memory"
 
     def schema(self) -> StructType:
-        columns = self.options.get("columns")
-        return schema_of(
-            parse_options({"path": "unused", **({"columns": columns} if columns else {})}, streaming=False)
-        )
+        kept = {name: value for name, value in self.options.items() if name not in ("path", "mapped")}
+        return schema_of(parse_options({**kept, "path": "unused"}, streaming=False))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RowsInMemoryReader(self.options["path"], self.options.get("mapped") == "true")

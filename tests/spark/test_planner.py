@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import duramen
 from tests.spark.source_logs import expected, write_log
+from tests.values import amqp_messages as amqp
 from tests.warm import spark_worker
 
 
@@ -116,3 +118,12 @@ def test_it_ends_with_its_input() -> None:
         [sys.executable, "-m", "duramen.spark.planner"], input=b"", capture_output=True, check=True
     )
     assert process.stdout == b""
+
+
+def test_fields_that_are_not_needed_are_not_handed_over(process: Process, tmp_path: Path) -> None:
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append(amqp.section(0x73, amqp.list_of([amqp.text("id"), b"\x40", amqp.text("to")])) + amqp.data(b"body"))
+    options = {"decode": "amqp"}
+    few = plan(process, tmp_path / "log", columns=["value"], fields={"value": ["body", "to"]}, options=options)
+    found = process.read(few).to_pylist()
+    assert found == [{"value": {"body": {"data": b"body", "sequence": None, "value": None}, "to": "to"}}]

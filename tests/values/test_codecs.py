@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.errors import DuramenError, MalformedError, UsageError
-from duramen.values import decoder, python_values
+from duramen.values import decoder, encoder, python_values
 from duramen.values.protobuf import codec_of
 from tests.kernel.twins import edited
 from tests.values import protobufs
@@ -244,6 +244,8 @@ def test_a_missing_package_names_the_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DuramenError, match=f"{module.split('.', maxsplit=1)[0]}.*duramen.{kind}"):
         decoder(kind, schema)
+    with pytest.raises(DuramenError, match=f"duramen.{kind}"):
+        encoder(kind, schema)
 
 
 def test_python_values_of_maps() -> None:

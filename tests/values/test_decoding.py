@@ -12,7 +12,8 @@ import pytest
 
 import duramen
 import duramen.aio
-from duramen import MalformedError, MalformedValue, UsageError
+from duramen import MalformedError, MalformedValue, UsageError, decoder
+from duramen.values import decoded_json, python_values
 from tests.cli.running import Run
 from tests.values import amqp_messages as amqp
 
@@ -189,3 +190,14 @@ def test_asyncio(path: str) -> None:
             return [record.value async for record in log.scan(decode="amqp", on_malformed="null")]
 
     assert [value and value["body"]["data"] for value in asyncio.run(values())] == [b"hello", None, None, b"bye"]
+
+
+def test_a_map_whose_keys_repeat_keeps_them() -> None:
+    pairs = amqp.map_of([(amqp.text("n"), b"\x50\x01"), (amqp.text("n"), b"\x50\x02")])
+    values = pa.array([amqp.section(0x74, pairs) + amqp.data(b"b")], pa.binary())
+    found = python_values(decoder("amqp", "application_properties").decode(pa.array([0]), values)[0])
+    ubytes = [{"type": "ubyte", "text": text} for text in "12"]
+    assert found == [{"application_properties": [["n", ubytes[0]], ["n", ubytes[1]]]}]
+    assert decoded_json(found[0]).count('"n"') == 2
+    by_list = pa.array([[([1], 2)]], pa.map_(pa.list_(pa.int64()), pa.int64()))
+    assert python_values(by_list) == [[[[1], 2]]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,14 @@ def test_amqp_and_text(tmp_path: Path) -> None:
     assert values[8:] == ["ä".encode(), b"b"]
 
 
+twice = pa.table({"m": pa.array([[("a", 1)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))})
+
+
+def avro_of(kind: str) -> dict[str, Any]:
+    schema = {"type": "record", "name": "o", "fields": [{"name": "a", "type": kind}]}
+    return {"encode": "avro", "value_schema": schema}
+
+
 @pytest.mark.parametrize(
     ("table", "options", "why"),
     [
@@ -104,6 +113,13 @@ def test_amqp_and_text(tmp_path: Path) -> None:
          "'subject' is no section"),
         (pa.table({"value": [1]}), {"encode": "amqp"}, "is no body"),
         (pa.table({"value": [1]}), {"encode": "utf8"}, "is no text"),
+        (twice, {"encode": "json"}, "row 1 cannot be encoded as json: a map has a key twice"),
+        (twice, {"encode": "msgpack"}, "row 1 cannot be encoded as msgpack: a map has a key twice"),
+        (pa.table({"a": pa.array([0, -(2**63)], pa.timestamp("us"))}), {"encode": "json"}, "row 1 cannot .* range"),
+        (pa.table({"a": [1, 2**31]}), avro_of("int"), "row 1 cannot be encoded as avro: o.a is <2147483648>"),
+        (pa.table({"a": [1.5]}), avro_of("long"), "expected long"),
+        (pa.table({"a": [True]}), avro_of("int"), "expected int"),
+        (pa.table({"a": ["false"]}), avro_of("boolean"), "expected boolean"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_encoded_stores_nothing(table: Any, options: Any, why: str, tmp_path: Path) -> None:
@@ -115,6 +131,6 @@ def test_what_cannot_be_encoded_stores_nothing(table: Any, options: Any, why: st
 
 def test_protobuf_refuses_what_the_message_lacks() -> None:
     made = encoder("protobuf", protobufs.order_class())
-    for row in ({"wat": 1}, {"id": "x"}, {"wood": "PINE"}, {"tags": 5}):
+    for row in ({"wat": 1}, {"id": "x"}, {"wood": "PINE"}, {"tags": 5}, {"id": Decimal("1.5")}):
         with pytest.raises(UsageError, match="row 0 cannot be encoded"):
             made.encode(pa.table({"value": [row]}))

@@ -67,7 +67,7 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
         isStream = true;
-        return new DuramenStream(options, pushed.columns(), isNative);
+        return new DuramenStream(options, table.schema(), pushed, isNative);
     }
 
     @Override

@@ -1,6 +1,7 @@
 package duramen.spark;
 
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -34,6 +35,7 @@ final class DuramenScanBuilder
     private static final Map<String, DataType> COMPARED = Map.of(
         "offset", DataTypes.LongType, "timestamp", DataTypes.TimestampType,
         "topic", DataTypes.StringType, "partition", DataTypes.IntegerType);
+    private static final Set<String> DECODED = Set.of("value", "key");
     private static final Set<String> SIGNS = Set.of("=", "<=>", "<", "<=", ">", ">=");
     private static final Map<String, String> FLIPPED =
         Map.of("=", "=", "<=>", "<=>", "<", ">", "<=", ">=", ">", "<", ">=", "<=");
@@ -64,10 +66,19 @@ final class DuramenScanBuilder
 
     @Override
     public void pruneColumns(StructType required) {
-        // Whole columns: a part of a struct is not asked for.
+        // Whole columns, and of decoded ones whole fields: a part of another struct is not asked for.
         StructType kept = new StructType();
-        for (String name : required.fieldNames()) kept = kept.add(schema.apply(name));
+        for (StructField one : required.fields()) kept = kept.add(partOf(schema.apply(one.name()), one.dataType()));
         columns = kept;
+    }
+
+    private static StructField partOf(StructField column, DataType required) {
+        if (!DECODED.contains(column.name())) return column;
+        if (!(column.dataType() instanceof StructType whole) || !(required instanceof StructType part)) return column;
+        Set<String> names = new HashSet<>(List.of(part.fieldNames()));
+        StructType kept = new StructType();
+        for (StructField field : whole.fields()) if (names.contains(field.name())) kept = kept.add(field);
+        return new StructField(column.name(), kept, column.nullable(), column.metadata());
     }
 
     /** With damage reported as rows, or one row per task, a condition on records would hide some. */

@@ -27,12 +27,14 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class DuramenStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
     private final CaseInsensitiveStringMap options;
     private final StructType schema;
+    private final Pushed pushed;
     private final boolean isNative;
     private PythonProcess process;
     private JsonNode lag;
 
-    DuramenStream(CaseInsensitiveStringMap options, StructType schema, boolean isNative) {
+    DuramenStream(CaseInsensitiveStringMap options, StructType schema, Pushed pushed, boolean isNative) {
         this.isNative = isNative;
+        this.pushed = pushed;
         this.options = options;
         this.schema = schema;
     }
@@ -61,7 +63,8 @@ final class DuramenStream implements MicroBatchStream, SupportsTriggerAvailableN
             if (process == null) {
                 process = PythonProcess.borrow(Planner.driverPython());
                 ObjectNode opening = Planner.request("stream", options);
-                Planner.checked(process.ask(opening.put("schema", schema.json())));
+                pushed.putFields(opening, schema);
+                Planner.checked(process.ask(opening.put("schema", pushed.wholeColumns(schema).json())));
             }
             ObjectNode request = PythonProcess.JSON.createObjectNode().put("do", "call").put("call", name).put("native", isNative);
             for (Offset one : offsets) request.withArray("offsets").add(one.json());

@@ -31,6 +31,7 @@ final class Planner {
         CaseInsensitiveStringMap options, StructType schema, Pushed pushed, String snapshot, boolean isNative) {
         ObjectNode request = request("plan", options).put("native", isNative);
         request.put("schema", schema.json());
+        pushed.putFields(request, schema);
         if (pushed.aggregates().isEmpty()) {
             putAll(request.putArray("columns"), pushed.columns().fieldNames());
         } else {

@@ -80,6 +80,7 @@ class Planner:
         self._requests = requests
         self._output = output
         self._reader: Any = None
+        self._fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def run(self) -> None:
         for request in self._requests:
@@ -113,7 +114,7 @@ class Planner:
         wanted = wanted_of(StructType.fromJson(json.loads(request["schema"])), options)
         phase.update(action="generate", of="read partitions")
         narrowed, seen = Narrowed.of(request), Seen(request.get("snapshot"))
-        read = NarrowedRead(options.path, wanted, narrowed)
+        read = NarrowedRead(options.path, wanted.with_fields(dict(narrowed.fields)), narrowed)
         splits = plan_narrowed(options, narrowed, seen, payload=wanted.payload, counts_unread=read.counts_unread)
         parts: list[Split | None] = [*splits]
         if narrowed.aggregates and not parts:
@@ -161,6 +162,7 @@ class Planner:
         phase["call"] = "getDefaultReadLimit"
         schema = StructType.fromJson(json.loads(request["schema"]))
         self._reader = DuramenSource(request["options"]).streamReader(schema)
+        self._fields = Narrowed.of(request).fields
         self._reader.getDefaultReadLimit()  # raises the error of invalid options
         return {}
 
@@ -181,7 +183,8 @@ class Planner:
 
     @property
     def _streamed(self) -> NarrowedRead:
-        return NarrowedRead(self._reader._options.path, self._reader._wanted, Narrowed())
+        wanted = self._reader._wanted.with_fields(dict(self._fields))
+        return NarrowedRead(self._reader._options.path, wanted, Narrowed())
 
     def _partitions(self, request: Request, start: Any, end: Any) -> Answer:
         splits = [one.value for one in self._reader.partitions(start, end)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from duramen.errors import DuramenError
@@ -56,6 +57,24 @@ class Utf8:
                 texts.append(None)
                 malformed[row] = f"byte {error.start} is not UTF-8"
         return Decoded(pa.array(texts, pa.string()), malformed)
+
+
+@dataclass(frozen=True)
+class FewerFields:
+    """Some fields of what another codec decodes."""
+
+    type: pa.StructType
+    codec: Codec
+
+    @property
+    def name(self) -> str | None:
+        return getattr(self.codec, "name", None)
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        array, malformed = self.codec.decode(values)
+        kept = [array.field(field.name) for field in self.type]
+        valid = pa.py_buffer(np.packbits(np.asarray(array.is_valid()), bitorder="little"))
+        return Decoded(pa.Array.from_buffers(self.type, len(array), [valid], children=kept), malformed)
 
 
 class MalformedValueError(Exception):
@@ -121,6 +140,6 @@ def need(module: str, extra: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise DuramenError(
-            f"decoding {what} needs the package {module.split('.', 1)[0]!r}, which is not installed",
+            f"{what} needs the package {module.split('.', 1)[0]!r}, which is not installed",
             hint=f"`pip install 'duramen[{extra}]'` brings it",
         ) from error

@@ -12,7 +12,7 @@ import pyarrow as pa
 from duramen.arguments import check_choice
 from duramen.errors import MalformedError, UsageError
 from duramen.formats import number_array
-from duramen.values.codec import Codec, Utf8
+from duramen.values.codec import Codec, FewerFields, Utf8
 
 KINDS = ("amqp", "avro", "confluent", "json", "msgpack", "protobuf", "utf8")
 ON_MALFORMED = ("fail", "null", "raw")
@@ -76,6 +76,15 @@ class Decoder:
         sample = values.slice(0, SAMPLE_RECORDS).drop_null()
         return replace(self, codec=self.codec.bind(sample))  # type: ignore[union-attr]
 
+    def narrowed(self, names: Sequence[str]) -> Decoder:
+        """The decoder of some fields, perhaps none. It finds the same values malformed."""
+        if not pa.types.is_struct(self.type):
+            return self
+        kind = pa.struct([field for field in self.type if field.name in names])
+        narrow = getattr(self.codec, "narrowed", None)
+        codec = FewerFields(kind, self.codec) if narrow is None else narrow(kind)  # type: ignore[arg-type]
+        return replace(self, codec=codec)
+
     def decode(self, offsets: pa.Array, values: pa.Array, what: str = "value") -> tuple[pa.Array, pa.Array]:
         """The decoded column, and one of `MALFORMED`. A null stays null."""
         if values.null_count:
@@ -95,7 +104,7 @@ class Decoder:
             kind = self.kind if name is None else f"{self.kind} ({name})"
             raise MalformedError(
                 f"the {what} is not {kind}: {reason}", offset=offsets[row].as_py(),
-                hint="on_malformed=null makes such a value null, on_malformed=raw keeps its bytes",
+                hint="on_malformed (in Spark onMalformed) null makes such a value null, raw keeps its bytes",
             )  # fmt: skip
         found_bad: list[Any] = [None] * len(values)
         for row, reason in decoded.malformed.items():
@@ -189,6 +198,11 @@ class Decoding:
     def is_bound(self) -> bool:
         """Whether all types are known without a look at values."""
         return all(one.is_bound for one in self.decoders.values())
+
+    def narrowed(self, fields: Mapping[str, Sequence[str]]) -> Decoding:
+        """The decoding of some fields of columns; of other columns all fields. All types are known."""
+        narrow = {name: one.narrowed(fields[name]) for name, one in self.decoders.items() if name in fields}
+        return replace(self, decoders={**self.decoders, **narrow})
 
     def bind(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Fix the types by the first values of batches, where no schema does. Without values they stay unknown."""
@@ -314,21 +328,34 @@ def _checked(on_malformed: str) -> str:
 # --- decoded values as Python objects
 
 
-def python_values(column: pa.Array) -> list[Any]:
-    """The values of a column as Python objects; a map is a dict."""
+Pairs = list[list[Any]]
+
+
+def _kept(pairs: Pairs) -> Any:
+    return pairs
+
+
+def python_values(column: pa.Array, repeated: Callable[[Pairs], Any] = _kept) -> list[Any]:
+    """The values of a column as Python objects. A map is a dict; one whose keys repeat, or cannot be keys of a dict, is
+    what ``repeated`` makes of its pairs."""
     values = column.to_pylist()
-    return [_with_dicts(value, column.type) for value in values] if _has_map(column.type) else values
+    return [_with_dicts(value, column.type, repeated) for value in values] if _has_map(column.type) else values
 
 
 def _has_map(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) or any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+def _with_dicts(value: Any, kind: pa.DataType, repeated: Callable[[Pairs], Any]) -> Any:
     if value is None or not _has_map(kind):
         return value
     if pa.types.is_map(kind):
-        return {key: _with_dicts(item, kind.item_type) for key, item in value}
+        pairs = [[key, _with_dicts(item, kind.item_type, repeated)] for key, item in value]
+        try:
+            made = dict(map(tuple, pairs))
+        except TypeError:
+            return repeated(pairs)
+        return made if len(made) == len(pairs) else repeated(pairs)
     if pa.types.is_struct(kind):
-        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
-    return [_with_dicts(item, kind.value_type) for item in value]
+        return {field.name: _with_dicts(value[field.name], field.type, repeated) for field in kind}
+    return [_with_dicts(item, kind.value_type, repeated) for item in value]

@@ -74,13 +74,23 @@ class Encoder:
     def _encoded(self, values: pa.Array) -> list[bytes | None]:
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-        write, found = self._writer(values.type), []
-        for row, value in enumerate(python_values(values)):
+        write = self._writer(values.type)
+
+        def written(part: pa.Array) -> list[bytes | None]:
+            return [None if value is None else write(value) for value in python_values(part, _refused)]
+
+        try:
+            return written(values)
+        except _ERRORS as error:
+            raise self._first_error(values, written) or error from error
+
+    def _first_error(self, values: pa.Array, write: Callable[[pa.Array], object]) -> UsageError | None:
+        for row in range(len(values)):
             try:
-                found.append(None if value is None else write(value))
+                write(values.slice(row, 1))
             except _ERRORS as error:
-                raise UsageError(f"row {row} cannot be encoded as {self.kind}: {first_line(error)}") from error
-        return found
+                return UsageError(f"row {row} cannot be encoded as {self.kind}: {first_line(error)}")
+        return None
 
     def _writer(self, kind: pa.DataType) -> Write:
         if self.kind == "utf8":
@@ -108,8 +118,7 @@ def encoder(kind: str, schema: Schema = None) -> Encoder:
     if kind not in ("avro", "protobuf") and schema is not None:
         raise UsageError(f"{kind} values are encoded without a schema", hint="leave it out")
     made = Encoder(kind, schema)
-    if schema is not None:
-        made._writer(pa.struct([]))  # a wrong schema is reported here, and not in a task
+    made._writer(pa.struct([]))  # a wrong schema or a missing package is reported here, and not in a task
     return made
 
 
@@ -123,6 +132,10 @@ def encoded(data: Any, encode: str | Encoder | None, schema: Schema = None) -> A
         raise UsageError(f"encode takes a RecordBatch or Table (got {type(data).__name__})")
     made = encode if isinstance(encode, Encoder) else encoder(encode, schema)
     return made.encode(data)
+
+
+def _refused(pairs: Any) -> Any:
+    raise ValueError(f"a map has a key twice, or one that is no plain value: {[key for key, _ in pairs]!r:.80}")
 
 
 def _struct(fields: pa.Table) -> pa.StructType:
@@ -212,9 +225,15 @@ def _avro_writer(schema: Any) -> Write:
     except (ValueError, LookupError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise UsageError(f"the Avro schema cannot be used: {error}") from error
 
+    check = need("fastavro.validation", "avro", "Avro")
+
     def write(value: Any) -> bytes:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, parsed, value, strict=True)
+        try:  # the writer cuts 1.5 to 1, makes text a boolean, and writes an int of 64 bits
+            check.validate(value, parsed)
+        except check.ValidationError as error:
+            raise ValueError(f"{error.errors[0]}") from error
         return out.getvalue()
 
     return write
@@ -252,8 +271,9 @@ def _fill_field(message: Any, field: Any, item: Any) -> None:
     elif field.message_type is None:
         setattr(message, field.name, _scalar(field, item))
     elif field.message_type.GetOptions().map_entry:
+        kind = field.message_type.fields_by_name["value"]
         for key, each in item.items():
-            _fill(target[key], each) if isinstance(each, dict) else target.update({key: each})
+            _fill(target[key], each) if isinstance(each, dict) else target.update({key: _scalar(kind, each)})
     elif isinstance(item, datetime):
         target.FromDatetime(item)
     elif isinstance(item, str):  # a message inside of itself, as the decoder shows it
@@ -267,7 +287,11 @@ def _scalar(field: Any, item: Any) -> Any:
     if field.enum_type is not None and isinstance(item, str):
         named = field.enum_type.values_by_name.get(item)
         return int(item) if named is None else named.number
-    return int(item) if isinstance(item, Decimal) else item
+    if not isinstance(item, Decimal):
+        return item
+    if item != int(item):
+        raise ValueError(f"the field {field.name!r} is a whole number (got {item})")
+    return int(item)
 
 
 # --- AMQP

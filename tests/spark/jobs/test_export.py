@@ -236,6 +236,20 @@ def test_json_values(spark: SparkSession, events: Path, tmp_path: Path, kind: st
     assert table.column("value").to_pylist() == [{"n": n, "wood": "oak"} for n in range(300)]
 
 
+def test_a_malformed_value_of_many_logs_names_its_log(spark: SparkSession, tmp_path: Path) -> None:
+    with duramen.Store(tmp_path / "store") as store:
+        topic = store.create("orders", partitions=3, format="keratin")
+        for partition, value in enumerate([b'{"n": 1}', b'{"n": 2}', b"?"]):
+            topic.append_batch([value], partition=partition)
+    options: Any = {"subscribe": ["orders"], "decode": "json", "value_schema": "n bigint"}
+    for run in (
+        lambda: jobs.export(spark, str(tmp_path / "store"), str(tmp_path / "out"), **options),
+        lambda: jobs.profile(spark, str(tmp_path / "store"), **options),
+    ):
+        with pytest.raises(duramen.MalformedError, match="partitions/2: offset 0: the value is not json"):
+            run()
+
+
 def test_keys_and_malformed_values(spark: SparkSession, tmp_path: Path) -> None:
     with duramen.open(tmp_path / "log", "a") as log:
         log.append_batch([(b"a", b'{"n": 1}'), (b"b", b"no"), (b"c", b'{"n": 3}')])

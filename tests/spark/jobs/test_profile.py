@@ -25,6 +25,7 @@ from duramen.spark import jobs
 from duramen.spark.jobs import sketches
 from duramen.spark.jobs.sketches import Distinct, Heavy, Order, Sizes, SketchRates
 from tests.sampling import examples
+from tests.values import amqp_messages as amqp
 
 START_US = 1_700_000_000_000_000
 
@@ -189,3 +190,15 @@ def test_the_fields_of_decoded_values(spark: SparkSession, tmp_path: Path) -> No
     show_fields(found["decoded"], Output(out))
     assert "value.o.x" in out.getvalue()
     assert "1 value did not decode" in out.getvalue()
+
+
+def test_the_fields_of_messages(spark: SparkSession, tmp_path: Path) -> None:
+    pairs = amqp.map_of([(amqp.text("n"), b"\x50\x01"), (amqp.text("s"), amqp.text("x"))])
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append_batch([amqp.data(b"four"), amqp.section(0x74, pairs) + amqp.data(b"b"), b"junk"])
+    found = jobs.profile(spark, str(tmp_path / "log"), decode="amqp", on_malformed="null").as_dict()["decoded"]
+    assert found["malformed"] == 1
+    fields = found["fields"]
+    sizes = [(fields[f"value.{name}"]["min"], fields[f"value.{name}"]["max"], fields[f"value.{name}"]["nulls"])
+             for name in ("body.data", "application_properties", "annotations")]  # fmt: skip
+    assert sizes == [(1, 4, 1), (2, 2, 2), (None, None, 3)]

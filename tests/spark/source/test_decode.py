@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import duramen
-from duramen.spark import parse_options, scan
+from duramen.spark import jar, parse_options, scan
 from tests.values import amqp_messages as amqp
 from tests.values.test_confluent import Produced
 
@@ -74,6 +74,47 @@ def test_map_in_arrow_gives_the_same(spark: SparkSession, path: str) -> None:
 def test_a_malformed_value_fails_the_query_with_its_offset(spark: SparkSession, path: str) -> None:
     with pytest.raises(PySparkException, match="offset 40: the value is not amqp"):
         load(spark, path, decode="amqp", onDamage="skip").collect()
+
+
+FIELDS: list[tuple[dict[str, str], list[str]]] = [
+    ({"decode": "amqp", "onMalformed": "null"}, ["offset", "value.body.data", "value.message_id.text AS id"]),
+    ({"decode": "amqp", "onMalformed": "null"}, ["value.application_properties['n'] AS n", "value IS NULL AS bad"]),
+    ({"decode": "amqp", "onMalformed": "raw"}, ["_malformed.reason", "value.header.ttl"]),
+    ({"decode": "amqp", "onMalformed": "raw", "decodeKey": "utf8"}, ["_malformed", "key"]),
+    ({"decode": "amqp", "onMalformed": "null"}, ["offset", "key"]),
+    ({"decode": "amqp", "onMalformed": "null"}, ["value.body", "value.subject", "value"]),
+    ({"decode": "amqp", "onMalformed": "fail"}, ["offset"]),
+    ({"decode": "amqp", "onMalformed": "fail"}, ["count(*)"]),
+    ({"decode": "amqp", "onMalformed": "null"}, ["count(*)", "count(value)", "count(value.body.data)"]),
+    ({"decode": "json", "onMalformed": "null", "valueSchema": "a int, b int"}, ["offset", "value.b"]),
+]
+
+
+@pytest.mark.skipif(jar() is None, reason="built without a JDK")
+@pytest.mark.parametrize(("options", "columns"), FIELDS, ids=str)
+def test_fields_that_spark_does_not_need(
+    spark: SparkSession, path: str, options: dict[str, str], columns: list[str]
+) -> None:
+    def shown(engine: str) -> Any:
+        frame = load(spark, path, engine=engine, **options).selectExpr(*columns)
+        try:
+            return sorted(map(str, frame.toArrow().to_pylist()))
+        except PySparkException as error:
+            return str(error)[str(error).index("offset 40") :].splitlines()[0]
+
+    assert shown("jvm") == shown("python")
+
+
+@pytest.mark.skipif(jar() is None, reason="built without a JDK")
+def test_a_stream_of_some_fields(spark: SparkSession, path: str) -> None:
+    for engine in ("python", "jvm"):
+        frame = spark.readStream.format("duramen").options(decode="amqp", onMalformed="null", engine=engine).load(path)
+        fields = frame.select("offset", "value.body.data", "value.application_properties.s.text")
+        query = fields.writeStream.format("memory").queryName(f"few_{engine}").trigger(availableNow=True).start()
+        query.awaitTermination()
+    first, other = (spark.sql(f"SELECT * FROM few_{engine} ORDER BY offset").collect() for engine in ("python", "jvm"))
+    assert len(first) == 42
+    assert first == other
 
 
 def test_json_by_schema_and_by_its_first_values(spark: SparkSession, tmp_path: Path) -> None:

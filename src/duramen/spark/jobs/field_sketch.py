@@ -90,7 +90,9 @@ def _range_of(kind: pa.DataType, array: pa.Array) -> FieldRange:
 def _sizes(kind: pa.DataType, array: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
         return pc.binary_length(array)
-    return pc.list_value_length(array.cast(pa.list_(pa.struct(list(kind)))) if pa.types.is_map(kind) else array)
+    if pa.types.is_map(kind):
+        array = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+    return pc.list_value_length(array)
 
 
 def _shown(value: Any) -> Any:

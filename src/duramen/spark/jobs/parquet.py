@@ -74,8 +74,10 @@ def write_portion(work: ParquetWriting) -> list[ParquetWritten]:
     """In an executor: read the rows of one portion and write them."""
     writer = _Writer(work)
     try:
-        for batch in work.portion.batches():
-            writer.add(batch)
+        for part in work.portion.single_logs():
+            with part.named():
+                for batch in part.batches():
+                    writer.add(batch)
         return writer.finish()
     finally:
         writer.abandon()

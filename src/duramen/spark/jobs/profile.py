@@ -159,8 +159,9 @@ def _sketch(portion: Portion, decoding: Decoding | None = None) -> list[Sketch]:
     sketches = []
     for split in portion.single_logs():
         sketch = Sketch(split.log_name)
-        for batch in split.batches():
-            sketch.add(batch, decoding)
+        with split.named():
+            for batch in split.batches():
+                sketch.add(batch, decoding)
         sketches.append(sketch)
     return sketches
 

@@ -8,13 +8,14 @@ that are appended later do not count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from duramen.disk import Disk
-from duramen.errors import OffsetError, UsageError
+from duramen.errors import DuramenError, OffsetError, UsageError
 from duramen.formats import FORMATS, Format
 from duramen.log import Log
 from duramen.record import SCHEMA
@@ -86,6 +87,15 @@ class Portion:
         for number, spec in enumerate(self.split.logs):
             pieces = tuple(replace(piece, log=0) for piece in self.split.pieces if piece.log == number)
             yield replace(self, split=Split((spec,), pieces))
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors about records name the log, which is the only one."""
+        try:
+            yield
+        except DuramenError as error:
+            error.path = error.path or self.split.logs[0].root
+            raise
 
 
 @dataclass

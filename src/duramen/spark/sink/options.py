@@ -152,11 +152,12 @@ def _number(texts: Mapping[str, str], name: str, default: int, *, least: int = 0
 def check_columns(schema: StructType, *, encoded: bool = False) -> tuple[str, ...]:
     """The columns that will be written, in the order of the schema. ``encoded``: ``value`` may be of any type."""
     hint = "the columns are " + ", ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
+    remedy = "with encode, fields belong into the struct 'value'" if encoded else f"{hint}: select or drop"
     for column in schema.fields:
         if column.name in IGNORED:
             continue
         if column.name not in COLUMNS:
-            raise UsageError(f"a log cannot store the column {column.name!r}", hint=f"{hint}: select or drop")
+            raise UsageError(f"a log cannot store the column {column.name!r}", hint=remedy)
         if not _fits(column.name, column.dataType) and not (encoded and column.name == "value"):
             raise UsageError(
                 f"column {column.name!r} is {column.dataType.simpleString()} and has to be {COLUMNS[column.name]}",

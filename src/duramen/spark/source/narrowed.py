@@ -2,9 +2,9 @@
 
 The engine in the JVM says what a query needs. The rows are those of the whole read that satisfy the conditions, and so
 are the errors: a column that Spark does not need is still decoded where decoding it can fail, and checksums are
-compared if the whole read compares them. Only what lies outside of a range of offsets, or in a log of another topic or
-partition, is not looked at, as with ``startingOffsets`` and ``assign``. A condition on times removes rows, and skips no
-segment: a log whose times go backwards loses none.
+compared if the whole read compares them. Of decoded values only the fields are made that Spark needs. Only what lies
+outside of a range of offsets, or in a log of another topic or partition, is not looked at, as with ``startingOffsets``
+and ``assign``. A condition on times removes rows, and skips no segment: a log whose times go backwards loses none.
 
 All plans of one DataFrame show the same records. The first returns what it saw (`Seen`), the later ones are held to it.
 """
@@ -41,6 +41,8 @@ class Narrowed:
 
     columns: tuple[str, ...] | None = None
     """In this order; None: all."""
+    fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Of a decoded column those that Spark needs, where it does not need all."""
     aggregates: tuple[str, ...] = ()
     """`AGGREGATES` of the offsets of a task, instead of columns."""
     offsets: Range = Range()
@@ -55,7 +57,8 @@ class Narrowed:
         columns, aggregates = given.get("columns"), tuple(given.get("aggregates", ()))
         if not set(aggregates) <= set(AGGREGATES):
             raise UsageError(f"aggregates {aggregates} are not all among {AGGREGATES}")
-        found = cls(None if columns is None else tuple(columns), aggregates)
+        fields = tuple((name, tuple(each)) for name, each in given.get("fields", {}).items())
+        found = cls(None if columns is None else tuple(columns), fields, aggregates)
         for name, sign, *texts in given.get("conditions", ()):
             if name in ("topic", "partition"):
                 found = found._among(name, sign, frozenset(texts))
@@ -227,9 +230,11 @@ class NarrowedRead:
     def _wanted(self, split: Split, whole: Wanted) -> Wanted:
         """The whole read without the columns that nothing can be wrong with."""
         narrowed = self.narrowed
-        if whole.summary or whole.decoding is not None:
+        if whole.summary:
             return whole
         needed = set() if narrowed.aggregates else set(self._names)
+        if whole.decoding is not None:  # decoded to see whether it can be
+            return whole.with_fields({name: () for name in whole.decoding.decoders if name not in needed})
         if self._content_can_fail(split):
             needed |= {*PAYLOAD_COLUMNS, "timestamp"}
         if any(piece.visible_bytes > MAX_VALUE_BYTES for piece in split.pieces):

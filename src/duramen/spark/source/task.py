@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,20 @@ class Wanted:
     def payload(self) -> bool:
         """Whether payloads are read, for a column or for their checksums, and not jumped over."""
         return self.verify or not PAYLOAD_COLUMNS.isdisjoint(self.schema.names)
+
+    def with_fields(self, fields: Mapping[str, Sequence[str]]) -> Wanted:
+        """The same with some fields of decoded columns; which values are malformed does not change."""
+        if self.decoding is None or not fields:
+            return self
+        decoding = self.decoding.narrowed(fields)
+        schema = self.schema
+        for name in fields:
+            number = schema.get_field_index(name)
+            whole, kept = schema.field(number), decoding.decoders[name].type
+            if pa.types.is_struct(kept):
+                kind = pa.struct([whole.type.field(field.name) for field in kept])
+                schema = schema.set(number, whole.with_type(kind))
+        return replace(self, schema=schema, decoding=decoding)
 
 
 def read_split(split: Split, wanted: Wanted, disk: Disk) -> Iterator[pa.RecordBatch]:
