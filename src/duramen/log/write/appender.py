@@ -433,12 +433,25 @@ class Appender:
         """Sync everything written. `mark` publishes it."""
         began = time.perf_counter()
         try:
+            is_proof_due = self._begin_proof()
             self.active.sync()
+            if is_proof_due:
+                self.sidecar.sync_proof()
         except BaseException as error:
             self.poison(error)
             raise
         self._counters.noted_syncs.append(time.perf_counter() - began)
         self._set_durable()
+        if is_proof_due:
+            self._proven = self._durable
+
+    def _begin_proof(self) -> bool:
+        """Store the digest of records without a checksum, for the device to write it together with them. Until both are
+        synced, it proves what a crash kept, and nothing is acknowledged."""
+        if self._fmt.capabilities.record_checksum or self._hidden is not None or self._proven == self.active.cursor:
+            return False
+        self.sidecar.begin_proof(self._mark(is_proof=True))
+        return True
 
     def _set_durable(self) -> None:
         self._durable, self._durable_crc32c = self.active.cursor, self.active.crc32c
@@ -452,12 +465,7 @@ class Appender:
     def mark(self, *, durable: bool = False, is_open: bool = True) -> None:
         """Move the watermark to the end of the log. It is synced if ``durable``, or if the bytes need it as their
         proof."""
-        active = self.active
-        mark = Watermark(
-            active.base, active.cursor.position, active.cursor.previous_offset + 1,
-            self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes,
-            active.crc32c, self._durable_crc32c, is_open, self._has_digest, self._sealed_before is not None,
-        )  # fmt: skip
+        mark = self._mark(is_open=is_open)
         if self._is_midway:
             # The batch continues in another segment, which recovery must know; readers must not see half of it.
             mark = mark._replace(next_offset=self.visible.next_offset)
@@ -474,6 +482,14 @@ class Appender:
             self._is_open_durable, self._proven = is_open, self._durable
         if not self._is_midway:
             self._visible = mark
+
+    def _mark(self, *, is_open: bool = True, is_proof: bool = False) -> Watermark:
+        active = self.active
+        return Watermark(
+            active.base, active.cursor.position, active.cursor.previous_offset + 1,
+            self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes, active.crc32c,
+            self._durable_crc32c, is_open, self._has_digest, self._sealed_before is not None, is_proof,
+        )  # fmt: skip
 
     def _must_prove(self) -> bool:
         """Whether the watermark must be synced before the append is acknowledged: the bytes do not prove themselves."""
