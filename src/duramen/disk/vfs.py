@@ -158,6 +158,10 @@ class RecordWriter(Protocol):
     def is_idle(self) -> bool:
         """Whether it is not armed, and nothing is left to take over."""
 
+    def is_in_place(self) -> bool:
+        """Whether the log's directory, the lock, the watermark and the segment are in their places, as far as one look
+        tells. If false, `Lock.check` and the like find out."""
+
     def seen(self) -> AppendSeen | None:
         """The watermark that it stored last; None if it stored none since it was armed."""
 

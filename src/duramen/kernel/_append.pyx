@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False, cdivision=True
 """The compiled record writer; its twin and its contract are in disk/record_writer.py."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -119,6 +119,7 @@ cdef extern from "append_queue.h" nogil:
     void duramen_release(append_entry *mine)
     void duramen_drain(append_writer *writer)
     int duramen_is_unused(const append_writer *writer)
+    int duramen_is_whole(const append_target *to)
     double duramen_monotonic_s()
 
 
@@ -160,6 +161,7 @@ cdef append_record record_of(bytes value, bytes headers, int64_t us, int64_t now
     return record
 
 
+# Without the GIL, the mutex also guards the references that a thread may drop while another one takes them.
 cdef class DescriptorRecordWriter:
     cdef append_writer own
     cdef int64_t index_start
@@ -248,15 +250,14 @@ cdef class DescriptorRecordWriter:
 
     cdef void release(self) noexcept:
         """Close the files of a retired writer once no thread uses them."""
+        cdef object word = None
         cdef bint is_locked = self.lock()
-        cdef bint is_over = self.own.is_retired and (self.is_inherited() or duramen_is_unused(&self.own))
-        if is_over:
+        if self.own.is_retired and (self.is_inherited() or duramen_is_unused(&self.own)):
             self.close_all()
             self.own.to.counter = NULL
+            word, self.word = self.word, None
         if is_locked:
             pthread_mutex_unlock(&self.own.mutex)
-        if is_over:
-            self.word = None
 
     def arm(self, state not None, limits not None, bytes slot not None, mark):
         cdef append_writer *own = &self.own
@@ -274,8 +275,8 @@ cdef class DescriptorRecordWriter:
         own.limits.rows = len(self.rows)
         to.counter = int.from_bytes(os.pread(own.to.page, MARK_COUNTER_BYTES, 0), sys.byteorder)
         memcpy(own.mark + MARK_COUNTER_BYTES, PyBytes_AS_STRING(slot), MARK_SLOT_BYTES)
-        self.armed_with = mark
         pthread_mutex_lock(&own.mutex)
+        before, self.armed_with = self.armed_with, mark  # dropped after the mutex
         own.is_seen = own.is_torn = own.sync_errno = 0
         own.unmarked_records = own.unmarked_bytes = 0
         own.is_armed = not own.is_retired
@@ -338,6 +339,12 @@ cdef class DescriptorRecordWriter:
     def is_armed(self):
         return bool(self.own.is_armed)
 
+    def is_in_place(self):
+        cdef bint found
+        with nogil:
+            found = duramen_is_whole(&self.own.to)
+        return bool(found)
+
     def seen(self):
         cdef append_state seen
         cdef bint is_seen
@@ -377,9 +384,13 @@ cdef class DescriptorRecordWriter:
             state.timed_records, state.timed_bytes, bool(own.is_torn), own.unmarked_bytes,
             state.index_position - self.index_start, own.unmarked_records, own.sync_errno, state.durable_position,
             state.durable_offset, state.durable_crc32c)
-        own.is_seen = own.is_torn = own.sync_errno = 0
+        own.is_torn = own.sync_errno = 0
         own.state.rows = own.unmarked_records = own.unmarked_bytes = 0
         self.index_start = state.index_position
+        cdef bint is_locked = self.lock()
+        own.is_seen = 0
+        if is_locked:
+            pthread_mutex_unlock(&own.mutex)
         return found
 
     def retire(self):

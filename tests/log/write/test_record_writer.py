@@ -258,7 +258,7 @@ def test_a_writer_that_was_not_armed_yet_shows_nothing(tmp_path: Path, disk: typ
         log.append(value(0))
         log.append(value(1))
         log.seal()
-        writer = log.tail._record_writer(None)
+        writer = log.tail._record_writer((None, 0))
         assert writer is not None
         assert writer.seen() is None
         assert log.next_offset == 2

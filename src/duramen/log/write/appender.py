@@ -193,11 +193,9 @@ class Appender:
         is_marked = (mark.base, mark.position, mark.next_offset - 1) == (active.base, *cursor)
         if not (is_ready and is_marked) or first_us is None or active.is_empty or self.last_us > _LAST_US:
             return None
-        indexed = active.open_index if limits.index_at_once else (None, 0)
-        if indexed is None:
-            return None
-        writer = self._record_writer(indexed[0])
-        if writer is None:
+        indexed = self._open_index
+        writer = self._record_writer(indexed)
+        if writer is None or indexed is None:
             return None
         bound = self._durable.position + self._unsynced_bytes - (self._preallocate_bytes or FILL_BYTES)
         most = self._segment_bytes if limits.segments else bound
@@ -221,9 +219,22 @@ class Appender:
             writer.retire()
         return writer
 
-    def _record_writer(self, index: File | None) -> RecordWriter | None:
-        """The record writer of the active segment; None if there is none for this format and this disk."""
+    @property
+    def _open_index(self) -> tuple[File | None, int] | None:
+        """The index that a record writer extends, and its size; None if an entry waits."""
+        return self.active.open_index if self._fmt.capabilities.index_at_once else (None, 0)
+
+    def is_in_place(self) -> bool:
+        """Whether nothing of the log was deleted or replaced, as far as one look of the record writer tells."""
+        writer = self._record_writer(self._open_index)
+        return writer is not None and writer.is_in_place()
+
+    def _record_writer(self, indexed: tuple[File | None, int] | None) -> RecordWriter | None:
+        """The record writer of the active segment; None if there is none for this format and this disk, or its index is
+        not ready."""
         active, shape = self.active, self._fmt.record_shape
+        if indexed is None:
+            return None
         if self._written_segment is not active:
             self.disarm_for_good()
             self._written_segment, self.writer = active, None
@@ -232,7 +243,7 @@ class Appender:
                 noted = self._counters
                 notes = AppendNotes(noted.noted_seconds, noted.noted_bytes, noted.noted_records, noted.noted_syncs)
                 with contextlib.suppress(StorageError):  # no descriptor is left
-                    self.writer = self.sidecar.record_writer(active.file, index, shape, self._record_rows, notes)
+                    self.writer = self.sidecar.record_writer(active.file, indexed[0], shape, self._record_rows, notes)
         return self.writer
 
     @property

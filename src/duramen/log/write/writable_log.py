@@ -500,6 +500,8 @@ class WritableLog(Log):
         """Raise `FencedError`, and poison the writer, if the log's directory or its sidecar was deleted or replaced;
         ``closely``: or the active segment. Called before every write, so that nothing of it is stored, and closely
         after every sync, and if the active segment has no name any more."""
+        if closely and self.tail.is_in_place():
+            return
         try:
             self._sidecar.check(closely=closely)
             if closely and not self.tail.active.file.is_in_place():
