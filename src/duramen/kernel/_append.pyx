@@ -117,9 +117,10 @@ cdef extern from "append_queue.h" nogil:
     int duramen_append_alone(append_writer *writer, const append_record *record, int64_t *offset, int64_t *size)
     int duramen_append_durably(append_writer *writer, const append_record *record, append_entry *mine)
     void duramen_release(append_entry *mine)
+    int duramen_publish(append_writer *writer, uint8_t *page, int64_t page_bytes, int syncs, int *error,
+                        double *sync_s)
     void duramen_drain(append_writer *writer)
     int duramen_is_unused(const append_writer *writer)
-    int duramen_is_whole(const append_target *to)
     double duramen_monotonic_s()
 
 
@@ -326,9 +327,33 @@ cdef class DescriptorRecordWriter:
         self.seconds.append(duramen_monotonic_s() - began_s)
         return mine.offset
 
+    def publish(self, bytes content not None, int syncs):
+        cdef uint8_t page[512]
+        cdef int64_t page_bytes = MARK_COUNTER_BYTES + len(content)
+        cdef double sync_s = 0
+        cdef int result, error = 0
+        if page_bytes > <int64_t>sizeof(page):
+            raise ValueError(f"a page of {len(content)} bytes is not one of watermarks")
+        memcpy(page + MARK_COUNTER_BYTES, PyBytes_AS_STRING(content), len(content))
+        with nogil:
+            result = duramen_publish(&self.own, page, page_bytes, syncs, &error, &sync_s)
+        if self.own.is_retired:
+            self.release()
+        if result == APPEND_UNSYNCED:
+            return error
+        if result != APPEND_DONE:
+            return NOT_DONE
+        if syncs:
+            self.syncs.append(sync_s)
+        return 0
+
     @property
     def is_shared(self):
         return True
+
+    @property
+    def can_publish(self):
+        return sys.platform == "linux"  # others need more than fdatasync
 
     @property
     def is_idle(self):
@@ -338,12 +363,6 @@ cdef class DescriptorRecordWriter:
     @property
     def is_armed(self):
         return bool(self.own.is_armed)
-
-    def is_in_place(self):
-        cdef bint found
-        with nogil:
-            found = duramen_is_whole(&self.own.to)
-        return bool(found)
 
     def seen(self):
         cdef append_state seen

@@ -48,7 +48,7 @@ class Watermark(NamedTuple):
         )
 
     def encode(self, number: int) -> bytes:
-        flags = sum(flag for flag, is_set in zip(_FLAGS, self[8:], strict=True) if is_set)
+        flags = self.is_open + 2 * self.has_digest + 4 * self.is_previous_sealed + 8 * self.is_proof
         body = _WATERMARK.pack(_MAGIC, number, *self[:8], flags)
         return body + kernel.crc32c(body).to_bytes(4, "little")
 
@@ -59,11 +59,9 @@ class Watermark(NamedTuple):
         if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
             return None
         _, number, *numbers, flags = _WATERMARK.unpack(body)
-        return number, cls._make([*numbers, *(bool(flags & one) for one in _FLAGS)])
+        return number, cls._make([*numbers, *(bool(flags & one) for one in (1, 2, 4, 8))])
 
 
-_FLAGS = (1, 2, 4, 8)
-"""Of `is_open` and the fields that follow it."""
 _MAGIC = b"DURAMARK"
 _WATERMARK = struct.Struct("<8s7qIII")
 _SLOT_BYTES = _WATERMARK.size + 4
@@ -180,6 +178,10 @@ class WatermarkFile:
             page.store(marks.put_safely(watermark))
             self._opened().sync()
         page.store(marks.put(watermark))
+
+    def put(self, watermark: Watermark) -> bytes:
+        """The content of the page with a new watermark, which the caller stores."""
+        return self._mapped()[1].put(watermark)
 
     def begin_proof(self, watermark: Watermark) -> None:
         """Store the proof of records that are being synced, and have the device write it. `sync_proof` follows."""

@@ -37,7 +37,17 @@ from duramen.formats import (
     SupportsStateFiles,
     Values,
 )
-from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendNotes, AppendState, Columns, RecordKind, ScanEnd, Stop
+from duramen.kernel import (
+    APPENDED_ROWS,
+    NOT_DONE,
+    AppendLimits,
+    AppendNotes,
+    AppendState,
+    Columns,
+    RecordKind,
+    ScanEnd,
+    Stop,
+)
 from duramen.log.recover import OpenedLog, Recovered
 from duramen.log.segments import (
     FILL_AFTER_COMMITS,
@@ -223,11 +233,6 @@ class Appender:
     def _open_index(self) -> tuple[File | None, int] | None:
         """The index that a record writer extends, and its size; None if an entry waits."""
         return self.active.open_index if self._fmt.capabilities.index_at_once else (None, 0)
-
-    def is_in_place(self) -> bool:
-        """Whether nothing of the log was deleted or replaced, as far as one look of the record writer tells."""
-        writer = self._record_writer(self._open_index)
-        return writer is not None and writer.is_in_place()
 
     def _record_writer(self, indexed: tuple[File | None, int] | None) -> RecordWriter | None:
         """The record writer of the active segment; None if there is none for this format and this disk, or its index is
@@ -473,6 +478,33 @@ class Appender:
         self.last_us = max(self.last_us, last_us)
         self.mark()
 
+    def commit(self, last_us: int, *, syncs: bool) -> bool:
+        """Do what `sync` (if ``syncs``), a look at the places and `acknowledge` do, in one call of the record writer.
+        False if that is left to the caller."""
+        writer = self._record_writer(self._open_index)
+        if writer is None or not writer.can_publish or self._hidden is not None or self.active.ends_in_doubt:
+            return False
+        try:
+            is_proof_due = syncs and self._begin_proof()
+            mark = self._mark(is_synced=syncs)
+            failed = writer.publish(self.sidecar.put(mark), syncs + is_proof_due)
+            if failed == NOT_DONE and is_proof_due:
+                self.sidecar.sync_proof()  # before the next one is stored
+            if failed not in (0, NOT_DONE):
+                raise refusal(failed, self.active.path)
+        except BaseException as error:
+            self.poison(error)
+            raise
+        if failed == NOT_DONE:
+            return False
+        self._is_midway = False
+        self.last_us = max(self.last_us, last_us)
+        self._visible = mark
+        if syncs:
+            self._set_durable()
+            self._proven = self._durable if is_proof_due else self._proven
+        return True
+
     def mark(self, *, durable: bool = False, is_open: bool = True) -> None:
         """Move the watermark to the end of the log. It is synced if ``durable``, or if the bytes need it as their
         proof."""
@@ -494,12 +526,15 @@ class Appender:
         if not self._is_midway:
             self._visible = mark
 
-    def _mark(self, *, is_open: bool = True, is_proof: bool = False) -> Watermark:
+    def _mark(self, *, is_open: bool = True, is_proof: bool = False, is_synced: bool = False) -> Watermark:
+        """The watermark at the end of the log; ``is_synced``: as if all of it were durable."""
         active = self.active
+        position, previous_offset = active.cursor
+        durable, crc32c = (active.cursor, active.crc32c) if is_synced else (self._durable, self._durable_crc32c)
         return Watermark(
-            active.base, active.cursor.position, active.cursor.previous_offset + 1,
-            self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes, active.crc32c,
-            self._durable_crc32c, is_open, self._has_digest, self._sealed_before is not None, is_proof,
+            active.base, position, previous_offset + 1, durable.position, durable.previous_offset + 1,
+            self._unsynced_bytes, active.crc32c, crc32c, is_open, self._has_digest, self._sealed_before is not None,
+            is_proof,
         )  # fmt: skip
 
     def _must_prove(self) -> bool:
