@@ -10,6 +10,7 @@ from pathlib import Path
 
 from duramen.disk import PosixDisk
 from duramen.disk.vfs import write_all
+from duramen.formats import Capabilities
 from duramen.log.segments.active_segment import FILL_AFTER_COMMITS, FILL_BYTES
 from duramen.sidecar.watermark import PAGE_BYTES
 
@@ -58,16 +59,18 @@ class CommitCalls:
         write_all(self._page, 0, self._mark)
 
 
-def threads_floor(scratch: Path, threads: int, record_bytes: int, seconds: float) -> float | None:
-    """Records a second of that many C threads, which share a write and an fdatasync through one mutex and one
-    condition; None without a compiler."""
+def threads_floor(scratch: Path, threads: int, record_bytes: int, seconds: float, limits: Capabilities) -> float | None:
+    """Records a second of that many C threads, which share what a commit of the format writes and syncs through one
+    mutex and one condition; None without a compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
     program = scratch / "floors"
     if not program.exists():
         subprocess.run([compiler, "-O2", "-pthread", "-o", str(program), str(_THREADS_SOURCE)], check=True)
-    told = [str(program), str(scratch / "floor-records"), str(threads), str(record_bytes), str(seconds)]
-    rate = float(subprocess.run(told, check=True, capture_output=True, text=True).stdout)
-    (scratch / "floor-records").unlink()
+    records = scratch / "floor-records"
+    fill_bytes, proves = FILL_BYTES * limits.cuts_zeros, not limits.record_checksum
+    told = [program, records, threads, record_bytes, seconds, fill_bytes, int(proves)]
+    rate = float(subprocess.run(list(map(str, told)), check=True, capture_output=True, text=True).stdout)
+    records.unlink()
     return rate
