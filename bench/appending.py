@@ -44,7 +44,7 @@ def batches(scratch: Path, quick: bool) -> Iterator[Table]:
             "codec and write alone, median", "list × them", "bar",
         ],
         _batches(scratch, 2 if quick else 12),
-        "Every round begins with fresh files; ratios are of medians. Alone: the codec encodes the list, one call writes it.",
+        "Every round begins with fresh files; ratios are of medians. Alone: the codec encodes, one call writes.",
     )  # fmt: skip
 
 
