@@ -34,7 +34,8 @@ class Descriptor:
     another file, which would get the bytes.
 
     Lock-free, because every call passes here twice: a user enters the list before it checks whether the descriptor is
-    closed, and the closing thread marks it closed before it looks for users. List append and pop are atomic."""
+    closed, and the closing thread marks it closed before it looks for users. List append and pop are atomic; without
+    the GIL they also order what lies around them, so the closing thread passes through the list, too."""
 
     __slots__ = ("_closed", "_number", "_open", "_users")
 
@@ -60,6 +61,8 @@ class Descriptor:
 
     def close(self) -> None:
         self._closed = True
+        self._users.append(None)
+        self._users.pop()
         if not self._users:
             try:
                 number = self._open.pop()

@@ -45,7 +45,7 @@ class DiskRecordWriter(RecordWriter):
     """The same writes as the kernel's, through files, a page and a lock. Threads that sync take turns: those that meet
     take the ordinary path, and share a sync there."""
 
-    is_shared = False
+    is_shared = can_publish = False
 
     def __init__(
         self,
@@ -264,6 +264,9 @@ class DiskRecordWriter(RecordWriter):
     @property
     def is_idle(self) -> bool:
         return not (self._is_armed or self._is_torn or self._sync_errno or self._count)
+
+    def publish(self, content: bytes, syncs: int) -> int:
+        return NOT_DONE  # the ordinary calls are its twin
 
     def seen(self) -> AppendSeen | None:
         return self._seen

@@ -137,6 +137,9 @@ class RecordWriter(Protocol):
     is_shared: bool
     """Whether any number of threads may call `append_durably` at once: they share syncs."""
 
+    can_publish: bool
+    """Whether `publish` does anything."""
+
     def arm(self, state: AppendState, limits: AppendLimits, slot: bytes, mark: Any) -> None:
         """Allow appends after ``state``. ``slot`` is an encoded watermark, of which only the number, the position, the
         next offset, the digest and the checksum will change; ``mark`` is the same for `seen`."""
@@ -157,6 +160,11 @@ class RecordWriter(Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether it is not armed, and nothing is left to take over."""
+
+    def publish(self, content: bytes, syncs: int) -> int:
+        """Publish what an ordinary append wrote, while this is disarmed: sync the segment if ``syncs``, and what the
+        page held before if that is 2; look whether all is in its place; store the page. Returns 0, or the error number
+        of a failed sync. `NOT_DONE`: the page is not stored; the ordinary calls tell why."""
 
     def seen(self) -> AppendSeen | None:
         """The watermark that it stored last; None if it stored none since it was armed."""

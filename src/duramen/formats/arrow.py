@@ -145,9 +145,13 @@ def bool_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
 
 
+_DTYPES = {pa.from_numpy_dtype(name): np.dtype(name) for name in (*"bhilq", *"BHILQ", *"efd")}
+"""Arrow up to 25 asks pandas, even for the type of a number."""
+
+
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """The numbers of an Arrow array, without a copy and without an import of pandas. A null is any number."""
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = _DTYPES[array.type]
     if not len(array):
         return np.empty(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]

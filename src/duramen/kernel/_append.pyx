@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False, cdivision=True
 """The compiled record writer; its twin and its contract are in disk/record_writer.py."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -117,6 +117,8 @@ cdef extern from "append_queue.h" nogil:
     int duramen_append_alone(append_writer *writer, const append_record *record, int64_t *offset, int64_t *size)
     int duramen_append_durably(append_writer *writer, const append_record *record, append_entry *mine)
     void duramen_release(append_entry *mine)
+    int duramen_publish(append_writer *writer, uint8_t *page, int64_t page_bytes, int syncs, int *error,
+                        double *sync_s)
     void duramen_drain(append_writer *writer)
     int duramen_is_unused(const append_writer *writer)
     double duramen_monotonic_s()
@@ -160,6 +162,7 @@ cdef append_record record_of(bytes value, bytes headers, int64_t us, int64_t now
     return record
 
 
+# Without the GIL, the mutex also guards the references that a thread may drop while another one takes them.
 cdef class DescriptorRecordWriter:
     cdef append_writer own
     cdef int64_t index_start
@@ -248,15 +251,14 @@ cdef class DescriptorRecordWriter:
 
     cdef void release(self) noexcept:
         """Close the files of a retired writer once no thread uses them."""
+        cdef object word = None
         cdef bint is_locked = self.lock()
-        cdef bint is_over = self.own.is_retired and (self.is_inherited() or duramen_is_unused(&self.own))
-        if is_over:
+        if self.own.is_retired and (self.is_inherited() or duramen_is_unused(&self.own)):
             self.close_all()
             self.own.to.counter = NULL
+            word, self.word = self.word, None
         if is_locked:
             pthread_mutex_unlock(&self.own.mutex)
-        if is_over:
-            self.word = None
 
     def arm(self, state not None, limits not None, bytes slot not None, mark):
         cdef append_writer *own = &self.own
@@ -274,8 +276,8 @@ cdef class DescriptorRecordWriter:
         own.limits.rows = len(self.rows)
         to.counter = int.from_bytes(os.pread(own.to.page, MARK_COUNTER_BYTES, 0), sys.byteorder)
         memcpy(own.mark + MARK_COUNTER_BYTES, PyBytes_AS_STRING(slot), MARK_SLOT_BYTES)
-        self.armed_with = mark
         pthread_mutex_lock(&own.mutex)
+        before, self.armed_with = self.armed_with, mark  # dropped after the mutex
         own.is_seen = own.is_torn = own.sync_errno = 0
         own.unmarked_records = own.unmarked_bytes = 0
         own.is_armed = not own.is_retired
@@ -325,9 +327,33 @@ cdef class DescriptorRecordWriter:
         self.seconds.append(duramen_monotonic_s() - began_s)
         return mine.offset
 
+    def publish(self, bytes content not None, int syncs):
+        cdef uint8_t page[512]
+        cdef int64_t page_bytes = MARK_COUNTER_BYTES + len(content)
+        cdef double sync_s = 0
+        cdef int result, error = 0
+        if page_bytes > <int64_t>sizeof(page):
+            raise ValueError(f"a page of {len(content)} bytes is not one of watermarks")
+        memcpy(page + MARK_COUNTER_BYTES, PyBytes_AS_STRING(content), len(content))
+        with nogil:
+            result = duramen_publish(&self.own, page, page_bytes, syncs, &error, &sync_s)
+        if self.own.is_retired:
+            self.release()
+        if result == APPEND_UNSYNCED:
+            return error
+        if result != APPEND_DONE:
+            return NOT_DONE
+        if syncs:
+            self.syncs.append(sync_s)
+        return 0
+
     @property
     def is_shared(self):
         return True
+
+    @property
+    def can_publish(self):
+        return sys.platform == "linux"  # others need more than fdatasync
 
     @property
     def is_idle(self):
@@ -377,9 +403,13 @@ cdef class DescriptorRecordWriter:
             state.timed_records, state.timed_bytes, bool(own.is_torn), own.unmarked_bytes,
             state.index_position - self.index_start, own.unmarked_records, own.sync_errno, state.durable_position,
             state.durable_offset, state.durable_crc32c)
-        own.is_seen = own.is_torn = own.sync_errno = 0
+        own.is_torn = own.sync_errno = 0
         own.state.rows = own.unmarked_records = own.unmarked_bytes = 0
         self.index_start = state.index_position
+        cdef bint is_locked = self.lock()
+        own.is_seen = 0
+        if is_locked:
+            pthread_mutex_unlock(&own.mutex)
         return found
 
     def retire(self):

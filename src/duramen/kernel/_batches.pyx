@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False, cdivision=True
 """Compiled functions for Kafka's batches; their twins and their contracts are in reference.py."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t

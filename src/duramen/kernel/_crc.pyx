@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False, cdivision=True
 """Compiled `crc32`, `crc32c` and `digest`; their twins and their contract are in reference.py.
 
 Takes any C-contiguous buffer, whatever its item type, as its bytes. `crc_variants`, `crc_with` and `digest_with` exist

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False, cdivision=True
 """Compiled `encode_run`; its twin and its contract are in reference.py."""
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t

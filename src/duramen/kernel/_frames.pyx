@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False, cdivision=True
 """Compiled frame functions; their twins and their contracts are in reference.py."""
 
 from cpython.bytes cimport PyBytes_GET_SIZE

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, freethreading_compatible=True, boundscheck=False, wraparound=False
 """Compiled `guard`, `lost_at` and `unguard`; their twins and their contract are in reference.py."""
 
 from libc.stdint cimport int64_t, uint8_t

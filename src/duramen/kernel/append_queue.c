@@ -230,6 +230,40 @@ int duramen_append_durably(append_writer *writer, const append_record *record, a
     return mine->result;
 }
 
+static int publish(const append_target *to, uint8_t *page, int64_t page_bytes, int syncs, int *error, double *sync_s)
+{
+    const double began_s = duramen_monotonic_s();
+    uint32_t counter;
+
+    if (syncs > 0) *error = sync_data(to->file);
+    if (syncs > 1 && *error == 0) *error = sync_data(to->page);
+    *sync_s = duramen_monotonic_s() - began_s;
+    if (*error != 0) return APPEND_UNSYNCED;
+    if (!duramen_is_in_place(to) || (syncs > 0 && !duramen_is_whole(to))) return APPEND_NOT_DONE;
+    if (pread(to->page, &counter, MARK_COUNTER_BYTES, 0) != MARK_COUNTER_BYTES) return APPEND_NOT_DONE;
+    counter++;
+    memcpy(page, &counter, MARK_COUNTER_BYTES);
+    if (pwrite(to->page, page, (size_t)page_bytes, 0) != page_bytes) return APPEND_NOT_DONE;
+    duramen_wake_readers(to);
+    return APPEND_DONE;
+}
+
+int duramen_publish(append_writer *writer, uint8_t *page, int64_t page_bytes, int syncs, int *error, double *sync_s)
+{
+    if (getpid() != writer->to.process) return APPEND_NOT_DONE;
+    pthread_mutex_lock(&writer->mutex);
+    const int is_free = !writer->is_retired && !writer->is_armed && duramen_is_unused(writer);
+    if (is_free) writer->is_busy = 1; /* keeps the files open */
+    pthread_mutex_unlock(&writer->mutex);
+    if (!is_free) return APPEND_NOT_DONE;
+    *error = 0;
+    const int result = publish(&writer->to, page, page_bytes, syncs, error, sync_s);
+    pthread_mutex_lock(&writer->mutex);
+    writer->is_busy = 0;
+    pthread_mutex_unlock(&writer->mutex);
+    return result;
+}
+
 #else /* other systems need more than fdatasync */
 
 static void set_turn(append_entry *entry, uint32_t turn)
@@ -240,6 +274,12 @@ static void set_turn(append_entry *entry, uint32_t turn)
 int duramen_append_durably(append_writer *writer, const append_record *record, append_entry *mine)
 {
     (void)writer, (void)record, (void)mine;
+    return APPEND_NOT_DONE;
+}
+
+int duramen_publish(append_writer *writer, uint8_t *page, int64_t page_bytes, int syncs, int *error, double *sync_s)
+{
+    (void)writer, (void)page, (void)page_bytes, (void)syncs, (void)error, (void)sync_s;
     return APPEND_NOT_DONE;
 }
 

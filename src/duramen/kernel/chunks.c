@@ -381,6 +381,8 @@ int64_t duramen_split_chunks(const duramen_values *values, const uint8_t *breaks
     return count;
 }
 
+enum { SUMMED_BYTES = 16384 };
+
 int64_t duramen_encode_chunks(uint8_t *out, int64_t capacity, int version, chunk_columns *chunks,
                               const duramen_values *values, int64_t base_position)
 {
@@ -393,11 +395,18 @@ int64_t duramen_encode_chunks(uint8_t *out, int64_t capacity, int version, chunk
         uint8_t *header = out + at;
         const int64_t data_at = at + CHUNK_HEADER_BYTES;
         at = data_at;
+        uint32_t checksum = 0;
+        int64_t summed = data_at; /* in stretches that are still in the nearest cache */
         for (int64_t last = row + records; row < last; row++) {
             const int64_t size = put_entry(out + at, capacity - at, values, row);
             if (size < 0) return -1 - number;
             at += size;
+            if (at - summed >= SUMMED_BYTES) {
+                checksum = duramen_crc32(checksum, out + summed, (size_t)(at - summed));
+                summed = at;
+            }
         }
+        checksum = duramen_crc32(checksum, out + summed, (size_t)(at - summed));
         if (at - data_at > (int64_t)UINT32_MAX) return -1 - number;
         const uint32_t data_length = (uint32_t)(at - data_at);
 
@@ -408,7 +417,7 @@ int64_t duramen_encode_chunks(uint8_t *out, int64_t capacity, int version, chunk
         store64(header + 8, (uint64_t)chunks->timestamp[number], 1);
         store64(header + 16, (uint64_t)chunks->epoch[number], 1);
         store64(header + 24, (uint64_t)chunks->chunk_id[number], 1);
-        store32(header + 32, duramen_crc32(0, out + data_at, (size_t)data_length), 1);
+        store32(header + 32, checksum, 1);
         store32(header + 36, data_length, 1);
 
         chunks->position[number] = base_position + data_at - CHUNK_HEADER_BYTES;

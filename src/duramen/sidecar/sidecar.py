@@ -26,6 +26,9 @@ class Sidecar:
         self.is_in_place = self._lock.is_in_place
         self.watermark = self._watermark.newest
         self.mark = self._watermark.mark
+        self.put = self._watermark.put
+        self.begin_proof = self._watermark.begin_proof
+        self.sync_proof = self._watermark.sync_proof
         self.sealed = self._sealed.entries
         self.last_sealed = self._sealed.last
         self.miss_sealed = self._sealed.miss_line

@@ -24,6 +24,7 @@ class Watermark(NamedTuple):
     ``unsynced_bytes`` bounds what a crash may leave after the durable position. ``is_open`` is true until a writer
     closes the log. ``has_digest`` is false in watermarks of earlier versions, which took digests only of records
     without a checksum. ``is_previous_sealed``: the sealed list has a line for the segment before this one.
+    ``is_proof``: the records up to ``position`` may be neither durable nor acknowledged; the digest tells.
     """
 
     base: int
@@ -37,9 +38,17 @@ class Watermark(NamedTuple):
     is_open: bool = True
     has_digest: bool = False
     is_previous_sealed: bool = False
+    is_proof: bool = False
+
+    @property
+    def durable(self) -> Watermark:
+        """The part that is durable."""
+        return self._replace(
+            position=self.durable_position, next_offset=self.durable_offset, crc32c=self.durable_crc32c, is_proof=False
+        )
 
     def encode(self, number: int) -> bytes:
-        flags = self.is_open * _IS_OPEN | self.has_digest * _HAS_DIGEST | self.is_previous_sealed * _IS_PREVIOUS_SEALED
+        flags = self.is_open + 2 * self.has_digest + 4 * self.is_previous_sealed + 8 * self.is_proof
         body = _WATERMARK.pack(_MAGIC, number, *self[:8], flags)
         return body + kernel.crc32c(body).to_bytes(4, "little")
 
@@ -50,10 +59,9 @@ class Watermark(NamedTuple):
         if len(crc) < 4 or not body.startswith(_MAGIC) or int.from_bytes(crc, "little") != kernel.crc32c(body):
             return None
         _, number, *numbers, flags = _WATERMARK.unpack(body)
-        return number, cls._make([*numbers, *(bool(flags & one) for one in _FLAGS)])
+        return number, cls._make([*numbers, *(bool(flags & one) for one in (1, 2, 4, 8))])
 
 
-_FLAGS = _IS_OPEN, _HAS_DIGEST, _IS_PREVIOUS_SEALED = 1, 2, 4
 _MAGIC = b"DURAMARK"
 _WATERMARK = struct.Struct("<8s7qIII")
 _SLOT_BYTES = _WATERMARK.size + 4
@@ -65,6 +73,7 @@ class WatermarkPage:
 
     Every commit overwrites the first slot without a sync, so a crash can tear it. The other two are written in turn,
     and each is synced before the next write, so one of them is always whole. The highest number is the newest.
+    `shown` is the newest that a reader may see while the writer lives.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -72,8 +81,10 @@ class WatermarkPage:
         decoded = [Watermark.decode(slot) for slot in self._slots]
         self._numbers = [-1 if found is None else found[0] for found in decoded]
         newest = max((found for found in decoded if found is not None), default=None)
+        shown = max((found for found in decoded if found is not None and not found[1].is_proof), default=None)
         self._number = -1 if newest is None else newest[0]
         self.newest: Watermark | None = None if newest is None else newest[1]
+        self.shown: Watermark | None = self.newest and self.newest.durable if shown is None else shown[1]
 
     @property
     def is_settled(self) -> bool:
@@ -108,6 +119,12 @@ def read_watermark(disk: Disk, root: str) -> Watermark | None:
     """The newest watermark of the log at ``root``; None if there is none."""
     page = _read_page(disk, root)
     return None if page is None else page.newest
+
+
+def read_shown_watermark(disk: Disk, root: str) -> Watermark | None:
+    """The newest watermark that a reader may see while the writer lives."""
+    page = _read_page(disk, root)
+    return None if page is None else page.shown
 
 
 def is_garbage_watermark(disk: Disk, root: str) -> bool:
@@ -159,8 +176,21 @@ class WatermarkFile:
         page, marks = self._mapped()
         if durable:
             page.store(marks.put_safely(watermark))
-            self._sync()
+            self._opened().sync()
         page.store(marks.put(watermark))
+
+    def put(self, watermark: Watermark) -> bytes:
+        """The content of the page with a new watermark, which the caller stores."""
+        return self._mapped()[1].put(watermark)
+
+    def begin_proof(self, watermark: Watermark) -> None:
+        """Store the proof of records that are being synced, and have the device write it. `sync_proof` follows."""
+        page, marks = self._mapped()
+        page.store(marks.put_safely(watermark))
+        self._opened().begin_sync(0, PAGE_BYTES)
+
+    def sync_proof(self) -> None:
+        self._opened().sync()
 
     def shared(self) -> tuple[Page, WatermarkPage]:
         """The page that this process writes, and its content, for a record writer."""
@@ -191,10 +221,10 @@ class WatermarkFile:
             self._file.close()
             self._file = None
 
-    def _sync(self) -> None:
+    def _opened(self) -> File:
         if self._file is None:
             self._file = self._disk.open(self._path)
-        self._file.sync()
+        return self._file
 
     def _mapped(self) -> tuple[Page, WatermarkPage]:
         if self._page is None:
@@ -207,6 +237,6 @@ class WatermarkFile:
             self._inode = self._disk.stamp(self._path)[2]
             self._marks = self._marks or WatermarkPage(self._page.load())
             if not self._marks.is_settled:
-                self._sync()  # what a killed process left must not be torn together with what is stored next
+                self._opened().sync()  # what a killed process left must not be torn together with what is stored next
         assert self._marks is not None
         return self._page, self._marks

@@ -258,7 +258,7 @@ def test_a_writer_that_was_not_armed_yet_shows_nothing(tmp_path: Path, disk: typ
         log.append(value(0))
         log.append(value(1))
         log.seal()
-        writer = log.tail._record_writer(None)
+        writer = log.tail._record_writer((None, 0))
         assert writer is not None
         assert writer.seen() is None
         assert log.next_offset == 2
@@ -364,11 +364,11 @@ def test_a_failed_write_of_a_crowd_takes_the_ordinary_path(tmp_path: Path) -> No
         for offset in range(3):
             log.append(value(offset))
         assert is_alone(log)
-        ends = os.pipe()
-        os.dup2(ends[0], descriptor_of(log))  # where nothing can be written
+        taken = descriptor_of(log)
+        readable = os.open(log.tail.active.path, os.O_RDONLY)
+        os.dup2(readable, taken)  # nothing can be written there
         told, errors = everybody(log)
-        for end in ends:
-            os.close(end)
+        os.close(readable)
         assert not errors
         assert sorted(told) == list(range(3, 163))
     assert content(log.path)[3:] == [told[offset] for offset in sorted(told)]
@@ -886,3 +886,33 @@ def _untraced() -> Iterator[None]:
     before: Callable[..., Any] | None = sys.gettrace()
     yield
     sys.settrace(before)
+
+
+@pytest.mark.skipif(NATIVE is None or sys.platform != "linux", reason="takes the kernel's descriptor away")
+def test_a_failed_sync_of_a_batch_poisons_the_log(tmp_path: Path) -> None:
+    with contextlib.suppress(DuramenError), duramen.open(tmp_path / "log", "a", preallocate_bytes=0) as log:
+        for offset in range(3):
+            log.append(value(offset))
+        assert is_alone(log)
+        ends = os.pipe()
+        os.dup2(ends[1], descriptor_of(log))  # what cannot be synced
+        with pytest.raises(StorageError, match="invalid argument"):
+            log.append_batch([value(3)])
+        assert log.is_poisoned
+        assert log.next_offset == 3
+        for end in ends:
+            os.close(end)
+    assert content(log.path)[:3] == values(0, 3)
+
+
+@pytest.mark.skipif(NATIVE is None or sys.platform != "linux", reason="the kernel's own calls")
+@pytest.mark.parametrize("durability", ["write", "fsync"])
+def test_a_batch_of_a_log_that_was_moved_takes_the_ordinary_path(tmp_path: Path, durability: str) -> None:
+    with duramen.open(tmp_path / "log", "a") as log:
+        log.append_batch([value(0)], durability=durability)
+        os.rename(tmp_path / "log", tmp_path / "moved")
+        log.append_batch([value(1)], durability=durability)
+        os.mkdir(tmp_path / "log")
+        with pytest.raises(FencedError):
+            log.append_batch([value(2)], durability=durability)
+    assert content(str(tmp_path / "moved"))[:2] == [value(0), value(1)]

@@ -15,6 +15,7 @@ import pytest
 import duramen
 from duramen.disk import PosixDisk
 from duramen.disk.posix import PosixFile
+from duramen.disk.record_writer import DiskRecordWriter
 from duramen.record import HEADERS, TIMESTAMP
 from duramen.testing import FaultyDisk, SimulatedDisk
 from tests.log.conftest import FORMATS, RECORD_SIZE, value
@@ -49,6 +50,7 @@ def test_the_device_starts_before_the_sync(create: Open, format_name: str, monke
 
         return note
 
+    monkeypatch.setattr(PosixDisk, "record_writer", lambda _disk, *given: DiskRecordWriter(*given))
     with create(format_name) as log:
         log.append(value(0))
         path = log.segments[-1].path

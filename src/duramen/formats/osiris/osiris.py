@@ -468,7 +468,8 @@ class Osiris(Format, SupportsTracking, SupportsChunks, SupportsGapFill, Supports
         if self._has_sub_batches or self._filter_bytes:
             return self.encode(values.batch(), cursor, default_us)
         first, count = cursor.previous_offset + 1, values.num_rows
-        offsets, timestamps = np.arange(first, first + count), np.full(count, default_us // 1000)
+        offsets, timestamps = np.arange(first, first + count), np.empty(count, np.int64)
+        timestamps.fill(default_us // 1000)
         return self._encode(cursor, offsets, timestamps, values.nbytes, values.values, values.offsets)
 
     def _encode(

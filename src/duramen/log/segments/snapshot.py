@@ -53,6 +53,7 @@ from duramen.sidecar import (
     Watermark,
     has_writer,
     read_file_swap,
+    read_shown_watermark,
     read_tx_marker,
     read_watermark,
     settled_watermark,
@@ -280,6 +281,9 @@ class _SnapshotBuilder:
             seen = replace(seen, proven=self._prove(directory, watermark))
             assert seen.proven is not None
             watermark = seen.proven[1]
+        elif watermark.is_proof:
+            watermark = read_shown_watermark(self._disk, self._root) or watermark.durable
+            seen = replace(seen, watermark=watermark)
         if watermark.next_offset < watermark.base:
             return replace(seen, directory=self._without_unfinished_batch(directory, watermark.next_offset))
         return replace(seen, directory=directory.up_to(watermark.base, watermark.position))

@@ -37,7 +37,17 @@ from duramen.formats import (
     SupportsStateFiles,
     Values,
 )
-from duramen.kernel import APPENDED_ROWS, AppendLimits, AppendNotes, AppendState, Columns, RecordKind, ScanEnd, Stop
+from duramen.kernel import (
+    APPENDED_ROWS,
+    NOT_DONE,
+    AppendLimits,
+    AppendNotes,
+    AppendState,
+    Columns,
+    RecordKind,
+    ScanEnd,
+    Stop,
+)
 from duramen.log.recover import OpenedLog, Recovered
 from duramen.log.segments import (
     FILL_AFTER_COMMITS,
@@ -193,11 +203,9 @@ class Appender:
         is_marked = (mark.base, mark.position, mark.next_offset - 1) == (active.base, *cursor)
         if not (is_ready and is_marked) or first_us is None or active.is_empty or self.last_us > _LAST_US:
             return None
-        indexed = active.open_index if limits.index_at_once else (None, 0)
-        if indexed is None:
-            return None
-        writer = self._record_writer(indexed[0])
-        if writer is None:
+        indexed = self._open_index
+        writer = self._record_writer(indexed)
+        if writer is None or indexed is None:
             return None
         bound = self._durable.position + self._unsynced_bytes - (self._preallocate_bytes or FILL_BYTES)
         most = self._segment_bytes if limits.segments else bound
@@ -221,9 +229,17 @@ class Appender:
             writer.retire()
         return writer
 
-    def _record_writer(self, index: File | None) -> RecordWriter | None:
-        """The record writer of the active segment; None if there is none for this format and this disk."""
+    @property
+    def _open_index(self) -> tuple[File | None, int] | None:
+        """The index that a record writer extends, and its size; None if an entry waits."""
+        return self.active.open_index if self._fmt.capabilities.index_at_once else (None, 0)
+
+    def _record_writer(self, indexed: tuple[File | None, int] | None) -> RecordWriter | None:
+        """The record writer of the active segment; None if there is none for this format and this disk, or its index is
+        not ready."""
         active, shape = self.active, self._fmt.record_shape
+        if indexed is None:
+            return None
         if self._written_segment is not active:
             self.disarm_for_good()
             self._written_segment, self.writer = active, None
@@ -232,7 +248,7 @@ class Appender:
                 noted = self._counters
                 notes = AppendNotes(noted.noted_seconds, noted.noted_bytes, noted.noted_records, noted.noted_syncs)
                 with contextlib.suppress(StorageError):  # no descriptor is left
-                    self.writer = self.sidecar.record_writer(active.file, index, shape, self._record_rows, notes)
+                    self.writer = self.sidecar.record_writer(active.file, indexed[0], shape, self._record_rows, notes)
         return self.writer
 
     @property
@@ -433,12 +449,25 @@ class Appender:
         """Sync everything written. `mark` publishes it."""
         began = time.perf_counter()
         try:
+            is_proof_due = self._begin_proof()
             self.active.sync()
+            if is_proof_due:
+                self.sidecar.sync_proof()
         except BaseException as error:
             self.poison(error)
             raise
         self._counters.noted_syncs.append(time.perf_counter() - began)
         self._set_durable()
+        if is_proof_due:
+            self._proven = self._durable
+
+    def _begin_proof(self) -> bool:
+        """Store the digest of records without a checksum, for the device to write it together with them. Until both are
+        synced, it proves what a crash kept, and nothing is acknowledged."""
+        if self._fmt.capabilities.record_checksum or self._hidden is not None or self._proven == self.active.cursor:
+            return False
+        self.sidecar.begin_proof(self._mark(is_proof=True))
+        return True
 
     def _set_durable(self) -> None:
         self._durable, self._durable_crc32c = self.active.cursor, self.active.crc32c
@@ -449,15 +478,37 @@ class Appender:
         self.last_us = max(self.last_us, last_us)
         self.mark()
 
+    def commit(self, last_us: int, *, syncs: bool) -> bool:
+        """Do what `sync` (if ``syncs``), a look at the places and `acknowledge` do, in one call of the record writer.
+        False if that is left to the caller."""
+        writer = self._record_writer(self._open_index)
+        if writer is None or not writer.can_publish or self._hidden is not None or self.active.ends_in_doubt:
+            return False
+        try:
+            is_proof_due = syncs and self._begin_proof()
+            mark = self._mark(is_synced=syncs)
+            failed = writer.publish(self.sidecar.put(mark), syncs + is_proof_due)
+            if failed == NOT_DONE and is_proof_due:
+                self.sidecar.sync_proof()  # before the next one is stored
+            if failed not in (0, NOT_DONE):
+                raise refusal(failed, self.active.path)
+        except BaseException as error:
+            self.poison(error)
+            raise
+        if failed == NOT_DONE:
+            return False
+        self._is_midway = False
+        self.last_us = max(self.last_us, last_us)
+        self._visible = mark
+        if syncs:
+            self._set_durable()
+            self._proven = self._durable if is_proof_due else self._proven
+        return True
+
     def mark(self, *, durable: bool = False, is_open: bool = True) -> None:
         """Move the watermark to the end of the log. It is synced if ``durable``, or if the bytes need it as their
         proof."""
-        active = self.active
-        mark = Watermark(
-            active.base, active.cursor.position, active.cursor.previous_offset + 1,
-            self._durable.position, self._durable.previous_offset + 1, self._unsynced_bytes,
-            active.crc32c, self._durable_crc32c, is_open, self._has_digest, self._sealed_before is not None,
-        )  # fmt: skip
+        mark = self._mark(is_open=is_open)
         if self._is_midway:
             # The batch continues in another segment, which recovery must know; readers must not see half of it.
             mark = mark._replace(next_offset=self.visible.next_offset)
@@ -474,6 +525,17 @@ class Appender:
             self._is_open_durable, self._proven = is_open, self._durable
         if not self._is_midway:
             self._visible = mark
+
+    def _mark(self, *, is_open: bool = True, is_proof: bool = False, is_synced: bool = False) -> Watermark:
+        """The watermark at the end of the log; ``is_synced``: as if all of it were durable."""
+        active = self.active
+        position, previous_offset = active.cursor
+        durable, crc32c = (active.cursor, active.crc32c) if is_synced else (self._durable, self._durable_crc32c)
+        return Watermark(
+            active.base, position, previous_offset + 1, durable.position, durable.previous_offset + 1,
+            self._unsynced_bytes, active.crc32c, crc32c, is_open, self._has_digest, self._sealed_before is not None,
+            is_proof,
+        )  # fmt: skip
 
     def _must_prove(self) -> bool:
         """Whether the watermark must be synced before the append is acknowledged: the bytes do not prove themselves."""

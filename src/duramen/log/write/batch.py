@@ -163,6 +163,8 @@ def columns_of(data: Any) -> pa.RecordBatch:
 
 def items_of(data: Any) -> tuple[Any, ...]:
     """The items of an iterable of values or batches."""
+    if type(data) in (list, tuple):
+        return tuple(data)
     if isinstance(data, (bytes, bytearray, memoryview, str, Mapping)) or not isinstance(data, Iterable):
         raise UsageError(f"a batch is a list of values or of keys and values, or Arrow data, not {type(data).__name__}")
     return tuple(data)

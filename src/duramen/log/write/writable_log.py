@@ -576,12 +576,8 @@ class WritableLog(Log):
             batch, announce = self._sequences.with_columns(batch), self._sequences.announce
         pieces, size_bytes = tail.write(batch, default_us, is_synced_next=sync, announce=announce)
         results = appended_by_request(taken, pieces)
-        if sync:
-            tail.sync()
-        is_gone = not (sync or tail.active.file.is_linked())
-        if sync or is_gone or not self._is_exclusive:  # after a sync, or where another writer is possible
-            self._check_written(closely=sync or is_gone)
-        tail.acknowledge(last_us)
+        if not tail.commit(last_us, syncs=sync):
+            self._acknowledge(last_us, sync=sync)
         for request, appended in zip(taken, results, strict=True):
             request.result = appended
         if sync:
@@ -593,6 +589,15 @@ class WritableLog(Log):
         self.counters.committed(batch.num_rows, size_bytes)
         if default_us - self._published_us >= PUBLISH_EVERY_US:
             self._publish(default_us)
+
+    def _acknowledge(self, last_us: int, *, sync: bool) -> None:
+        tail = self.tail
+        if sync:
+            tail.sync()
+        is_gone = not (sync or tail.active.file.is_linked())
+        if sync or is_gone or not self._is_exclusive:  # after a sync, or where another writer is possible
+            self._check_written(closely=sync or is_gone)
+        tail.acknowledge(last_us)
 
     def _check_written(self, *, closely: bool) -> None:
         """Check the place of the log between writing and acknowledging. Any failure poisons the writer."""
