@@ -4,11 +4,11 @@
 
 #include "columns.h"
 #include "slots.h"
+#include "text.h"
 
-#define BLOCK_PREFIX_BYTES 8
-#define NO_KEY UINT32_MAX
 #define GROUPS 4096 /* chunks or batches of a scan */
 #define APPEND_TIME 8
+#define MOST_PAIRS (INT64_C(1) << 22) /* headers of a batch */
 
 /* --- memory */
 
@@ -16,11 +16,13 @@ static void share_frames(piece_rows *r)
 {
     const size_t n = PIECE_ROWS;
     int64_t *wide = r->memory;
-    uint32_t *narrow = (uint32_t *)(wide + 5 * n);
-    uint8_t *flags = (uint8_t *)(narrow + 4 * n);
+    uint32_t *narrow = (uint32_t *)(wide + 6 * n);
+    uint8_t *flags = (uint8_t *)(narrow + 5 * n);
     r->frames = (frame_columns){wide, wide + n, wide + 2 * n, wide + 3 * n, narrow, narrow + n, narrow + 2 * n};
     r->key_position = wide + 4 * n;
+    r->headers_position = wide + 5 * n;
     r->key_length = narrow + 3 * n;
+    r->headers = narrow + 4 * n;
     r->has_time = flags;
     r->has_value = flags + n;
     r->has_key = flags + 2 * n;
@@ -60,7 +62,7 @@ static void share_batches(piece_rows *r)
 int make_piece_rows(piece_rows *r, int64_t kind)
 {
     const size_t n = PIECE_ROWS, g = GROUPS;
-    r->memory = calloc(n, 5 * sizeof(int64_t) + 4 * sizeof(uint32_t) + 4);
+    r->memory = calloc(n, 6 * sizeof(int64_t) + 5 * sizeof(uint32_t) + 4);
     if (r->memory == NULL) return 0;
     share_frames(r);
     if (kind == PIECE_FRAMES || kind == PIECE_SLOTS) return 1;
@@ -77,6 +79,21 @@ void free_piece_rows(piece_rows *r)
 {
     free(r->memory);
     free(r->more_memory);
+    free(r->pairs_memory);
+}
+
+static int make_pairs(piece_rows *r, int64_t count)
+{
+    if (count <= r->pairs.count) return 1;
+    const size_t n = (size_t)count;
+    free(r->pairs_memory);
+    r->pairs = (header_columns){.count = 0};
+    int64_t *wide = r->pairs_memory = count > MOST_PAIRS ? NULL : malloc(n * (2 * sizeof(int64_t) + 2 * sizeof(uint32_t) + 1));
+    if (wide == NULL) return 0;
+    uint32_t *narrow = (uint32_t *)(wide + 2 * n);
+    r->pairs = (header_columns){wide, wide + n, narrow, narrow + n, count};
+    r->has_content = (uint8_t *)(narrow + 2 * n);
+    return 1;
 }
 
 /* --- scans */
@@ -88,13 +105,13 @@ static int64_t most_rows(const duramen_piece_batch *batch)
 
 static int64_t most_bytes(const duramen_piece_batch *batch)
 {
-    return batch->values == NULL ? INT64_MAX : batch->values_bytes;
+    return batch->values.data == NULL ? INT64_MAX : batch->values.bytes;
 }
 
 static piece_scan scan_frames(piece_rows *r, const duramen_piece *piece, const piece_window *w,
                               const duramen_piece_batch *batch, int takes_values)
 {
-    const duramen_value_room room = {batch->values, batch->values_bytes, batch->value_offsets};
+    const duramen_value_room room = {batch->values.data, batch->values.bytes, batch->values.offsets};
     const duramen_scan_end found = duramen_scan_frames(
         w->bytes, w->position, w->end, &piece->layout, &r->frames, most_rows(batch), most_bytes(batch),
         w->previous_offset, (int)piece->verify, NULL, takes_values ? &room : NULL);
@@ -189,7 +206,7 @@ static piece_scan scan_batches(piece_rows *r, const duramen_piece *piece, const 
     const int64_t rows = find_ranges(r, found.count);
     const record_sources sources = {{w->bytes, NULL}, {w->filled, 0}};
     if (rows < 0 || rows > most_rows(batch) ||
-        duramen_scan_records(&sources, &r->ranges, &r->records, 0, NULL) != rows)
+        duramen_scan_records(&sources, &r->ranges, &r->records, (int)piece->walks_headers, NULL) != rows)
         return (piece_scan){found, -1};
     for (int64_t i = 0; i < rows; i++) {
         r->has_key[i] = r->records.key_length[i] != NULL_LENGTH;
@@ -199,6 +216,8 @@ static piece_scan scan_batches(piece_rows *r, const duramen_piece *piece, const 
         r->key_position[i] = r->has_key[i] ? r->records.key_position[i] : 0;
         r->frames.value_position[i] = r->has_value[i] ? r->records.value_position[i] : 0;
         if (!r->time_kind[i]) r->frames.timestamp[i] = r->records.timestamp[i];
+        r->headers_position[i] = r->records.headers_position[i];
+        r->headers[i] = r->records.headers[i];
     }
     memcpy(r->frames.offset, r->records.offset, (size_t)rows * sizeof(int64_t));
     return (piece_scan){found, rows};
@@ -249,6 +268,8 @@ static void move_row(piece_rows *r, int64_t to, int64_t from)
     f->headers_length[to] = f->headers_length[from];
     r->key_position[to] = r->key_position[from];
     r->key_length[to] = r->key_length[from];
+    r->headers_position[to] = r->headers_position[from];
+    r->headers[to] = r->headers[from];
     r->has_time[to] = r->has_time[from];
     r->has_value[to] = r->has_value[from];
     r->has_key[to] = r->has_key[from];
@@ -266,41 +287,76 @@ int64_t select_piece_rows(piece_rows *r, const duramen_piece *piece, int64_t cou
     return kept;
 }
 
-/* --- user headers that are a key */
+/* --- user headers */
 
-/* The key that the user headers of a row are, and whether its value is null. 0: they hold something else. */
-static int parse_block(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t i)
+/* How many headers the blocks of these rows can hold. */
+static int64_t most_headers(const piece_rows *r, int64_t count)
 {
-    const int64_t length = r->frames.headers_length[i], from = r->frames.value_position[i] - length;
-    r->has_value[i] = 1;
-    r->has_key[i] = 0;
-    r->key_position[i] = r->key_length[i] = 0;
-    if (length == 0 || piece->key_marker < 0) return 1;
-    if (length < BLOCK_PREFIX_BYTES) return 0;
-    const uint32_t marker = load32(bytes + from, 1), key = load32(bytes + from + 4, 1);
-    const int is_null = marker == (uint32_t)piece->null_marker;
-    if (is_null ? r->frames.value_length[i] > 0 : marker != (uint32_t)piece->key_marker) return 0;
-    r->has_value[i] = !is_null;
-    if (is_null && key == NO_KEY) return length == BLOCK_PREFIX_BYTES;
-    if ((int64_t)key != length - BLOCK_PREFIX_BYTES) return 0;
-    r->has_key[i] = 1;
-    r->key_position[i] = from + BLOCK_PREFIX_BYTES;
-    r->key_length[i] = key;
-    return 1;
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (r->frames.headers_length[i] > 0) total += r->frames.headers_length[i] / LEAST_HEADER_BYTES + 1;
+    return total;
 }
 
-/* 0: some row has user headers that only Python can show. */
-static int parse_blocks(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t count,
-                        const duramen_piece_batch *batch)
+static void read_block(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t i,
+                       header_columns *pairs, int64_t found)
 {
-    if (piece->kind == PIECE_BATCHES) return 1; /* which the scan has read */
-    if (batch->values == NULL && !batch->wants_blocks) return 1;
+    const int64_t end = r->frames.value_position[i];
+    const piece_block block = {bytes, end - r->frames.headers_length[i], end, (uint32_t)piece->key_marker,
+                               (uint32_t)piece->null_marker, r->frames.value_length[i] > 0};
+    const piece_block_fields fields = read_piece_block(&block, pairs, found);
+    r->has_value[i] = !fields.is_null;
+    r->has_key[i] = fields.key.length != NULL_LENGTH;
+    r->key_position[i] = r->has_key[i] ? fields.key.position : 0;
+    r->key_length[i] = r->has_key[i] ? fields.key.length : 0;
+    r->headers[i] = fields.headers;
+}
+
+/* What the user headers of the rows say. Returns how many headers there are, or -1. */
+static int64_t read_blocks(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t count,
+                           const duramen_piece_batch *batch)
+{
+    const int has_blocks = piece->kind == PIECE_FRAMES && piece->key_marker >= 0;
+    header_columns *pairs = batch->list_offsets != NULL && has_blocks ? &r->pairs : NULL;
+    int64_t found = 0;
+    if (pairs != NULL && !make_pairs(r, most_headers(r, count))) return -1;
     for (int64_t i = 0; i < count; i++) {
-        const int is_needed = batch->wants_blocks || r->frames.value_length[i] == 0;
-        if (!parse_block(r, piece, bytes, i) && is_needed) return 0;
-        if (!is_needed) r->has_value[i] = 1;
+        const int is_needed = batch->keys.data != NULL || pairs != NULL || r->frames.value_length[i] == 0;
+        if (has_blocks && is_needed && r->frames.headers_length[i] > 0) {
+            read_block(r, piece, bytes, i, pairs, found);
+            found += r->headers[i];
+        } else {
+            r->has_value[i] = 1;
+            r->has_key[i] = 0;
+            r->key_position[i] = r->key_length[i] = r->headers[i] = 0;
+        }
     }
-    return 1;
+    return pairs == NULL ? 0 : found;
+}
+
+/* The headers of records of batches. Returns how many there are, or -1 where a key is not text. */
+static int64_t read_pairs(piece_rows *r, const piece_window *w, int64_t count)
+{
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) total += r->headers[i];
+    if (!make_pairs(r, total)) return -1;
+    if (duramen_scan_headers(w->bytes, w->filled, r->headers_position, r->headers, count, &r->pairs) != total) return -1;
+    for (int64_t i = 0; i < total; i++)
+        if (!duramen_is_utf8(w->bytes + r->pairs.key_position[i], r->pairs.key_length[i])) return -1;
+    return total;
+}
+
+static int64_t find_headers(piece_rows *r, const duramen_piece *piece, const piece_window *w, int64_t count,
+                            const duramen_piece_batch *batch)
+{
+    int64_t found = 0;
+    if (piece->kind != PIECE_BATCHES) found = read_blocks(r, piece, w->bytes, count, batch);
+    else if (batch->list_offsets != NULL) found = read_pairs(r, w, count);
+    for (int64_t i = 0; i < found; i++) {
+        r->has_content[i] = r->pairs.value_length[i] != NULL_LENGTH;
+        if (!r->has_content[i]) r->pairs.value_position[i] = r->pairs.value_length[i] = 0;
+    }
+    return found;
 }
 
 /* --- columns */
@@ -328,37 +384,77 @@ static void put_numbers(const piece_rows *r, const piece_window *w, duramen_piec
     batch->last_offset = r->frames.offset[count - 1];
 }
 
-static int64_t put_keys(const piece_rows *r, const piece_window *w, duramen_piece_batch *batch, int64_t count)
+/* No flags: none is null. Returns 0 where there is too little room. */
+static int put_values(const piece_window *w, const int64_t *positions, const uint32_t *lengths, const uint8_t *flags,
+                      int64_t count, const duramen_piece_values *out)
 {
-    if (duramen_gather(w->bytes, w->filled, r->key_position, r->key_length, count, batch->key_offsets, batch->keys,
-                       batch->keys_bytes) < 0) {
-        batch->needed_bytes = 0;
-        for (int64_t i = 0; i < count; i++) batch->needed_bytes += r->key_length[i];
-        return DURAMEN_PIECE_KEY_ROOM;
-    }
-    put_bits(batch->key_valid, r->has_key, count);
-    return count;
+    if (flags != NULL) put_bits(out->valid, flags, count);
+    else if (count > 0) memset(out->valid, 0xff, (size_t)((count + 7) / 8));
+    return duramen_gather(w->bytes, w->filled, positions, lengths, count, out->offsets, out->data, out->bytes) >= 0;
 }
 
-static int64_t put_values(const piece_rows *r, const piece_window *w, duramen_piece_batch *batch, int64_t count,
-                          int has_copied)
+/* Lists without headers are null. */
+static int put_headers(piece_rows *r, const piece_window *w, const duramen_piece_batch *batch, int64_t count,
+                       int64_t pairs)
 {
-    if (!has_copied && duramen_gather(w->bytes, w->filled, r->frames.value_position, r->frames.value_length, count,
-                                     batch->value_offsets, batch->values, batch->values_bytes) < 0) {
-        batch->needed_bytes = 0;
-        for (int64_t i = 0; i < count; i++) batch->needed_bytes += r->frames.value_length[i];
-        return DURAMEN_PIECE_VALUE_ROOM;
+    const header_columns *h = &r->pairs;
+    if (pairs > batch->headers) return 0;
+    batch->list_offsets[0] = 0;
+    memset(batch->list_valid, 0, (size_t)((count + 7) / 8));
+    for (int64_t i = 0; i < count; i++) {
+        batch->list_offsets[i + 1] = batch->list_offsets[i] + (int32_t)r->headers[i];
+        batch->list_valid[i >> 3] |= (uint8_t)((r->headers[i] > 0) << (i & 7));
     }
-    put_bits(batch->value_valid, r->has_value, count);
-    return count;
+    return put_values(w, h->key_position, h->key_length, NULL, pairs, &batch->header_keys) &&
+           put_values(w, h->value_position, h->value_length, r->has_content, pairs, &batch->header_values);
+}
+
+static int put_payloads(piece_rows *r, const piece_window *w, const duramen_piece_batch *batch, int64_t count,
+                        int64_t pairs, int has_copied)
+{
+    const frame_columns *f = &r->frames;
+    if (batch->keys.data != NULL && !put_values(w, r->key_position, r->key_length, r->has_key, count, &batch->keys))
+        return 0;
+    if (batch->list_offsets != NULL && !put_headers(r, w, batch, count, pairs)) return 0;
+    if (has_copied) put_bits(batch->values.valid, r->has_value, count);
+    return batch->values.data == NULL || has_copied ||
+           put_values(w, f->value_position, f->value_length, r->has_value, count, &batch->values);
+}
+
+static int ask_for(int64_t *room, int64_t needed)
+{
+    if (needed <= *room) return 0;
+    *room = needed;
+    return 1;
+}
+
+static int64_t sum_of(const uint32_t *lengths, int64_t count)
+{
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) total += lengths[i];
+    return total;
+}
+
+/* States the room that the batch needs where it has too little, of all columns at once. */
+static int64_t ask_for_room(const piece_rows *r, duramen_piece_batch *batch, int64_t count, int64_t pairs)
+{
+    int asks = 0;
+    if (batch->values.data != NULL) asks |= ask_for(&batch->values.bytes, sum_of(r->frames.value_length, count));
+    if (batch->keys.data != NULL) asks |= ask_for(&batch->keys.bytes, sum_of(r->key_length, count));
+    if (batch->list_offsets != NULL) {
+        asks |= ask_for(&batch->headers, pairs);
+        asks |= ask_for(&batch->header_keys.bytes, sum_of(r->pairs.key_length, pairs));
+        asks |= ask_for(&batch->header_values.bytes, sum_of(r->pairs.value_length, pairs));
+    }
+    return asks ? DURAMEN_PIECE_ROOM : DURAMEN_PIECE_PYTHON;
 }
 
 int64_t put_piece_rows(piece_rows *r, const duramen_piece *piece, const piece_window *w, duramen_piece_batch *batch,
                        int64_t count, int has_copied)
 {
-    if (!parse_blocks(r, piece, w->bytes, count, batch)) return DURAMEN_PIECE_PYTHON;
-    if (batch->keys != NULL && put_keys(r, w, batch, count) < 0) return DURAMEN_PIECE_KEY_ROOM;
-    if (batch->values != NULL && put_values(r, w, batch, count, has_copied) < 0) return DURAMEN_PIECE_VALUE_ROOM;
+    const int64_t pairs = find_headers(r, piece, w, count, batch);
+    if (pairs < 0) return DURAMEN_PIECE_PYTHON;
+    if (!put_payloads(r, w, batch, count, pairs, has_copied)) return ask_for_room(r, batch, count, pairs);
     put_numbers(r, w, batch, count);
     return count;
 }

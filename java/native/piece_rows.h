@@ -4,6 +4,7 @@
 
 #include "batches.h"
 #include "chunks.h"
+#include "piece_blocks.h"
 #include "piece_reader.h"
 
 #define PIECE_ROWS (INT64_C(1) << 16)
@@ -11,8 +12,8 @@
 /* Positions are those in the window. */
 typedef struct {
     frame_columns frames;
-    int64_t *key_position;
-    uint32_t *key_length;
+    int64_t *key_position, *headers_position; /* of batches */
+    uint32_t *key_length, *headers;           /* how many */
     uint8_t *has_time, *has_value, *has_key;
     int8_t *time_kind;
     /* of chunks and batches */
@@ -21,7 +22,9 @@ typedef struct {
     batch_columns batches;
     record_columns records;
     record_ranges ranges;
-    void *memory, *more_memory;
+    header_columns pairs; /* the headers of all rows */
+    uint8_t *has_content;
+    void *memory, *more_memory, *pairs_memory;
 } piece_rows;
 
 /* The bytes that are scanned: from `position` on, up to `end`; `at` is where the window lies in the file. */

@@ -86,8 +86,6 @@ class NativeSplits:
         shape = segment.scan_shape(start)
         if shape is None or shape.record_bytes > MAX_SLOT_BYTES or segment.start.position > MAX_HEAD_BYTES:
             return None
-        if shape.may_hold_headers and "headers" in self._wanted.schema.names:
-            return None
         packed = pack_piece(piece, segment, shape, self._wanted, self._codec_of(spec))
         if packed is None:
             return None
@@ -150,7 +148,7 @@ def pack_piece(piece: Piece, segment: Segment, shape: ScanShape, wanted: Wanted,
         *times, int(wanted.verify), shape.time_unit_us, int(shape.has_signed_times),
         int(codec.name in APPEND_TIME_FORMATS), int(shows_gaps), head, crc32c(segment.buf[:head]),
         *_sealed_numbers(sealed),
-        *marked, shape.key_marker, shape.null_marker, shape.record_bytes,
+        *marked, shape.key_marker, shape.null_marker, int("headers" in wanted.schema.names), shape.record_bytes,
     ]  # fmt: skip
     numbers = [min(number, _INT64) for number in numbers]
     return struct.pack(f"={len(numbers)}q", *numbers) + (_NO_LAYOUT if shape.layout is None else shape.layout.packed)

@@ -124,7 +124,7 @@ class KafkaSegment(Segment):
     def scan_shape(self, cursor: ScanPosition) -> ScanShape | None:
         if self._view.aborted or self._view.max_uncompressed_bytes < _UNFOLDED_BYTES or self._is_compressed(cursor):
             return None
-        return ScanShape(RecordKind.BATCH, time_unit_us=1000, may_hold_headers=True)
+        return ScanShape(RecordKind.BATCH, time_unit_us=1000)
 
     # --- scanning
 
