@@ -22,13 +22,41 @@ JNIEXPORT jlong JNICALL Java_duramen_spark_NativePiece_open(JNIEnv *env, jclass 
     return (jlong)(intptr_t)reader;
 }
 
+typedef struct {
+    JNIEnv *env;
+    jclass codecs;
+    jmethodID unfold;
+} jvm_codecs;
+
+static int64_t unfold(void *context, uint32_t codec, const uint8_t *body, int64_t size, uint8_t *out, int64_t room)
+{
+    const jvm_codecs *jvm = context;
+    JNIEnv *env = jvm->env;
+    jobject from = (*env)->NewDirectByteBuffer(env, (void *)(intptr_t)body, size);
+    jobject to = from == NULL ? NULL : (*env)->NewDirectByteBuffer(env, out, room);
+    int64_t written = -1;
+    if (to != NULL) written = (*env)->CallStaticIntMethod(env, jvm->codecs, jvm->unfold, (jint)codec, from, to);
+    if ((*env)->ExceptionCheck(env)) {
+        (*env)->ExceptionClear(env);
+        written = -1;
+    }
+    (*env)->DeleteLocalRef(env, from);
+    (*env)->DeleteLocalRef(env, to);
+    return written;
+}
+
 JNIEXPORT jlong JNICALL Java_duramen_spark_NativePiece_next(JNIEnv *env, jclass type, jlong reader, jlongArray numbers)
 {
     (void)type;
     duramen_piece_batch batch;
     if ((*env)->GetArrayLength(env, numbers) != NUMBERS) return DURAMEN_PIECE_PYTHON;
     (*env)->GetLongArrayRegion(env, numbers, 0, NUMBERS, (jlong *)&batch);
-    const jlong rows = duramen_piece_next((duramen_piece_reader *)(intptr_t)reader, &batch);
+    jvm_codecs jvm = {env, (*env)->FindClass(env, "duramen/spark/Codecs"), NULL};
+    if (jvm.codecs != NULL)
+        jvm.unfold = (*env)->GetStaticMethodID(env, jvm.codecs, "unfold", "(ILjava/nio/ByteBuffer;Ljava/nio/ByteBuffer;)I");
+    if (jvm.unfold == NULL) (*env)->ExceptionClear(env);
+    const duramen_piece_codecs codecs = {jvm.unfold == NULL ? NULL : unfold, &jvm};
+    const jlong rows = duramen_piece_next((duramen_piece_reader *)(intptr_t)reader, &batch, &codecs);
     (*env)->SetLongArrayRegion(env, numbers, 0, NUMBERS, (const jlong *)&batch);
     return rows;
 }

@@ -57,6 +57,15 @@ typedef struct {
     int64_t first_offset, last_offset; /* results */
 } duramen_piece_batch;
 
+/* Unfolds the compressed body of a batch: the bytes written into `out`, or a number below 0. */
+typedef int64_t (*duramen_piece_unfold)(void *context, uint32_t codec, const uint8_t *body, int64_t size, uint8_t *out,
+                                        int64_t room);
+
+typedef struct {
+    duramen_piece_unfold unfold; /* NULL: Python reads what is compressed */
+    void *context;
+} duramen_piece_codecs;
+
 typedef struct duramen_piece_reader duramen_piece_reader;
 
 #define DURAMEN_EXPORTED __attribute__((visibility("default"))) /* for tests without a JVM */
@@ -65,7 +74,8 @@ typedef struct duramen_piece_reader duramen_piece_reader;
 DURAMEN_EXPORTED duramen_piece_reader *duramen_piece_open(const char *path, const duramen_piece *piece);
 
 /* Rows of the next batch, 0 at the end of a piece that is as it should be, or one of the results below 0. */
-DURAMEN_EXPORTED int64_t duramen_piece_next(duramen_piece_reader *reader, duramen_piece_batch *batch);
+DURAMEN_EXPORTED int64_t duramen_piece_next(duramen_piece_reader *reader, duramen_piece_batch *batch,
+                                            const duramen_piece_codecs *codecs);
 
 DURAMEN_EXPORTED void duramen_piece_close(duramen_piece_reader *reader);
 

@@ -2,12 +2,16 @@
 
 #include <stdlib.h>
 
+#include "bodies.h"
 #include "columns.h"
 #include "slots.h"
 #include "text.h"
 
 #define GROUPS 4096 /* chunks or batches of a scan */
 #define APPEND_TIME 8
+#define MOST_UNFOLDED_BYTES (INT64_C(16) << 20) /* of a batch; KafkaSegment.scan_shape requires a limit as large */
+#define UNFOLDED_STEP_BYTES (INT64_C(1) << 20)
+#define LIKELY_RATIO 4
 #define MOST_PAIRS (INT64_C(1) << 22) /* headers of a batch */
 
 /* --- memory */
@@ -80,6 +84,7 @@ void free_piece_rows(piece_rows *r)
     free(r->memory);
     free(r->more_memory);
     free(r->pairs_memory);
+    free(r->plain.bytes);
 }
 
 static int make_pairs(piece_rows *r, int64_t count)
@@ -164,47 +169,108 @@ static piece_scan scan_chunks(piece_rows *r, const duramen_piece *piece, const p
     return (piece_scan){found, rows};
 }
 
-/* Where the records of the visible batches lie. Returns how many there are, or -1 where one of them is compressed, or is
- * of an older format. */
-static int64_t find_ranges(piece_rows *r, int64_t count)
+/* --- batches */
+
+static int is_compressed(const batch_columns *b, int64_t i) { return (b->attributes[i] & BATCH_CODEC) != 0; }
+
+/* How many batches have their records in one source: those before one that is compressed unlike the others. */
+static int64_t count_alike(const batch_columns *b, int64_t count)
+{
+    int64_t first = 0;
+    while (first < count && b->visible[first] == 0) first++;
+    for (int64_t i = first; i < count; i++)
+        if (b->visible[i] != 0 && is_compressed(b, i) != is_compressed(b, first)) return i;
+    return count;
+}
+
+/* The body of a batch after those that are unfolded already. Returns 0 where Python must read it. */
+static int unfold_batch(piece_rows *r, const piece_window *w, int64_t i, const duramen_piece_codecs *codecs)
 {
     const batch_columns *b = &r->batches;
-    int64_t *const position = (int64_t *)r->ranges.position, *const length = (int64_t *)r->ranges.length,
-            *const records = (int64_t *)r->ranges.records, *const row = (int64_t *)r->ranges.row,
-            *const base = (int64_t *)r->ranges.base_offset, *const last = (int64_t *)r->ranges.last_offset,
-            *const time = (int64_t *)r->ranges.base_timestamp;
-    int64_t total = 0, n = 0;
-    for (int64_t i = 0; i < count; i++) {
+    piece_plain *p = &r->plain;
+    const uint32_t codec = b->attributes[i] & BATCH_CODEC;
+    int64_t bound = 0;
+    const body_columns body = {b->data_position + i, b->data_length + i, &codec, 1};
+    if (codecs->unfold == NULL || duramen_bound_bodies(w->bytes, w->filled, &body, &bound) < 0) return 0;
+    if (bound < (int64_t)b->records[i] * LEAST_RECORD_BYTES || bound > MOST_UNFOLDED_BYTES) return 0;
+    if (bound > p->capacity - p->filled) {
+        const int64_t capacity = p->filled + bound + UNFOLDED_STEP_BYTES;
+        uint8_t *more = realloc(p->bytes, (size_t)capacity);
+        if (more == NULL) return 0;
+        p->bytes = more;
+        p->capacity = capacity;
+    }
+    const int64_t got = codecs->unfold(codecs->context, codec, w->bytes + b->data_position[i], b->data_length[i],
+                                       p->bytes + p->filled, bound);
+    if (got < 0 || got > bound) return 0;
+    p->filled += got;
+    return 1;
+}
+
+/* Takes a visible batch: its records become the range `n`, and the rows from `row` on. */
+static void take_batch(piece_rows *r, int64_t i, int64_t n, int64_t row, int64_t position, int64_t length)
+{
+    const batch_columns *b = &r->batches;
+    ((int64_t *)r->ranges.position)[n] = position;
+    ((int64_t *)r->ranges.length)[n] = length;
+    ((int64_t *)r->ranges.records)[n] = b->records[i];
+    ((int64_t *)r->ranges.row)[n] = row;
+    ((int64_t *)r->ranges.base_offset)[n] = b->base_offset[i];
+    ((int64_t *)r->ranges.last_offset)[n] = b->last_offset[i];
+    ((int64_t *)r->ranges.base_timestamp)[n] = b->base_timestamp[i];
+    for (const int64_t end = row + b->records[i]; row < end; row++) {
+        r->frames.position[row] = b->position[i];
+        r->time_kind[row] = (b->attributes[i] & APPEND_TIME) != 0;
+        r->frames.timestamp[row] = b->max_timestamp[i];
+    }
+}
+
+/* Where the records of the visible batches lie. Of batches that are compressed, only so many are taken as likely have
+ * room: `*count` says how many. Returns the number of rows, or -1 where Python must read. */
+static int64_t find_ranges(piece_rows *r, const piece_window *w, int64_t *count, int64_t room,
+                           const duramen_piece_codecs *codecs)
+{
+    const batch_columns *b = &r->batches;
+    int64_t total = 0, n = 0, folded = 0;
+    r->plain.filled = 0;
+    r->source = (piece_source){w->bytes, w->filled};
+    *count = count_alike(b, *count);
+    for (int64_t i = 0; i < *count; i++) {
         if (b->visible[i] == 0) continue;
-        if (b->magic[i] != 2 || b->attributes[i] & BATCH_CODEC) return -1;
-        position[n] = b->data_position[i];
-        length[n] = b->data_length[i];
-        records[n] = b->records[i];
-        row[n] = total;
-        base[n] = b->base_offset[i];
-        last[n] = b->last_offset[i];
-        time[n] = b->base_timestamp[i];
-        for (int64_t end = total + records[n]; total < end && total < PIECE_ROWS; total++) {
-            r->frames.position[total] = b->position[i];
-            r->time_kind[total] = (b->attributes[i] & APPEND_TIME) != 0;
-            r->frames.timestamp[total] = b->max_timestamp[i];
+        if (b->magic[i] != 2 || b->records[i] > PIECE_ROWS - total) return -1;
+        int64_t position = b->data_position[i], length = b->data_length[i];
+        if (is_compressed(b, i)) {
+            const int64_t ratio = folded > 0 ? r->plain.filled / folded + 1 : 1;
+            if (n > 0 && r->plain.filled + length * ratio > room) {
+                *count = i;
+                break;
+            }
+            folded += length;
+            position = r->plain.filled;
+            if (!unfold_batch(r, w, i, codecs)) return -1;
+            length = r->plain.filled - position;
+            r->source = (piece_source){r->plain.bytes, r->plain.filled};
         }
-        if (total != row[n] + records[n]) return -1;
-        n++;
+        take_batch(r, i, n++, total, position, length);
+        total += b->records[i];
     }
     r->ranges.count = n;
     return total;
 }
 
 static piece_scan scan_batches(piece_rows *r, const duramen_piece *piece, const piece_window *w,
-                               const duramen_piece_batch *batch)
+                               const duramen_piece_batch *batch, const duramen_piece_codecs *codecs)
 {
+    const int64_t room = batch->values.data == NULL ? UNFOLDED_STEP_BYTES : batch->values.bytes;
+    const int64_t most = r->plain.filled > 0 ? room / LIKELY_RATIO : most_bytes(batch);
     r->batches.count = GROUPS;
-    const duramen_scan_end found =
-        duramen_scan_batches(w->bytes, w->position, w->end, &r->batches, most_bytes(batch), most_rows(batch),
-                             w->previous_offset, (int)piece->verify, NULL, NULL);
-    const int64_t rows = find_ranges(r, found.count);
-    const record_sources sources = {{w->bytes, NULL}, {w->filled, 0}};
+    duramen_scan_end found = duramen_scan_batches(w->bytes, w->position, w->end, &r->batches, most, most_rows(batch),
+                                                  w->previous_offset, (int)piece->verify, NULL, NULL);
+    int64_t count = found.count;
+    const int64_t rows = find_ranges(r, w, &count, room, codecs);
+    if (count < found.count)
+        found = (duramen_scan_end){count, r->batches.position[count], STOP_LIMIT, r->batches.last_offset[count - 1]};
+    const record_sources sources = {{r->source.bytes, NULL}, {r->source.filled, 0}};
     if (rows < 0 || rows > most_rows(batch) ||
         duramen_scan_records(&sources, &r->ranges, &r->records, (int)piece->walks_headers, NULL) != rows)
         return (piece_scan){found, -1};
@@ -237,13 +303,14 @@ static void convert_times(piece_rows *r, const duramen_piece *piece, int64_t cou
 }
 
 piece_scan scan_piece_rows(piece_rows *r, const duramen_piece *piece, const piece_window *w,
-                           const duramen_piece_batch *batch, int takes_values)
+                           const duramen_piece_batch *batch, const duramen_piece_codecs *codecs, int takes_values)
 {
     piece_scan found;
+    r->source = (piece_source){w->bytes, w->filled};
     if (piece->kind == PIECE_FRAMES) found = scan_frames(r, piece, w, batch, takes_values);
     else if (piece->kind == PIECE_SLOTS) found = scan_slots(r, piece, w, batch);
     else if (piece->kind == PIECE_CHUNKS) found = scan_chunks(r, piece, w, batch);
-    else found = scan_batches(r, piece, w, batch);
+    else found = scan_batches(r, piece, w, batch, codecs);
     if (found.rows > 0) convert_times(r, piece, found.rows);
     return found;
 }
@@ -335,8 +402,9 @@ static int64_t read_blocks(piece_rows *r, const duramen_piece *piece, const uint
 }
 
 /* The headers of records of batches. Returns how many there are, or -1 where a key is not text. */
-static int64_t read_pairs(piece_rows *r, const piece_window *w, int64_t count)
+static int64_t read_pairs(piece_rows *r, int64_t count)
 {
+    const piece_source *w = &r->source;
     int64_t total = 0;
     for (int64_t i = 0; i < count; i++) total += r->headers[i];
     if (!make_pairs(r, total)) return -1;
@@ -346,12 +414,12 @@ static int64_t read_pairs(piece_rows *r, const piece_window *w, int64_t count)
     return total;
 }
 
-static int64_t find_headers(piece_rows *r, const duramen_piece *piece, const piece_window *w, int64_t count,
+static int64_t find_headers(piece_rows *r, const duramen_piece *piece, int64_t count,
                             const duramen_piece_batch *batch)
 {
     int64_t found = 0;
-    if (piece->kind != PIECE_BATCHES) found = read_blocks(r, piece, w->bytes, count, batch);
-    else if (batch->list_offsets != NULL) found = read_pairs(r, w, count);
+    if (piece->kind != PIECE_BATCHES) found = read_blocks(r, piece, r->source.bytes, count, batch);
+    else if (batch->list_offsets != NULL) found = read_pairs(r, count);
     for (int64_t i = 0; i < found; i++) {
         r->has_content[i] = r->pairs.value_length[i] != NULL_LENGTH;
         if (!r->has_content[i]) r->pairs.value_position[i] = r->pairs.value_length[i] = 0;
@@ -368,12 +436,12 @@ static void put_bits(uint8_t *bitmap, const uint8_t *flags, int64_t count)
     for (int64_t i = 0; i < count; i++) bitmap[i >> 3] |= (uint8_t)(flags[i] << (i & 7));
 }
 
-static void put_numbers(const piece_rows *r, const piece_window *w, duramen_piece_batch *batch, int64_t count)
+static void put_numbers(const piece_rows *r, int64_t at, duramen_piece_batch *batch, int64_t count)
 {
     const size_t bytes = (size_t)count * sizeof(int64_t);
     if (batch->offset != NULL) memcpy(batch->offset, r->frames.offset, bytes);
     if (batch->position != NULL)
-        for (int64_t i = 0; i < count; i++) batch->position[i] = w->at + r->frames.position[i];
+        for (int64_t i = 0; i < count; i++) batch->position[i] = at + r->frames.position[i];
     if (batch->timestamp != NULL) {
         memcpy(batch->timestamp, r->frames.timestamp, bytes);
         put_bits(batch->timestamp_valid, r->has_time, count);
@@ -385,17 +453,16 @@ static void put_numbers(const piece_rows *r, const piece_window *w, duramen_piec
 }
 
 /* No flags: none is null. Returns 0 where there is too little room. */
-static int put_values(const piece_window *w, const int64_t *positions, const uint32_t *lengths, const uint8_t *flags,
+static int put_values(const piece_source *from, const int64_t *positions, const uint32_t *lengths, const uint8_t *flags,
                       int64_t count, const duramen_piece_values *out)
 {
     if (flags != NULL) put_bits(out->valid, flags, count);
     else if (count > 0) memset(out->valid, 0xff, (size_t)((count + 7) / 8));
-    return duramen_gather(w->bytes, w->filled, positions, lengths, count, out->offsets, out->data, out->bytes) >= 0;
+    return duramen_gather(from->bytes, from->filled, positions, lengths, count, out->offsets, out->data, out->bytes) >= 0;
 }
 
 /* Lists without headers are null. */
-static int put_headers(piece_rows *r, const piece_window *w, const duramen_piece_batch *batch, int64_t count,
-                       int64_t pairs)
+static int put_headers(const piece_rows *r, const duramen_piece_batch *batch, int64_t count, int64_t pairs)
 {
     const header_columns *h = &r->pairs;
     if (pairs > batch->headers) return 0;
@@ -405,20 +472,20 @@ static int put_headers(piece_rows *r, const piece_window *w, const duramen_piece
         batch->list_offsets[i + 1] = batch->list_offsets[i] + (int32_t)r->headers[i];
         batch->list_valid[i >> 3] |= (uint8_t)((r->headers[i] > 0) << (i & 7));
     }
-    return put_values(w, h->key_position, h->key_length, NULL, pairs, &batch->header_keys) &&
-           put_values(w, h->value_position, h->value_length, r->has_content, pairs, &batch->header_values);
+    return put_values(&r->source, h->key_position, h->key_length, NULL, pairs, &batch->header_keys) &&
+           put_values(&r->source, h->value_position, h->value_length, r->has_content, pairs, &batch->header_values);
 }
 
-static int put_payloads(piece_rows *r, const piece_window *w, const duramen_piece_batch *batch, int64_t count,
-                        int64_t pairs, int has_copied)
+static int put_payloads(const piece_rows *r, const duramen_piece_batch *batch, int64_t count, int64_t pairs,
+                        int has_copied)
 {
     const frame_columns *f = &r->frames;
-    if (batch->keys.data != NULL && !put_values(w, r->key_position, r->key_length, r->has_key, count, &batch->keys))
+    if (batch->keys.data != NULL && !put_values(&r->source, r->key_position, r->key_length, r->has_key, count, &batch->keys))
         return 0;
-    if (batch->list_offsets != NULL && !put_headers(r, w, batch, count, pairs)) return 0;
+    if (batch->list_offsets != NULL && !put_headers(r, batch, count, pairs)) return 0;
     if (has_copied) put_bits(batch->values.valid, r->has_value, count);
     return batch->values.data == NULL || has_copied ||
-           put_values(w, f->value_position, f->value_length, r->has_value, count, &batch->values);
+           put_values(&r->source, f->value_position, f->value_length, r->has_value, count, &batch->values);
 }
 
 static int ask_for(int64_t *room, int64_t needed)
@@ -449,12 +516,12 @@ static int64_t ask_for_room(const piece_rows *r, duramen_piece_batch *batch, int
     return asks ? DURAMEN_PIECE_ROOM : DURAMEN_PIECE_PYTHON;
 }
 
-int64_t put_piece_rows(piece_rows *r, const duramen_piece *piece, const piece_window *w, duramen_piece_batch *batch,
-                       int64_t count, int has_copied)
+int64_t put_piece_rows(piece_rows *r, const duramen_piece *piece, int64_t at, duramen_piece_batch *batch, int64_t count,
+                       int has_copied)
 {
-    const int64_t pairs = find_headers(r, piece, w, count, batch);
+    const int64_t pairs = find_headers(r, piece, count, batch);
     if (pairs < 0) return DURAMEN_PIECE_PYTHON;
-    if (!put_payloads(r, w, batch, count, pairs, has_copied)) return ask_for_room(r, batch, count, pairs);
-    put_numbers(r, w, batch, count);
+    if (!put_payloads(r, batch, count, pairs, has_copied)) return ask_for_room(r, batch, count, pairs);
+    put_numbers(r, at, batch, count);
     return count;
 }

@@ -89,6 +89,8 @@ class ScanShape(NamedTuple):
     null_marker: int = -1
     """How the blocks of user headers begin, big-endian: of a record with a value, and of one whose value is null. -1:
     they are no blocks."""
+    codec: int = 0
+    """How the first batch is compressed, in Kafka's numbers."""
 
 
 class SegmentSummary(NamedTuple):

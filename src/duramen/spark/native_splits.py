@@ -29,6 +29,8 @@ from duramen.spark.source.task import APPEND_TIME_FORMATS, PAYLOAD_COLUMNS, PLAC
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers", *PLACE_COLUMNS, TIME_KIND})
 MAX_SLOT_BYTES = 1 << 19
+CODECS = frozenset({0, 2, 3, 4})
+"""What `Codecs.java` unfolds, in Kafka's numbers; 0: nothing."""
 MAX_HEAD_BYTES = 256 << 10
 LONG_RECORD_BYTES = 8 << 10
 _LOOKED_AT = 16
@@ -85,6 +87,8 @@ class NativeSplits:
             return None
         shape = segment.scan_shape(start)
         if shape is None or shape.record_bytes > MAX_SLOT_BYTES or segment.start.position > MAX_HEAD_BYTES:
+            return None
+        if shape.codec not in CODECS:
             return None
         packed = pack_piece(piece, segment, shape, self._wanted, self._codec_of(spec))
         if packed is None:

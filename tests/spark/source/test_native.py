@@ -17,7 +17,7 @@ from duramen.record import HEADERS
 from duramen.spark import jar
 from tests.conftest import DATA
 from tests.spark.source.test_engine import load, outcome, rows
-from tests.spark.source.test_piece_reader import FORMATS, has_library
+from tests.spark.source.test_piece_reader import CODECS, FORMATS, has_library
 from tests.spark.source_logs import (
     START_MS,
     START_US,
@@ -144,6 +144,35 @@ def test_names_of_headers_that_are_not_text(spark: SparkSession, tmp_path: Path)
     assert metrics_of(frame)["HandedOver"] == 1
     assert frame.select("headers.key").first() == (["\ufffda", "b"],)
     assert is_native(same(spark, log, "offset", columns=HEADED, verify="false"))
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "gzip"])
+def test_compressed_batches(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+    log = tmp_path / "log"
+    with duramen.open(log, "a", format="kafka", compression=codec) as writer:
+        for number in range(30):
+            writer.append_batch(batch_of("kafka", number * 400, 400))
+        writer.append(b"v" * 5_000_000, headers=[("h", b"x" * 300_000)])
+    frames = [same(spark, log, columns=HEADED, maxBytesPerPartition=3000), same(spark, log, "key", "offset")]
+    frames += [same(spark, log, where="offset BETWEEN 777 AND 7780"), same(spark, log, "count(*)", "max(offset)")]
+    for frame in frames:
+        if codec == "gzip":
+            assert not metrics_of(frame)["NativeBatches"]
+        else:
+            assert is_native(frame)
+
+
+def test_batches_of_several_codecs(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for number, codec in enumerate(["none", "lz4", "zstd", "none", "snappy", "none"]):
+        with duramen.open(log, "a", format="kafka", compression=codec) as writer:
+            for first in range(number * 3000, number * 3000 + 3000, 100):
+                writer.append_batch(batch_of("kafka", first, 100))
+    assert is_native(same(spark, log, columns=HEADED))
+    assert is_native(same(spark, log, "offset", "timestamp", where="offset > 8000"))
+    with duramen.open(log, "a", format="kafka", compression="gzip") as writer:
+        writer.append_batch(batch_of("kafka", 18000, 100))
+    assert metrics_of(same(spark, log, columns=HEADED))["HandedOver"] == 1
 
 
 @pytest.mark.parametrize("path", BROKERS, ids=lambda path: path.name)

@@ -11,10 +11,12 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import pyarrow as pa
 import pytest
 
 import duramen
+from duramen.formats.kafka.codec import UNFOLD
 from duramen.formats.keratin.header_block import MARKER, TOMBSTONE, decode_block, encode_block
 from duramen.log.read.log import Log
 from duramen.record import HEADER, HEADERS
@@ -30,6 +32,14 @@ IN_JAR = f"duramen/spark/native/{NAME}"
 SANITIZED = Path(str(distribution("duramen").locate_file(f"duramen/spark/{NAME}")))
 """Built instead of the jar under the sanitizers."""
 FORMATS = ("durable-log", "keratin", "rustlog", "fixed-slot", "osiris", "kafka")
+CODECS = ("snappy", "lz4", "zstd")
+KINDS = (*FORMATS, *(f"kafka {codec}" for codec in CODECS))
+
+
+def options_of(kind: str) -> tuple[str, dict[str, Any]]:
+    """The format, and the options that it is written with."""
+    name, _, codec = kind.partition(" ")
+    return name, {"compression": codec} if codec else {"record_size": 40} if name == "fixed-slot" else {}
 
 
 def has_library() -> bool:
@@ -90,6 +100,24 @@ class Column:
         return pa.Array.from_buffers(kind, count, parts)
 
 
+Unfold = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+)
+
+
+class Codecs(ctypes.Structure):
+    _fields_ = (("unfold", Unfold), ("context", ctypes.c_void_p))
+
+
+def unfold(_: int, codec: int, body: int, size: int, out: int, room: int) -> int:
+    """As `Codecs.java`: bytes, or a number below 0."""
+    folded, plain = ((ctypes.c_ubyte * size).from_address(at) for at, size in ((body, size), (out, room)))
+    try:
+        return UNFOLD[codec](memoryview(folded).cast("B"), memoryview(plain).cast("B"))
+    except cramjam.DecompressionError:
+        return -1
+
+
 class Library:
     """The C functions that the JVM calls, with buffers of this process."""
 
@@ -97,13 +125,14 @@ class Library:
         self._c = ctypes.CDLL(str(path))
         self._c.duramen_piece_open.restype = ctypes.c_void_p
         self._c.duramen_piece_next.restype = ctypes.c_int64
-        self._c.duramen_piece_next.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._c.duramen_piece_next.argtypes = [ctypes.c_void_p] * 3
         self._c.duramen_piece_close.argtypes = [ctypes.c_void_p]
         numbers = ("offset", "position", "timestamp", "timestamp_valid", "time_kind")
         self._numbers = {name: ctypes.create_string_buffer(8 * ROWS) for name in numbers}
         self._lists = {name: ctypes.create_string_buffer(4 * ROWS + 4) for name in ("list_valid", "list_offsets")}
         self._columns = {name: Column(ROWS) for name in ("values", "keys")}
         self._columns |= {name: Column(PAIRS) for name in ("header_keys", "header_values")}
+        self._codecs = Codecs(Unfold(unfold))
         self._batch = Batch(
             capacity=ROWS, headers=PAIRS,
             **{name: ctypes.addressof(buffer) for name, buffer in (self._numbers | self._lists).items()},
@@ -123,7 +152,7 @@ class Library:
     def _read(self, reader: int) -> Rows | None:
         found: Rows = []
         while True:
-            count = self._c.duramen_piece_next(reader, ctypes.byref(self._batch))
+            count = self._c.duramen_piece_next(reader, ctypes.byref(self._batch), ctypes.byref(self._codecs))
             if count <= 0:
                 return None if count < 0 else found
             found += zip(*(array.to_pylist() for array in self._arrays(count)), strict=True)
@@ -157,15 +186,15 @@ def pieces_of(log: Path, **options: Any) -> list[tuple[str, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_hostile_files(library: Library, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_files(library: Library, tmp_path: Path, kind: str) -> None:
     """Whatever a file holds, the library reads what Python reads, or leaves it to Python."""
     log = tmp_path / "log"
-    options = {"record_size": 40} if name == "fixed-slot" else {}
+    name, options = options_of(kind)
     with duramen.open(log, "a", format=name, **options) as writer:
         writer.append_batch(batch_of(name, 0, 60))
     (path, packed), *_ = pieces_of(log, includeHeaders="true")
-    whole, chance = Path(path).read_bytes(), random.Random(name)
+    whole, chance = Path(path).read_bytes(), random.Random(kind)
     assert library.rows_of(path, packed) == rows_here(log)
     for _ in range(1000):
         content = damaged(whole, chance)
@@ -192,22 +221,23 @@ def damaged(whole: bytes, chance: random.Random) -> bytes:
     return bytes(content[: len(whole)] if chance.random() < 0.7 else content[: chance.randrange(len(content))])
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_unverified_bytes_read_as_in_python(library: Library, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_unverified_bytes_read_as_in_python(library: Library, tmp_path: Path, kind: str) -> None:
     """Planned as they are, without checksums: everything that can be read is."""
-    batch, options = batch_of(name, 0, 40), {"record_size": 40} if name == "fixed-slot" else {}
-    log = build_log(tmp_path / "log", name, [batch])
-    path = Path(Log(str(log), **options).segments[-1].path)
-    whole, chance, read = path.read_bytes(), random.Random(name), 0
+    name, options = options_of(kind)
+    log = build_log(tmp_path / "log", name, [batch_of(name, 0, 40)], **options)
+    given = {"record_size": 40} if name == "fixed-slot" else {}
+    path = Path(Log(str(log), **given).segments[-1].path)
+    whole, chance, read = path.read_bytes(), random.Random(kind), 0
     for _ in range(250):
         path.write_bytes(damaged(whole, chance))
         try:
-            pieces = pieces_of(log, verify="false", columns="value,key,headers", **options)
+            pieces = pieces_of(log, verify="false", columns="value,key,headers", **given)
         except duramen.DuramenError:
             continue
         found = [library.rows_of(*piece) for piece in pieces]
         if found and None not in found:
-            assert [row for part in found for row in part or ()] == rows_here(log, verify="false", **options)
+            assert [row for part in found for row in part or ()] == rows_here(log, verify="false", **given)
             read += 1
     assert read
 
