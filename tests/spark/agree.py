@@ -60,11 +60,7 @@ def outcome(make: Callable[[], Any]) -> Any:
         return make()
     except (PySparkException, Py4JJavaError) as error:
         lines = [line for line in str(error).splitlines() if "duramen.errors" in line]
-        return Failed(tuple(dict.fromkeys(line[line.index("duramen.errors") :] for line in lines)) or (str(error),))
-
-
-class Failed(NamedTuple):
-    texts: tuple[str, ...]
+        return list(dict.fromkeys(line[line.index("duramen.errors") :] for line in lines)) or str(error)
 
 
 def rows(frame: DataFrame) -> list[Any]:
@@ -202,12 +198,14 @@ def cached(df: DataFrame, where: str, other: str) -> Any:
 
 def view(spark: SparkSession, df: DataFrame, where: str, other: str) -> Any:
     df.createOrReplaceTempView("agree_view")
-    return [spark.sql(f"SELECT count(*) FROM agree_view WHERE ({one})").collect() for one in (where, "true", other)]
+    return [
+        spark.sql(f"SELECT count(*) FROM agree_view AS seen WHERE ({one})").collect() for one in (where, "true", other)
+    ]
 
 
 def subqueries(spark: SparkSession, df: DataFrame, where: str, other: str) -> Any:
     df.createOrReplaceTempView("agree_view")
-    parts = [f"(SELECT max(offset) FROM agree_view WHERE ({one}))" for one in (where, "true", other, where)]
+    parts = [f"(SELECT max(offset) FROM agree_view AS seen WHERE ({one}))" for one in (where, "true", other, where)]
     return spark.sql(f"SELECT {', '.join(parts)}").collect()
 
 
