@@ -17,7 +17,7 @@ BUILD_FILES := pyproject.toml CMakeLists.txt $(KERNEL) $(JAVA)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help build check lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark flips files interop prometheus browser sanitize docs docs-serve dist clean
+.PHONY: help build check lint test demo bench bench-spark bench-brokers fuzz torture kill kill-spark flips files agree interop prometheus browser sanitize docs docs-serve dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ kill-spark: KILLS := $(if $(filter command line environment,$(origin KILLS)),$(K
 kill-spark: build ## kill drivers of a streaming query at every step of its commit (KILLS=50), then race attempts
 	$(BIN)/python -m tests.spark.kill --kills $(KILLS)
 	$(BIN)/python -m tests.spark.kill --speculation
+
+agree: build ## both engines of Spark read the same logs, sound and damaged, and must agree (CASES=1000)
+	$(BIN)/python -m tests.spark.agree --cases $(or $(CASES),1000)
 
 interop: build ## both directions with a real RabbitMQ (installed from the distribution's packages), and a real Kafka
 	$(BIN)/python -m tests.interop.rabbitmq

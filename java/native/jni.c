@@ -4,11 +4,8 @@
 
 #include "piece_reader.h"
 
-/* The order of NativePiece.Batch. */
-enum {
-    CAPACITY, VALUES_BYTES, KEYS_BYTES, OFFSET, POSITION, TIMESTAMP, TIMESTAMP_VALID, TIME_KIND, VALUE_OFFSETS, VALUES,
-    VALUE_VALID, KEY_OFFSETS, KEYS, KEY_VALID, WANTS_BLOCKS, FIRST_OFFSET, LAST_OFFSET, NEEDED_BYTES, NUMBERS
-};
+enum { NUMBERS = sizeof(duramen_piece_batch) / sizeof(jlong) };
+_Static_assert(sizeof(void *) == sizeof(jlong), "an address is a number of the batch");
 
 JNIEXPORT jlong JNICALL Java_duramen_spark_NativePiece_open(JNIEnv *env, jclass type, jbyteArray path, jbyteArray packed)
 {
@@ -25,34 +22,42 @@ JNIEXPORT jlong JNICALL Java_duramen_spark_NativePiece_open(JNIEnv *env, jclass 
     return (jlong)(intptr_t)reader;
 }
 
-#define ADDRESS(kind, number) ((kind *)(intptr_t)given[number])
+typedef struct {
+    JNIEnv *env;
+    jclass codecs;
+    jmethodID unfold;
+} jvm_codecs;
+
+static int64_t unfold(void *context, uint32_t codec, const uint8_t *body, int64_t size, uint8_t *out, int64_t room)
+{
+    const jvm_codecs *jvm = context;
+    JNIEnv *env = jvm->env;
+    jobject from = (*env)->NewDirectByteBuffer(env, (void *)(intptr_t)body, size);
+    jobject to = from == NULL ? NULL : (*env)->NewDirectByteBuffer(env, out, room);
+    int64_t written = -1;
+    if (to != NULL) written = (*env)->CallStaticIntMethod(env, jvm->codecs, jvm->unfold, (jint)codec, from, to);
+    if ((*env)->ExceptionCheck(env)) {
+        (*env)->ExceptionClear(env);
+        written = -1;
+    }
+    (*env)->DeleteLocalRef(env, from);
+    (*env)->DeleteLocalRef(env, to);
+    return written;
+}
 
 JNIEXPORT jlong JNICALL Java_duramen_spark_NativePiece_next(JNIEnv *env, jclass type, jlong reader, jlongArray numbers)
 {
     (void)type;
-    jlong given[NUMBERS];
+    duramen_piece_batch batch;
     if ((*env)->GetArrayLength(env, numbers) != NUMBERS) return DURAMEN_PIECE_PYTHON;
-    (*env)->GetLongArrayRegion(env, numbers, 0, NUMBERS, given);
-    duramen_piece_batch batch = {
-        .capacity = given[CAPACITY],
-        .values_bytes = given[VALUES_BYTES],
-        .keys_bytes = given[KEYS_BYTES],
-        .offset = ADDRESS(int64_t, OFFSET),
-        .position = ADDRESS(int64_t, POSITION),
-        .timestamp = ADDRESS(int64_t, TIMESTAMP),
-        .timestamp_valid = ADDRESS(uint8_t, TIMESTAMP_VALID),
-        .time_kind = ADDRESS(int32_t, TIME_KIND),
-        .value_offsets = ADDRESS(int32_t, VALUE_OFFSETS),
-        .values = ADDRESS(uint8_t, VALUES),
-        .value_valid = ADDRESS(uint8_t, VALUE_VALID),
-        .key_offsets = ADDRESS(int32_t, KEY_OFFSETS),
-        .keys = ADDRESS(uint8_t, KEYS),
-        .key_valid = ADDRESS(uint8_t, KEY_VALID),
-        .wants_blocks = given[WANTS_BLOCKS],
-    };
-    const jlong rows = duramen_piece_next((duramen_piece_reader *)(intptr_t)reader, &batch);
-    const jlong found[] = {batch.first_offset, batch.last_offset, batch.needed_bytes};
-    (*env)->SetLongArrayRegion(env, numbers, FIRST_OFFSET, 3, found);
+    (*env)->GetLongArrayRegion(env, numbers, 0, NUMBERS, (jlong *)&batch);
+    jvm_codecs jvm = {env, (*env)->FindClass(env, "duramen/spark/Codecs"), NULL};
+    if (jvm.codecs != NULL)
+        jvm.unfold = (*env)->GetStaticMethodID(env, jvm.codecs, "unfold", "(ILjava/nio/ByteBuffer;Ljava/nio/ByteBuffer;)I");
+    if (jvm.unfold == NULL) (*env)->ExceptionClear(env);
+    const duramen_piece_codecs codecs = {jvm.unfold == NULL ? NULL : unfold, &jvm};
+    const jlong rows = duramen_piece_next((duramen_piece_reader *)(intptr_t)reader, &batch, &codecs);
+    (*env)->SetLongArrayRegion(env, numbers, 0, NUMBERS, (const jlong *)&batch);
     return rows;
 }
 

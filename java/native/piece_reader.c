@@ -228,8 +228,8 @@ static int64_t on_nothing(duramen_piece_reader *r, duramen_piece_batch *batch, i
             duramen_scan_frames(r->window, r->position - r->at, r->filled, &r->piece.layout, &r->rows.frames, 1, INT64_MAX,
                                 r->previous_offset, 0, NULL, NULL);
         if (one.count != 1) return DURAMEN_PIECE_PYTHON;
-        batch->needed_bytes = r->rows.frames.value_length[0];
-        return DURAMEN_PIECE_VALUE_ROOM;
+        batch->values.bytes = r->rows.frames.value_length[0];
+        return DURAMEN_PIECE_ROOM;
     }
     const int64_t filled = r->at + r->filled, rest = filled - r->position;
     const int is_cut =
@@ -239,19 +239,19 @@ static int64_t on_nothing(duramen_piece_reader *r, duramen_piece_batch *batch, i
 }
 
 /* One step: rows, 0 where none of those that were scanned is wanted, or a result below 0. */
-static int64_t step(duramen_piece_reader *r, duramen_piece_batch *batch)
+static int64_t step(duramen_piece_reader *r, duramen_piece_batch *batch, const duramen_piece_codecs *codecs)
 {
     const int64_t filled = r->at + r->filled, end = filled < r->bound ? filled : r->bound;
     const piece_window window = {r->window, r->filled, r->at, r->position - r->at, end - r->at, r->previous_offset};
-    const int takes_values = batch->values != NULL && r->piece.kind == PIECE_FRAMES && takes_all(r);
-    const piece_scan found = scan_piece_rows(&r->rows, &r->piece, &window, batch, takes_values);
+    const int takes_values = batch->values.data != NULL && r->piece.kind == PIECE_FRAMES && takes_all(r);
+    const piece_scan found = scan_piece_rows(&r->rows, &r->piece, &window, batch, codecs, takes_values);
     if (found.end.count == 0) {
         const int64_t more = on_nothing(r, batch, found.end.stop);
         return more < 0 ? more : 0;
     }
     if (found.rows < 0 || found.end.last_offset >= r->piece.next_base) return DURAMEN_PIECE_PYTHON;
     int64_t kept = r->is_past ? 0 : select_piece_rows(&r->rows, &r->piece, found.rows);
-    if (kept > 0) kept = put_piece_rows(&r->rows, &r->piece, &window, batch, kept, takes_values);
+    if (kept > 0) kept = put_piece_rows(&r->rows, &r->piece, window.at, batch, kept, takes_values);
     if (kept < 0) return kept;
     r->position = r->at + found.end.position;
     r->previous_offset = found.end.last_offset;
@@ -259,9 +259,9 @@ static int64_t step(duramen_piece_reader *r, duramen_piece_batch *batch)
     return kept;
 }
 
-int64_t duramen_piece_next(duramen_piece_reader *r, duramen_piece_batch *batch)
+int64_t duramen_piece_next(duramen_piece_reader *r, duramen_piece_batch *batch, const duramen_piece_codecs *codecs)
 {
-    if (batch->capacity < 1 || batch->values_bytes < 0 || batch->keys_bytes < 0) return DURAMEN_PIECE_PYTHON;
+    if (batch->capacity < 1) return DURAMEN_PIECE_PYTHON;
     for (int steps = 0; !r->is_over; steps++) {
         if (steps == MOST_STEPS) return DURAMEN_PIECE_AGAIN;
         if (r->is_past && r->piece.mark_position < 0) return finish(r);
@@ -269,7 +269,7 @@ int64_t duramen_piece_next(duramen_piece_reader *r, duramen_piece_batch *batch)
             const int64_t found = at_bound(r);
             if (found <= 0) return found;
         }
-        const int64_t rows = step(r, batch);
+        const int64_t rows = step(r, batch, codecs);
         if (rows != 0) return rows;
     }
     return 0;

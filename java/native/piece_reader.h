@@ -12,14 +12,9 @@
 /* The numbers of layout.RecordKind. */
 enum { PIECE_FRAMES = 0, PIECE_SLOTS = 1, PIECE_CHUNKS = 2, PIECE_BATCHES = 3 };
 
-/* Results of duramen_piece_next below 0. No room: `needed_bytes` of a batch says how much a single value or all keys
- * need; nothing was passed over. Again: no wanted row in many bytes, and the caller may want to stop. */
-enum {
-    DURAMEN_PIECE_PYTHON = -1,
-    DURAMEN_PIECE_VALUE_ROOM = -2,
-    DURAMEN_PIECE_KEY_ROOM = -3,
-    DURAMEN_PIECE_AGAIN = -4
-};
+/* Results of duramen_piece_next below 0. No room: nothing was passed over, and the room of the batch says what it needs
+ * where that is more. Again: no wanted row in many bytes, and the caller may want to stop. */
+enum { DURAMEN_PIECE_PYTHON = -1, DURAMEN_PIECE_ROOM = -2, DURAMEN_PIECE_AGAIN = -3 };
 
 /* The order of native.py. -1: absent. */
 typedef struct {
@@ -34,25 +29,42 @@ typedef struct {
     int64_t head_bytes, head_crc32c; /* the bytes before the first record */
     int64_t sealed_bytes, sealed_crc32c, sealed_crc32;
     int64_t mark_position, mark_offset, mark_crc32c; /* after these bytes comes that offset */
-    int64_t key_marker, null_marker; /* how the headers of a record begin that are a key; of one whose value is null */
+    int64_t key_marker, null_marker; /* how user headers begin; those of a record whose value is null */
+    int64_t walks_headers; /* whether records are read up to the last of their headers */
     int64_t record_bytes;
     frame_layout layout;
 } duramen_piece;
 
-/* Where a batch goes. Columns may be NULL; a column of values has all of its buffers or none. Validity is a bitmap. */
+/* Bytes of a column, as Arrow lays them out; `bytes` is the room for them. */
 typedef struct {
-    int64_t capacity, values_bytes, keys_bytes;
+    int64_t bytes;
+    int32_t *offsets;
+    uint8_t *data, *valid;
+} duramen_piece_values;
+
+/* Where a batch goes: the numbers of NativePiece, in their order. Columns may be NULL. Validity is a bitmap. Headers are
+ * lists of a key and a value. */
+typedef struct {
+    int64_t capacity;
     int64_t *offset, *position, *timestamp;
     uint8_t *timestamp_valid;
     int32_t *time_kind; /* as in the piece; -1 none */
-    int32_t *value_offsets;
-    uint8_t *values, *value_valid;
-    int32_t *key_offsets;
-    uint8_t *keys, *key_valid;
-    int64_t wants_blocks; /* whether all of the user headers are wanted, and not only null values */
-    /* results */
-    int64_t first_offset, last_offset, needed_bytes;
+    duramen_piece_values values, keys;
+    int64_t headers; /* room for the headers of all rows */
+    int32_t *list_offsets;
+    uint8_t *list_valid;
+    duramen_piece_values header_keys, header_values;
+    int64_t first_offset, last_offset; /* results */
 } duramen_piece_batch;
+
+/* Unfolds the compressed body of a batch: the bytes written into `out`, or a number below 0. */
+typedef int64_t (*duramen_piece_unfold)(void *context, uint32_t codec, const uint8_t *body, int64_t size, uint8_t *out,
+                                        int64_t room);
+
+typedef struct {
+    duramen_piece_unfold unfold; /* NULL: Python reads what is compressed */
+    void *context;
+} duramen_piece_codecs;
 
 typedef struct duramen_piece_reader duramen_piece_reader;
 
@@ -62,7 +74,8 @@ typedef struct duramen_piece_reader duramen_piece_reader;
 DURAMEN_EXPORTED duramen_piece_reader *duramen_piece_open(const char *path, const duramen_piece *piece);
 
 /* Rows of the next batch, 0 at the end of a piece that is as it should be, or one of the results below 0. */
-DURAMEN_EXPORTED int64_t duramen_piece_next(duramen_piece_reader *reader, duramen_piece_batch *batch);
+DURAMEN_EXPORTED int64_t duramen_piece_next(duramen_piece_reader *reader, duramen_piece_batch *batch,
+                                            const duramen_piece_codecs *codecs);
 
 DURAMEN_EXPORTED void duramen_piece_close(duramen_piece_reader *reader);
 

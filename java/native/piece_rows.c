@@ -2,13 +2,17 @@
 
 #include <stdlib.h>
 
+#include "bodies.h"
 #include "columns.h"
 #include "slots.h"
+#include "text.h"
 
-#define BLOCK_PREFIX_BYTES 8
-#define NO_KEY UINT32_MAX
 #define GROUPS 4096 /* chunks or batches of a scan */
 #define APPEND_TIME 8
+#define MOST_UNFOLDED_BYTES (INT64_C(16) << 20) /* of a batch; KafkaSegment.scan_shape requires a limit as large */
+#define UNFOLDED_STEP_BYTES (INT64_C(1) << 20)
+#define LIKELY_RATIO 4
+#define MOST_PAIRS (INT64_C(1) << 22) /* headers of a batch */
 
 /* --- memory */
 
@@ -16,11 +20,13 @@ static void share_frames(piece_rows *r)
 {
     const size_t n = PIECE_ROWS;
     int64_t *wide = r->memory;
-    uint32_t *narrow = (uint32_t *)(wide + 5 * n);
-    uint8_t *flags = (uint8_t *)(narrow + 4 * n);
+    uint32_t *narrow = (uint32_t *)(wide + 6 * n);
+    uint8_t *flags = (uint8_t *)(narrow + 5 * n);
     r->frames = (frame_columns){wide, wide + n, wide + 2 * n, wide + 3 * n, narrow, narrow + n, narrow + 2 * n};
     r->key_position = wide + 4 * n;
+    r->headers_position = wide + 5 * n;
     r->key_length = narrow + 3 * n;
+    r->headers = narrow + 4 * n;
     r->has_time = flags;
     r->has_value = flags + n;
     r->has_key = flags + 2 * n;
@@ -60,7 +66,7 @@ static void share_batches(piece_rows *r)
 int make_piece_rows(piece_rows *r, int64_t kind)
 {
     const size_t n = PIECE_ROWS, g = GROUPS;
-    r->memory = calloc(n, 5 * sizeof(int64_t) + 4 * sizeof(uint32_t) + 4);
+    r->memory = calloc(n, 6 * sizeof(int64_t) + 5 * sizeof(uint32_t) + 4);
     if (r->memory == NULL) return 0;
     share_frames(r);
     if (kind == PIECE_FRAMES || kind == PIECE_SLOTS) return 1;
@@ -77,6 +83,22 @@ void free_piece_rows(piece_rows *r)
 {
     free(r->memory);
     free(r->more_memory);
+    free(r->pairs_memory);
+    free(r->plain.bytes);
+}
+
+static int make_pairs(piece_rows *r, int64_t count)
+{
+    if (count <= r->pairs.count) return 1;
+    const size_t n = (size_t)count;
+    free(r->pairs_memory);
+    r->pairs = (header_columns){.count = 0};
+    int64_t *wide = r->pairs_memory = count > MOST_PAIRS ? NULL : malloc(n * (2 * sizeof(int64_t) + 2 * sizeof(uint32_t) + 1));
+    if (wide == NULL) return 0;
+    uint32_t *narrow = (uint32_t *)(wide + 2 * n);
+    r->pairs = (header_columns){wide, wide + n, narrow, narrow + n, count};
+    r->has_content = (uint8_t *)(narrow + 2 * n);
+    return 1;
 }
 
 /* --- scans */
@@ -88,13 +110,13 @@ static int64_t most_rows(const duramen_piece_batch *batch)
 
 static int64_t most_bytes(const duramen_piece_batch *batch)
 {
-    return batch->values == NULL ? INT64_MAX : batch->values_bytes;
+    return batch->values.data == NULL ? INT64_MAX : batch->values.bytes;
 }
 
 static piece_scan scan_frames(piece_rows *r, const duramen_piece *piece, const piece_window *w,
                               const duramen_piece_batch *batch, int takes_values)
 {
-    const duramen_value_room room = {batch->values, batch->values_bytes, batch->value_offsets};
+    const duramen_value_room room = {batch->values.data, batch->values.bytes, batch->values.offsets};
     const duramen_scan_end found = duramen_scan_frames(
         w->bytes, w->position, w->end, &piece->layout, &r->frames, most_rows(batch), most_bytes(batch),
         w->previous_offset, (int)piece->verify, NULL, takes_values ? &room : NULL);
@@ -147,49 +169,110 @@ static piece_scan scan_chunks(piece_rows *r, const duramen_piece *piece, const p
     return (piece_scan){found, rows};
 }
 
-/* Where the records of the visible batches lie. Returns how many there are, or -1 where one of them is compressed, or is
- * of an older format. */
-static int64_t find_ranges(piece_rows *r, int64_t count)
+/* --- batches */
+
+static int is_compressed(const batch_columns *b, int64_t i) { return (b->attributes[i] & BATCH_CODEC) != 0; }
+
+/* How many batches have their records in one source: those before one that is compressed unlike the others. */
+static int64_t count_alike(const batch_columns *b, int64_t count)
+{
+    int64_t first = 0;
+    while (first < count && b->visible[first] == 0) first++;
+    for (int64_t i = first; i < count; i++)
+        if (b->visible[i] != 0 && is_compressed(b, i) != is_compressed(b, first)) return i;
+    return count;
+}
+
+/* The body of a batch after those that are unfolded already. Returns 0 where Python must read it. */
+static int unfold_batch(piece_rows *r, const piece_window *w, int64_t i, const duramen_piece_codecs *codecs)
 {
     const batch_columns *b = &r->batches;
-    int64_t *const position = (int64_t *)r->ranges.position, *const length = (int64_t *)r->ranges.length,
-            *const records = (int64_t *)r->ranges.records, *const row = (int64_t *)r->ranges.row,
-            *const base = (int64_t *)r->ranges.base_offset, *const last = (int64_t *)r->ranges.last_offset,
-            *const time = (int64_t *)r->ranges.base_timestamp;
-    int64_t total = 0, n = 0;
-    for (int64_t i = 0; i < count; i++) {
+    piece_plain *p = &r->plain;
+    const uint32_t codec = b->attributes[i] & BATCH_CODEC;
+    int64_t bound = 0;
+    const body_columns body = {b->data_position + i, b->data_length + i, &codec, 1};
+    if (codecs->unfold == NULL || duramen_bound_bodies(w->bytes, w->filled, &body, &bound) < 0) return 0;
+    if (bound < (int64_t)b->records[i] * LEAST_RECORD_BYTES || bound > MOST_UNFOLDED_BYTES) return 0;
+    if (bound > p->capacity - p->filled) {
+        const int64_t capacity = p->filled + bound + UNFOLDED_STEP_BYTES;
+        uint8_t *more = realloc(p->bytes, (size_t)capacity);
+        if (more == NULL) return 0;
+        p->bytes = more;
+        p->capacity = capacity;
+    }
+    const int64_t got = codecs->unfold(codecs->context, codec, w->bytes + b->data_position[i], b->data_length[i],
+                                       p->bytes + p->filled, bound);
+    if (got < 0 || got > bound) return 0;
+    p->filled += got;
+    return 1;
+}
+
+/* Takes a visible batch: its records become the range `n`, and the rows from `row` on. */
+static void take_batch(piece_rows *r, int64_t i, int64_t n, int64_t row, int64_t position, int64_t length)
+{
+    const batch_columns *b = &r->batches;
+    ((int64_t *)r->ranges.position)[n] = position;
+    ((int64_t *)r->ranges.length)[n] = length;
+    ((int64_t *)r->ranges.records)[n] = b->records[i];
+    ((int64_t *)r->ranges.row)[n] = row;
+    ((int64_t *)r->ranges.base_offset)[n] = b->base_offset[i];
+    ((int64_t *)r->ranges.last_offset)[n] = b->last_offset[i];
+    ((int64_t *)r->ranges.base_timestamp)[n] = b->base_timestamp[i];
+    for (const int64_t end = row + b->records[i]; row < end; row++) {
+        r->frames.position[row] = b->position[i];
+        r->time_kind[row] = (b->attributes[i] & APPEND_TIME) != 0;
+        r->frames.timestamp[row] = b->max_timestamp[i];
+    }
+}
+
+/* Where the records of the visible batches lie. Of batches that are compressed, only so many are taken as likely have
+ * room: `*count` says how many. Returns the number of rows, or -1 where Python must read. */
+static int64_t find_ranges(piece_rows *r, const piece_window *w, int64_t *count, int64_t room,
+                           const duramen_piece_codecs *codecs)
+{
+    const batch_columns *b = &r->batches;
+    int64_t total = 0, n = 0, folded = 0;
+    r->plain.filled = 0;
+    r->source = (piece_source){w->bytes, w->filled};
+    *count = count_alike(b, *count);
+    for (int64_t i = 0; i < *count; i++) {
         if (b->visible[i] == 0) continue;
-        if (b->magic[i] != 2 || b->attributes[i] & BATCH_CODEC) return -1;
-        position[n] = b->data_position[i];
-        length[n] = b->data_length[i];
-        records[n] = b->records[i];
-        row[n] = total;
-        base[n] = b->base_offset[i];
-        last[n] = b->last_offset[i];
-        time[n] = b->base_timestamp[i];
-        for (int64_t end = total + records[n]; total < end && total < PIECE_ROWS; total++) {
-            r->frames.position[total] = b->position[i];
-            r->time_kind[total] = (b->attributes[i] & APPEND_TIME) != 0;
-            r->frames.timestamp[total] = b->max_timestamp[i];
+        if (b->magic[i] != 2 || b->records[i] > PIECE_ROWS - total) return -1;
+        int64_t position = b->data_position[i], length = b->data_length[i];
+        if (is_compressed(b, i)) {
+            const int64_t ratio = folded > 0 ? r->plain.filled / folded + 1 : 1;
+            if (n > 0 && r->plain.filled + length * ratio > room) {
+                *count = i;
+                break;
+            }
+            folded += length;
+            position = r->plain.filled;
+            if (!unfold_batch(r, w, i, codecs)) return -1;
+            length = r->plain.filled - position;
+            r->source = (piece_source){r->plain.bytes, r->plain.filled};
         }
-        if (total != row[n] + records[n]) return -1;
-        n++;
+        take_batch(r, i, n++, total, position, length);
+        total += b->records[i];
     }
     r->ranges.count = n;
     return total;
 }
 
 static piece_scan scan_batches(piece_rows *r, const duramen_piece *piece, const piece_window *w,
-                               const duramen_piece_batch *batch)
+                               const duramen_piece_batch *batch, const duramen_piece_codecs *codecs)
 {
+    const int64_t room = batch->values.data == NULL ? UNFOLDED_STEP_BYTES : batch->values.bytes;
+    const int64_t most = r->plain.filled > 0 ? room / LIKELY_RATIO : most_bytes(batch);
     r->batches.count = GROUPS;
-    const duramen_scan_end found =
-        duramen_scan_batches(w->bytes, w->position, w->end, &r->batches, most_bytes(batch), most_rows(batch),
-                             w->previous_offset, (int)piece->verify, NULL, NULL);
-    const int64_t rows = find_ranges(r, found.count);
-    const record_sources sources = {{w->bytes, NULL}, {w->filled, 0}};
+    duramen_scan_end found = duramen_scan_batches(w->bytes, w->position, w->end, &r->batches, most, most_rows(batch),
+                                                  w->previous_offset, (int)piece->verify, NULL, NULL);
+    int64_t count = found.count;
+    const int64_t rows = find_ranges(r, w, &count, room, codecs);
+    if (count < found.count)
+        found = (duramen_scan_end){count, r->batches.position[count], STOP_LIMIT, r->batches.last_offset[count - 1]};
+    const record_sources sources = {{r->source.bytes, NULL}, {r->source.filled, 0}};
     if (rows < 0 || rows > most_rows(batch) ||
-        duramen_scan_records(&sources, &r->ranges, &r->records, 0, NULL) != rows)
+        duramen_scan_records(&sources, &r->ranges, &r->records, (int)piece->walks_headers, NULL) != rows)
         return (piece_scan){found, -1};
     for (int64_t i = 0; i < rows; i++) {
         r->has_key[i] = r->records.key_length[i] != NULL_LENGTH;
@@ -199,6 +282,8 @@ static piece_scan scan_batches(piece_rows *r, const duramen_piece *piece, const 
         r->key_position[i] = r->has_key[i] ? r->records.key_position[i] : 0;
         r->frames.value_position[i] = r->has_value[i] ? r->records.value_position[i] : 0;
         if (!r->time_kind[i]) r->frames.timestamp[i] = r->records.timestamp[i];
+        r->headers_position[i] = r->records.headers_position[i];
+        r->headers[i] = r->records.headers[i];
     }
     memcpy(r->frames.offset, r->records.offset, (size_t)rows * sizeof(int64_t));
     return (piece_scan){found, rows};
@@ -218,13 +303,14 @@ static void convert_times(piece_rows *r, const duramen_piece *piece, int64_t cou
 }
 
 piece_scan scan_piece_rows(piece_rows *r, const duramen_piece *piece, const piece_window *w,
-                           const duramen_piece_batch *batch, int takes_values)
+                           const duramen_piece_batch *batch, const duramen_piece_codecs *codecs, int takes_values)
 {
     piece_scan found;
+    r->source = (piece_source){w->bytes, w->filled};
     if (piece->kind == PIECE_FRAMES) found = scan_frames(r, piece, w, batch, takes_values);
     else if (piece->kind == PIECE_SLOTS) found = scan_slots(r, piece, w, batch);
     else if (piece->kind == PIECE_CHUNKS) found = scan_chunks(r, piece, w, batch);
-    else found = scan_batches(r, piece, w, batch);
+    else found = scan_batches(r, piece, w, batch, codecs);
     if (found.rows > 0) convert_times(r, piece, found.rows);
     return found;
 }
@@ -249,6 +335,8 @@ static void move_row(piece_rows *r, int64_t to, int64_t from)
     f->headers_length[to] = f->headers_length[from];
     r->key_position[to] = r->key_position[from];
     r->key_length[to] = r->key_length[from];
+    r->headers_position[to] = r->headers_position[from];
+    r->headers[to] = r->headers[from];
     r->has_time[to] = r->has_time[from];
     r->has_value[to] = r->has_value[from];
     r->has_key[to] = r->has_key[from];
@@ -266,41 +354,77 @@ int64_t select_piece_rows(piece_rows *r, const duramen_piece *piece, int64_t cou
     return kept;
 }
 
-/* --- user headers that are a key */
+/* --- user headers */
 
-/* The key that the user headers of a row are, and whether its value is null. 0: they hold something else. */
-static int parse_block(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t i)
+/* How many headers the blocks of these rows can hold. */
+static int64_t most_headers(const piece_rows *r, int64_t count)
 {
-    const int64_t length = r->frames.headers_length[i], from = r->frames.value_position[i] - length;
-    r->has_value[i] = 1;
-    r->has_key[i] = 0;
-    r->key_position[i] = r->key_length[i] = 0;
-    if (length == 0 || piece->key_marker < 0) return 1;
-    if (length < BLOCK_PREFIX_BYTES) return 0;
-    const uint32_t marker = load32(bytes + from, 1), key = load32(bytes + from + 4, 1);
-    const int is_null = marker == (uint32_t)piece->null_marker;
-    if (is_null ? r->frames.value_length[i] > 0 : marker != (uint32_t)piece->key_marker) return 0;
-    r->has_value[i] = !is_null;
-    if (is_null && key == NO_KEY) return length == BLOCK_PREFIX_BYTES;
-    if ((int64_t)key != length - BLOCK_PREFIX_BYTES) return 0;
-    r->has_key[i] = 1;
-    r->key_position[i] = from + BLOCK_PREFIX_BYTES;
-    r->key_length[i] = key;
-    return 1;
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (r->frames.headers_length[i] > 0) total += r->frames.headers_length[i] / LEAST_HEADER_BYTES + 1;
+    return total;
 }
 
-/* 0: some row has user headers that only Python can show. */
-static int parse_blocks(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t count,
-                        const duramen_piece_batch *batch)
+static void read_block(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t i,
+                       header_columns *pairs, int64_t found)
 {
-    if (piece->kind == PIECE_BATCHES) return 1; /* which the scan has read */
-    if (batch->values == NULL && !batch->wants_blocks) return 1;
+    const int64_t end = r->frames.value_position[i];
+    const piece_block block = {bytes, end - r->frames.headers_length[i], end, (uint32_t)piece->key_marker,
+                               (uint32_t)piece->null_marker, r->frames.value_length[i] > 0};
+    const piece_block_fields fields = read_piece_block(&block, pairs, found);
+    r->has_value[i] = !fields.is_null;
+    r->has_key[i] = fields.key.length != NULL_LENGTH;
+    r->key_position[i] = r->has_key[i] ? fields.key.position : 0;
+    r->key_length[i] = r->has_key[i] ? fields.key.length : 0;
+    r->headers[i] = fields.headers;
+}
+
+/* What the user headers of the rows say. Returns how many headers there are, or -1. */
+static int64_t read_blocks(piece_rows *r, const duramen_piece *piece, const uint8_t *bytes, int64_t count,
+                           const duramen_piece_batch *batch)
+{
+    const int has_blocks = piece->kind == PIECE_FRAMES && piece->key_marker >= 0;
+    header_columns *pairs = batch->list_offsets != NULL && has_blocks ? &r->pairs : NULL;
+    int64_t found = 0;
+    if (pairs != NULL && !make_pairs(r, most_headers(r, count))) return -1;
     for (int64_t i = 0; i < count; i++) {
-        const int is_needed = batch->wants_blocks || r->frames.value_length[i] == 0;
-        if (!parse_block(r, piece, bytes, i) && is_needed) return 0;
-        if (!is_needed) r->has_value[i] = 1;
+        const int is_needed = batch->keys.data != NULL || pairs != NULL || r->frames.value_length[i] == 0;
+        if (has_blocks && is_needed && r->frames.headers_length[i] > 0) {
+            read_block(r, piece, bytes, i, pairs, found);
+            found += r->headers[i];
+        } else {
+            r->has_value[i] = 1;
+            r->has_key[i] = 0;
+            r->key_position[i] = r->key_length[i] = r->headers[i] = 0;
+        }
     }
-    return 1;
+    return pairs == NULL ? 0 : found;
+}
+
+/* The headers of records of batches. Returns how many there are, or -1 where a key is not text. */
+static int64_t read_pairs(piece_rows *r, int64_t count)
+{
+    const piece_source *w = &r->source;
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) total += r->headers[i];
+    if (!make_pairs(r, total)) return -1;
+    if (duramen_scan_headers(w->bytes, w->filled, r->headers_position, r->headers, count, &r->pairs) != total) return -1;
+    for (int64_t i = 0; i < total; i++)
+        if (!duramen_is_utf8(w->bytes + r->pairs.key_position[i], r->pairs.key_length[i])) return -1;
+    return total;
+}
+
+static int64_t find_headers(piece_rows *r, const duramen_piece *piece, int64_t count,
+                            const duramen_piece_batch *batch)
+{
+    int64_t found = 0;
+    if (piece->kind != PIECE_BATCHES) found = read_blocks(r, piece, r->source.bytes, count, batch);
+    else if (batch->list_offsets != NULL) found = read_pairs(r, count);
+    for (int64_t i = 0; i < found; i++) {
+        r->has_content[i] = r->pairs.value_length[i] != NULL_LENGTH;
+        if (!r->has_content[i]) r->pairs.value_position[i] = r->pairs.value_length[i] = 0;
+    }
+    return found;
 }
 
 /* --- columns */
@@ -312,12 +436,12 @@ static void put_bits(uint8_t *bitmap, const uint8_t *flags, int64_t count)
     for (int64_t i = 0; i < count; i++) bitmap[i >> 3] |= (uint8_t)(flags[i] << (i & 7));
 }
 
-static void put_numbers(const piece_rows *r, const piece_window *w, duramen_piece_batch *batch, int64_t count)
+static void put_numbers(const piece_rows *r, int64_t at, duramen_piece_batch *batch, int64_t count)
 {
     const size_t bytes = (size_t)count * sizeof(int64_t);
     if (batch->offset != NULL) memcpy(batch->offset, r->frames.offset, bytes);
     if (batch->position != NULL)
-        for (int64_t i = 0; i < count; i++) batch->position[i] = w->at + r->frames.position[i];
+        for (int64_t i = 0; i < count; i++) batch->position[i] = at + r->frames.position[i];
     if (batch->timestamp != NULL) {
         memcpy(batch->timestamp, r->frames.timestamp, bytes);
         put_bits(batch->timestamp_valid, r->has_time, count);
@@ -328,37 +452,76 @@ static void put_numbers(const piece_rows *r, const piece_window *w, duramen_piec
     batch->last_offset = r->frames.offset[count - 1];
 }
 
-static int64_t put_keys(const piece_rows *r, const piece_window *w, duramen_piece_batch *batch, int64_t count)
+/* No flags: none is null. Returns 0 where there is too little room. */
+static int put_values(const piece_source *from, const int64_t *positions, const uint32_t *lengths, const uint8_t *flags,
+                      int64_t count, const duramen_piece_values *out)
 {
-    if (duramen_gather(w->bytes, w->filled, r->key_position, r->key_length, count, batch->key_offsets, batch->keys,
-                       batch->keys_bytes) < 0) {
-        batch->needed_bytes = 0;
-        for (int64_t i = 0; i < count; i++) batch->needed_bytes += r->key_length[i];
-        return DURAMEN_PIECE_KEY_ROOM;
-    }
-    put_bits(batch->key_valid, r->has_key, count);
-    return count;
+    if (flags != NULL) put_bits(out->valid, flags, count);
+    else if (count > 0) memset(out->valid, 0xff, (size_t)((count + 7) / 8));
+    return duramen_gather(from->bytes, from->filled, positions, lengths, count, out->offsets, out->data, out->bytes) >= 0;
 }
 
-static int64_t put_values(const piece_rows *r, const piece_window *w, duramen_piece_batch *batch, int64_t count,
-                          int has_copied)
+/* Lists without headers are null. */
+static int put_headers(const piece_rows *r, const duramen_piece_batch *batch, int64_t count, int64_t pairs)
 {
-    if (!has_copied && duramen_gather(w->bytes, w->filled, r->frames.value_position, r->frames.value_length, count,
-                                     batch->value_offsets, batch->values, batch->values_bytes) < 0) {
-        batch->needed_bytes = 0;
-        for (int64_t i = 0; i < count; i++) batch->needed_bytes += r->frames.value_length[i];
-        return DURAMEN_PIECE_VALUE_ROOM;
+    const header_columns *h = &r->pairs;
+    if (pairs > batch->headers) return 0;
+    batch->list_offsets[0] = 0;
+    memset(batch->list_valid, 0, (size_t)((count + 7) / 8));
+    for (int64_t i = 0; i < count; i++) {
+        batch->list_offsets[i + 1] = batch->list_offsets[i] + (int32_t)r->headers[i];
+        batch->list_valid[i >> 3] |= (uint8_t)((r->headers[i] > 0) << (i & 7));
     }
-    put_bits(batch->value_valid, r->has_value, count);
-    return count;
+    return put_values(&r->source, h->key_position, h->key_length, NULL, pairs, &batch->header_keys) &&
+           put_values(&r->source, h->value_position, h->value_length, r->has_content, pairs, &batch->header_values);
 }
 
-int64_t put_piece_rows(piece_rows *r, const duramen_piece *piece, const piece_window *w, duramen_piece_batch *batch,
-                       int64_t count, int has_copied)
+static int put_payloads(const piece_rows *r, const duramen_piece_batch *batch, int64_t count, int64_t pairs,
+                        int has_copied)
 {
-    if (!parse_blocks(r, piece, w->bytes, count, batch)) return DURAMEN_PIECE_PYTHON;
-    if (batch->keys != NULL && put_keys(r, w, batch, count) < 0) return DURAMEN_PIECE_KEY_ROOM;
-    if (batch->values != NULL && put_values(r, w, batch, count, has_copied) < 0) return DURAMEN_PIECE_VALUE_ROOM;
-    put_numbers(r, w, batch, count);
+    const frame_columns *f = &r->frames;
+    if (batch->keys.data != NULL && !put_values(&r->source, r->key_position, r->key_length, r->has_key, count, &batch->keys))
+        return 0;
+    if (batch->list_offsets != NULL && !put_headers(r, batch, count, pairs)) return 0;
+    if (has_copied) put_bits(batch->values.valid, r->has_value, count);
+    return batch->values.data == NULL || has_copied ||
+           put_values(&r->source, f->value_position, f->value_length, r->has_value, count, &batch->values);
+}
+
+static int ask_for(int64_t *room, int64_t needed)
+{
+    if (needed <= *room) return 0;
+    *room = needed;
+    return 1;
+}
+
+static int64_t sum_of(const uint32_t *lengths, int64_t count)
+{
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) total += lengths[i];
+    return total;
+}
+
+/* States the room that the batch needs where it has too little, of all columns at once. */
+static int64_t ask_for_room(const piece_rows *r, duramen_piece_batch *batch, int64_t count, int64_t pairs)
+{
+    int asks = 0;
+    if (batch->values.data != NULL) asks |= ask_for(&batch->values.bytes, sum_of(r->frames.value_length, count));
+    if (batch->keys.data != NULL) asks |= ask_for(&batch->keys.bytes, sum_of(r->key_length, count));
+    if (batch->list_offsets != NULL) {
+        asks |= ask_for(&batch->headers, pairs);
+        asks |= ask_for(&batch->header_keys.bytes, sum_of(r->pairs.key_length, pairs));
+        asks |= ask_for(&batch->header_values.bytes, sum_of(r->pairs.value_length, pairs));
+    }
+    return asks ? DURAMEN_PIECE_ROOM : DURAMEN_PIECE_PYTHON;
+}
+
+int64_t put_piece_rows(piece_rows *r, const duramen_piece *piece, int64_t at, duramen_piece_batch *batch, int64_t count,
+                       int has_copied)
+{
+    const int64_t pairs = find_headers(r, piece, count, batch);
+    if (pairs < 0) return DURAMEN_PIECE_PYTHON;
+    if (!put_payloads(r, batch, count, pairs, has_copied)) return ask_for_room(r, batch, count, pairs);
+    put_numbers(r, at, batch, count);
     return count;
 }

@@ -4,15 +4,28 @@
 
 #include "batches.h"
 #include "chunks.h"
+#include "piece_blocks.h"
 #include "piece_reader.h"
 
 #define PIECE_ROWS (INT64_C(1) << 16)
 
-/* Positions are those in the window. */
+/* What the compressed batches of a step unfolded to. */
+typedef struct {
+    uint8_t *bytes;
+    int64_t filled, capacity;
+} piece_plain;
+
+/* Where the payloads lie. */
+typedef struct {
+    const uint8_t *bytes;
+    int64_t filled;
+} piece_source;
+
+/* Positions of records are those in the window, those of payloads in their source. */
 typedef struct {
     frame_columns frames;
-    int64_t *key_position;
-    uint32_t *key_length;
+    int64_t *key_position, *headers_position; /* of batches */
+    uint32_t *key_length, *headers;           /* how many */
     uint8_t *has_time, *has_value, *has_key;
     int8_t *time_kind;
     /* of chunks and batches */
@@ -21,7 +34,11 @@ typedef struct {
     batch_columns batches;
     record_columns records;
     record_ranges ranges;
-    void *memory, *more_memory;
+    header_columns pairs; /* the headers of all rows */
+    uint8_t *has_content;
+    piece_plain plain;
+    piece_source source;
+    void *memory, *more_memory, *pairs_memory;
 } piece_rows;
 
 /* The bytes that are scanned: from `position` on, up to `end`; `at` is where the window lies in the file. */
@@ -41,13 +58,14 @@ void free_piece_rows(piece_rows *rows);
 
 /* `takes_values`: copy values into the batch on the way, which frames allow. */
 piece_scan scan_piece_rows(piece_rows *rows, const duramen_piece *piece, const piece_window *window,
-                           const duramen_piece_batch *batch, int takes_values);
+                           const duramen_piece_batch *batch, const duramen_piece_codecs *codecs, int takes_values);
 
 /* Moves the rows that the piece wants to the front, and returns how many. */
 int64_t select_piece_rows(piece_rows *rows, const duramen_piece *piece, int64_t count);
 
-/* Fills in the columns of the batch. Returns count, or one of the results below 0. */
-int64_t put_piece_rows(piece_rows *rows, const duramen_piece *piece, const piece_window *window,
-                       duramen_piece_batch *batch, int64_t count, int has_copied);
+/* Fills in the columns of the batch, from a window that lies at `at` in the file. Returns count, or one of the results
+ * below 0. */
+int64_t put_piece_rows(piece_rows *rows, const duramen_piece *piece, int64_t at, duramen_piece_batch *batch,
+                       int64_t count, int has_copied);
 
 #endif

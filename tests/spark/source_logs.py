@@ -57,9 +57,9 @@ def write_log(root: Path, name: str, count: int, *, step: int = 50, segment_byte
     return root
 
 
-def build_log(root: Path, name: str, segments: Sequence[pa.RecordBatch]) -> Path:
+def build_log(root: Path, name: str, segments: Sequence[pa.RecordBatch], **options: Any) -> Path:
     """A log of files alone, as another program leaves it: no sidecar."""
-    fmt = make(name, **({"record_size": RECORD_SIZE} if name == "fixed-slot" else {}))
+    fmt = make(name, **{**options, **({"record_size": RECORD_SIZE} if name == "fixed-slot" else {})})
     first, numbered = 0, []
     for batch in segments:
         if "offset" not in batch.schema.names:

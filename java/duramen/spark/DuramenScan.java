@@ -94,16 +94,8 @@ final class DuramenScan implements Scan, Batch, SupportsReportStatistics {
     public Statistics estimateStatistics() {
         // Spark asks a stream, too, at each micro-batch; a plan of the whole log would not be about that.
         OptionalLong size = isStream ? OptionalLong.empty() : OptionalLong.of(plan().bytes());
-        return new Statistics() {
-            @Override
-            public OptionalLong sizeInBytes() {
-                return size;
-            }
-
-            @Override
-            public OptionalLong numRows() {
-                return OptionalLong.empty();
-            }
-        };
+        return new Size(size, OptionalLong.empty());
     }
+
+    private record Size(OptionalLong sizeInBytes, OptionalLong numRows) implements Statistics {}
 }

@@ -39,7 +39,6 @@ final class DuramenStream implements MicroBatchStream, SupportsTriggerAvailableN
         this.schema = schema;
     }
 
-
     /** As the offsets of a Python data source. */
     private static final class Position extends Offset {
         private final String json;

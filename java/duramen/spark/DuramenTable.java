@@ -75,7 +75,8 @@ final class DuramenTable implements SupportsRead, SupportsWrite {
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         CaseInsensitiveStringMap options = with(info.options());
         Engine.of(options); // which refuses others
-        return pythonTable(options).newWriteBuilder(new WriteInfo(info, Engine.without(options)));
+        return pythonTable(options).newWriteBuilder(new WriteInfo(
+            info.queryId(), info.schema(), Engine.without(options), info.rowIdSchema(), info.metadataSchema()));
     }
 
     /** The options of a query over those of the table, which a catalogue keeps as properties. */
@@ -103,25 +104,7 @@ final class DuramenTable implements SupportsRead, SupportsWrite {
         return Planner.plan(options, schema, pushed, seen, isNative);
     }
 
-    private record WriteInfo(LogicalWriteInfo info, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
-        @Override
-        public String queryId() {
-            return info.queryId();
-        }
-
-        @Override
-        public StructType schema() {
-            return info.schema();
-        }
-
-        @Override
-        public Optional<StructType> rowIdSchema() {
-            return info.rowIdSchema();
-        }
-
-        @Override
-        public Optional<StructType> metadataSchema() {
-            return info.metadataSchema();
-        }
-    }
+    private record WriteInfo(
+        String queryId, StructType schema, CaseInsensitiveStringMap options, Optional<StructType> rowIdSchema,
+        Optional<StructType> metadataSchema) implements LogicalWriteInfo {}
 }

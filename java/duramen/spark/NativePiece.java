@@ -14,15 +14,11 @@ import org.slf4j.LoggerFactory;
  * cannot be loaded, Python reads. Used by one thread.
  */
 final class NativePiece implements AutoCloseable {
-    static final int PYTHON = -1, VALUE_ROOM = -2, AGAIN = -4;
+    static final int PYTHON = -1, ROOM = -2, AGAIN = -3;
 
-    /** The numbers of a batch, in the order of jni.c: room and addresses, 0 for what is not wanted, then results. */
-    enum Batch {
-        CAPACITY, VALUES_BYTES, KEYS_BYTES, OFFSET, POSITION, TIMESTAMP, TIMESTAMP_VALID, TIME_KIND, VALUE_OFFSETS, VALUES,
-        VALUE_VALID, KEY_OFFSETS, KEYS, KEY_VALID, WANTS_BLOCKS, FIRST_OFFSET, LAST_OFFSET, NEEDED_BYTES;
-
-        static final int COUNT = values().length;
-    }
+    /** Where the numbers of a batch lie, as in piece_reader.h. Room and addresses are 0 for what is not wanted. */
+    static final int CAPACITY = 0, OFFSET = 1, POSITION = 2, TIMESTAMP = 3, TIME_KIND = 5, VALUES = 6, KEYS = 10, HEADERS = 14,
+        LIST_OFFSETS = 15, HEADER_KEYS = 17, HEADER_VALUES = 21, FIRST_OFFSET = 25, LAST_OFFSET = 26, NUMBERS = 27;
 
     private static final String LIBRARY = "/duramen/spark/native/libduramen_spark.so";
     private static final boolean IS_LOADED = load();

@@ -85,12 +85,12 @@ class ScanShape(NamedTuple):
     record_bytes: int = 0
     time_unit_us: int = 0
     has_signed_times: bool = False
-    may_hold_headers: bool = False
-    """Besides what ``key_marker`` says."""
     key_marker: int = -1
     null_marker: int = -1
-    """How the user headers of a record begin, big-endian, that are a key and nothing more: of one with a value, and of
-    one whose value is null. The length of the key follows. -1: user headers hold no key."""
+    """How the blocks of user headers begin, big-endian: of a record with a value, and of one whose value is null. -1:
+    they are no blocks."""
+    codec: int = 0
+    """How the first batch is compressed, in Kafka's numbers."""
 
 
 class SegmentSummary(NamedTuple):

@@ -1,5 +1,7 @@
 #include "amqp.h"
 
+#include "text.h"
+
 enum { MAX_DEPTH = 32, SECTIONS_FROM = 0x70, SECTIONS_TO = 0x78 };
 enum { LIST0 = 0x45, BINARY8 = 0xa0, BINARY32 = 0xb0, LIST8 = 0xc0, LIST32 = 0xd0, MAP8 = 0xc1, MAP32 = 0xd1 };
 
@@ -25,40 +27,6 @@ static int fail(amqp_walk *walk, int64_t position, int fault)
 {
     walk->failed_at = position;
     return fault;
-}
-
-static int is_continued(const uint8_t *p, int count)
-{
-    for (int at = 1; at <= count; at++)
-        if ((p[at] & 0xc0) != 0x80) return 0;
-    return 1;
-}
-
-/* The bytes of the character at p, or 0 where it is not UTF-8. */
-static int utf8_width(const uint8_t *p, int64_t remaining)
-{
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
-    const int more = p[0] < 0xe0 ? 1 : p[0] < 0xf0 ? 2 : 3;
-    if (more >= remaining || !is_continued(p, more)) return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f)) return 0;
-    if ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) return 0;
-    return more + 1;
-}
-
-static int is_utf8(const uint8_t *p, int64_t length)
-{
-    for (int64_t at = 0; at < length;) {
-        uint64_t eight;
-        if (length - at >= 8 && (memcpy(&eight, p + at, 8), (eight & UINT64_C(0x8080808080808080)) == 0)) {
-            at += 8;
-            continue;
-        }
-        const int width = utf8_width(p + at, length - at);
-        if (width == 0) return 0;
-        at += width;
-    }
-    return 1;
 }
 
 static int is_ascii(const uint8_t *p, int64_t length)
@@ -187,7 +155,7 @@ static int walk_content(amqp_walk *walk, uint8_t code, int64_t at, int64_t end, 
     out->next = at + width + length;
     if (is_compound(code)) return walk_compound(walk, code, width, depth, out);
     const uint8_t *text = walk->buf + out->position;
-    if ((code == 0xa1 || code == 0xb1) && !is_utf8(text, length)) return fail(walk, out->position, AMQP_BAD_TEXT);
+    if ((code == 0xa1 || code == 0xb1) && !duramen_is_utf8(text, length)) return fail(walk, out->position, AMQP_BAD_TEXT);
     if ((code == 0xa3 || code == 0xb3) && !is_ascii(text, length)) return fail(walk, out->position, AMQP_BAD_TEXT);
     return AMQP_SOUND;
 }

@@ -29,6 +29,8 @@ from duramen.spark.source.task import APPEND_TIME_FORMATS, PAYLOAD_COLUMNS, PLAC
 
 COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers", *PLACE_COLUMNS, TIME_KIND})
 MAX_SLOT_BYTES = 1 << 19
+CODECS = frozenset({0, 2, 3, 4})
+"""What `Codecs.java` unfolds, in Kafka's numbers; 0: nothing."""
 MAX_HEAD_BYTES = 256 << 10
 LONG_RECORD_BYTES = 8 << 10
 _LOOKED_AT = 16
@@ -86,7 +88,7 @@ class NativeSplits:
         shape = segment.scan_shape(start)
         if shape is None or shape.record_bytes > MAX_SLOT_BYTES or segment.start.position > MAX_HEAD_BYTES:
             return None
-        if shape.may_hold_headers and "headers" in self._wanted.schema.names:
+        if shape.codec not in CODECS:
             return None
         packed = pack_piece(piece, segment, shape, self._wanted, self._codec_of(spec))
         if packed is None:
@@ -150,7 +152,7 @@ def pack_piece(piece: Piece, segment: Segment, shape: ScanShape, wanted: Wanted,
         *times, int(wanted.verify), shape.time_unit_us, int(shape.has_signed_times),
         int(codec.name in APPEND_TIME_FORMATS), int(shows_gaps), head, crc32c(segment.buf[:head]),
         *_sealed_numbers(sealed),
-        *marked, shape.key_marker, shape.null_marker, shape.record_bytes,
+        *marked, shape.key_marker, shape.null_marker, int("headers" in wanted.schema.names), shape.record_bytes,
     ]  # fmt: skip
     numbers = [min(number, _INT64) for number in numbers]
     return struct.pack(f"={len(numbers)}q", *numbers) + (_NO_LAYOUT if shape.layout is None else shape.layout.packed)

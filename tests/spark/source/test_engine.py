@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import duramen
 from duramen.log.read.log import Log
 from duramen.spark import jar
 from tests.conftest import DATA
+from tests.spark.agree import check, outcome, rows
 from tests.spark.source_logs import FORMATS, START_MS, batch_of, build_log, with_offsets, write_log
 
 pytestmark = pytest.mark.skipif(jar() is None, reason="built without a JDK")
@@ -33,24 +35,11 @@ def load(spark: SparkSession, path: Path | str, engine: str = "jvm", **options: 
     return spark.read.format("duramen").options(**options, engine=engine).load(str(path))
 
 
-def outcome(make: Callable[[], Any]) -> Any:
-    """What a query gives: rows, or the text of its error without what Spark says of the place."""
-    try:
-        return make()
-    except PySparkException as error:
-        lines = [line for line in str(error).splitlines() if "duramen.errors" in line or "UsageError" in line]
-        return [line[line.index("duramen.errors") :] for line in lines] or str(error)
-
-
 def both(spark: SparkSession, path: Path | str, query: Callable[[DataFrame], Any], **options: Any) -> Any:
     """The outcome of a query, which is the same in both engines."""
     python, jvm = (outcome(lambda name=name: query(load(spark, path, name, **options))) for name in ENGINES)
     assert jvm == python
     return jvm
-
-
-def rows(frame: DataFrame) -> list[Any]:
-    return frame.toArrow().to_pylist()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -220,34 +209,9 @@ def test_pushed_filters_do_not_stay(spark: SparkSession, tmp_path: Path, adaptiv
         spark.conf.set("spark.sql.adaptive.enabled", before)
 
 
-def predicate(random_: random.Random, depth: int = 2) -> str:
-    if depth and random_.random() < 0.6:
-        parts = [predicate(random_, depth - 1) for _ in range(2)]
-        return random_.choice(["({} AND {})", "({} AND {})", "({} OR {})", "(NOT {} AND {})"]).format(*parts)
-    sign = random_.choice(["<", "<=", ">", ">=", "=", "<=>", "!="])
-    number = random_.choice([-1, 0, 1, 59, 60, 61, 2**63 - 1, *random_.choices(range(120), k=6)])
-    kind = random_.random()
-    if kind < 0.5:
-        literal = random_.choice([str(number), f"{number}.0", f"CAST({number} AS DOUBLE)"])
-        return f"offset {sign} {literal}"
-    if kind < 0.6:
-        return f"offset IN ({number}, {random_.randrange(100)}, NULL)"
-    if kind < 0.8:
-        return f"timestamp {sign} timestamp_millis({START_MS + min(number, 10**6) * 1000})"
-    if kind < 0.9:
-        return f"partition {sign} {min(number, 5)}"
-    return f"topic {sign} '{random_.choice(['log', 'kog', ''])}'"
-
-
-@pytest.mark.parametrize("name", ["keratin", "osiris"])
-def test_random_predicates_select_what_spark_selects(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    log = write_log(tmp_path / "log", name, 100, step=7)
-    columns = "offset,timestamp,topic,partition"
-    whole = load(spark, log, "python", columns=columns).localCheckpoint()
-    jvm, random_ = load(spark, log, columns=columns), random.Random(name)
-    for _ in range(25):
-        text = predicate(random_)
-        assert rows(jvm.where(text).select("offset")) == rows(whole.where(text).select("offset")), text
+def test_random_reads_agree(spark: SparkSession) -> None:
+    """A few of the cases of ``python -m tests.spark.agree``."""
+    assert not list(check(spark, 0, range(40), Counter()))
 
 
 def test_times_that_go_back_are_found(spark: SparkSession, tmp_path: Path) -> None:

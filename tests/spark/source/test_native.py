@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import duramen
 from duramen.log.read.log import Log
+from duramen.record import HEADERS
 from duramen.spark import jar
 from tests.conftest import DATA
 from tests.spark.source.test_engine import load, outcome, rows
-from tests.spark.source.test_piece_reader import FORMATS, has_library, without_headers
+from tests.spark.source.test_piece_reader import CODECS, FORMATS, has_library
 from tests.spark.source_logs import (
     START_MS,
     START_US,
@@ -67,8 +68,8 @@ def test_rows(spark: SparkSession, tmp_path: Path, name: str) -> None:
     log = tmp_path / "log"
     options = {"record_size": 40} if name == "fixed-slot" else {"segment_max_bytes": 4096}
     with duramen.open(log, "a", format=name, **options) as writer:
-        writer.append_batch(without_headers(name, 500))
-    whole = same(spark, log, columns=COLUMNS if name == "kafka" else HEADED, maxBytesPerPartition=3000)
+        writer.append_batch(batch_of(name, 0, 500))
+    whole = same(spark, log, columns=HEADED, maxBytesPerPartition=3000)
     assert is_native(whole)
     for where in ("offset BETWEEN 77 AND 178", "offset = 499"):
         assert is_native(same(spark, log, where=where, maxBytesPerPartition=3000))
@@ -95,8 +96,8 @@ def test_a_record_of_every_shape(spark: SparkSession, tmp_path: Path) -> None:
     with duramen.open(log, "a") as writer:
         writer.append(b"last", headers=[("h", b"1")])
         writer.append(None, headers=[("h", None)], key=b"a")
-    assert metrics_of(same(spark, log, columns=HEADED))["HandedOver"] == 1
-    assert is_native(same(spark, log, "offset", "timestamp"))
+    for selected in (["*"], ["key"], ["value"], ["offset", "timestamp"]):
+        assert is_native(same(spark, log, *selected, columns=HEADED))
 
 
 def test_kafka_nulls_and_kinds_of_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -109,7 +110,69 @@ def test_kafka_nulls_and_kinds_of_time(spark: SparkSession, tmp_path: Path) -> N
         writer.append_batch(pa.RecordBatch.from_pydict(columns))
         writer.append(b"headed", headers=[("h", b"1")])
     assert is_native(same(spark, log, columns=COLUMNS))
-    assert not metrics_of(same(spark, log, columns=HEADED))["NativeBatches"]
+    assert is_native(same(spark, log, columns=HEADED))
+
+
+@pytest.mark.parametrize("name", ["keratin", "kafka"])
+def test_headers_of_every_shape(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    log, many = tmp_path / "log", [(f"name {number}", b"%d" % number) for number in range(100_000)]
+    lists: list[list[tuple[str, bytes | None]]] = [
+        [], [("", b"")], [("", None)], [("", b"bare")], [("a", None), ("a", b"1")], [("k" * 300_000, None)],
+        [("\u00e9" * 300, b"x" * 300_000)] * 3, many,
+    ]  # fmt: skip
+    rows = [lists[number % 5] for number in range(3000)] + lists + lists[:3]
+    headers = [[{"key": key, "value": value} for key, value in one] or None for one in rows]
+    columns = {
+        "value": pa.array([b"v", None] * (len(rows) // 2) + [b""] * (len(rows) % 2), pa.binary()),
+        "headers": pa.array(headers, HEADERS.type),
+    }
+    with duramen.open(log, "a", format=name) as writer:
+        writer.append_batch(pa.RecordBatch.from_pydict(columns))
+    assert is_native(same(spark, log, columns=HEADED))
+    for selected in ("headers", "headers.key", "size(headers)", "explode_outer(headers) AS one"):
+        assert is_native(same(spark, log, selected, columns="offset,headers"))
+    assert is_native(same(spark, log, "headers[0].value", where="offset > 2990", columns="offset,headers"))
+
+
+def test_names_of_headers_that_are_not_text(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with duramen.open(log, "a", format="kafka") as writer:
+        writer.append(b"x", headers=[("\u00e9", b"1"), ("b", None)])
+    path = Path(Log(str(log)).segments[0].path)
+    path.write_bytes(path.read_bytes().replace("\u00e9".encode(), b"\xffa"))
+    frame = same(spark, log, columns=HEADED, verify="false")
+    assert metrics_of(frame)["HandedOver"] == 1
+    assert frame.select("headers.key").first() == (["\ufffda", "b"],)
+    assert is_native(same(spark, log, "offset", columns=HEADED, verify="false"))
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "gzip"])
+def test_compressed_batches(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+    log = tmp_path / "log"
+    with duramen.open(log, "a", format="kafka", compression=codec) as writer:
+        for number in range(30):
+            writer.append_batch(batch_of("kafka", number * 400, 400))
+        writer.append(b"v" * 5_000_000, headers=[("h", b"x" * 300_000)])
+    frames = [same(spark, log, columns=HEADED, maxBytesPerPartition=3000), same(spark, log, "key", "offset")]
+    frames += [same(spark, log, where="offset BETWEEN 777 AND 7780"), same(spark, log, "count(*)", "max(offset)")]
+    for frame in frames:
+        if codec == "gzip":
+            assert not metrics_of(frame)["NativeBatches"]
+        else:
+            assert is_native(frame)
+
+
+def test_batches_of_several_codecs(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for number, codec in enumerate(["none", "lz4", "zstd", "none", "snappy", "none"]):
+        with duramen.open(log, "a", format="kafka", compression=codec) as writer:
+            for first in range(number * 3000, number * 3000 + 3000, 100):
+                writer.append_batch(batch_of("kafka", first, 100))
+    assert is_native(same(spark, log, columns=HEADED))
+    assert is_native(same(spark, log, "offset", "timestamp", where="offset > 8000"))
+    with duramen.open(log, "a", format="kafka", compression="gzip") as writer:
+        writer.append_batch(batch_of("kafka", 18000, 100))
+    assert metrics_of(same(spark, log, columns=HEADED))["HandedOver"] == 1
 
 
 @pytest.mark.parametrize("path", BROKERS, ids=lambda path: path.name)
@@ -122,7 +185,7 @@ def test_what_brokers_wrote(spark: SparkSession, path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_python_goes_on_where_an_end_is_in_doubt(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Files alone, whose last one ends in zeros, or in the middle of a record."""
-    log = build_log(tmp_path / "log", name, [without_headers(name, 60_000)])
+    log = build_log(tmp_path / "log", name, [batch_of(name, 0, 60_000)])
     path = Path(Log(str(log), **({"record_size": 40} if name == "fixed-slot" else {})).segments[-1].path)
     whole = path.read_bytes()
     options = {"record_size": 40} if name == "fixed-slot" else {}

@@ -342,3 +342,14 @@ def test_a_read_without_payloads_takes_larger_tasks(tmp_path: Path) -> None:
     assert len(plan_read(options)) == 3
     assert len(plan_read(options, payload=False)) == 1
     assert len(plan_read(replace(options, max_bytes_per_partition=8 << 20), payload=False)) == 3
+
+
+def test_a_range_that_ends_inside_of_a_batch(tmp_path: Path) -> None:
+    """An index of Kafka names the last offset of a batch."""
+    log = tmp_path / "log"
+    with duramen.open(log, "a", format="kafka", index_stride_bytes=1) as writer:
+        for first in range(0, 60, 6):
+            writer.append_batch(batch_of("kafka", first, 6))
+    for end in range(1, 60):
+        found = read_here(log, columns="offset", endingOffsets=end, minPartitions=5).column("offset").to_pylist()
+        assert found == list(range(end))

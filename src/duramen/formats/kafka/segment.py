@@ -76,6 +76,7 @@ epoch of the leader that wrote the record, each null where the message format ha
 record's batch."""
 
 _LENGTH_AT, _MAGIC_AT, _RECORDS_AT = (HEADER.at(name) for name in ("length", "magic", "records"))
+_CODEC_AT = HEADER.at("attributes") + 1
 _LEAST_BYTES = 26
 _LEAST_BATCHES, _SCAN_BATCHES = 16, 4096
 _UNFOLDED_BYTES = REUSED_UP_TO_BYTES
@@ -122,9 +123,12 @@ class KafkaSegment(Segment):
         self.dialect = "no batch yet" if magic is None else f"message format v{magic}"
 
     def scan_shape(self, cursor: ScanPosition) -> ScanShape | None:
-        if self._view.aborted or self._view.max_uncompressed_bytes < _UNFOLDED_BYTES or self._is_compressed(cursor):
+        at = cursor.position + _CODEC_AT
+        if self._view.aborted or self._view.max_uncompressed_bytes < _UNFOLDED_BYTES or at >= len(self.buf):
             return None
-        return ScanShape(RecordKind.BATCH, time_unit_us=1000, may_hold_headers=True)
+        if self.buf[cursor.position + _MAGIC_AT] < 2:
+            return None
+        return ScanShape(RecordKind.BATCH, time_unit_us=1000, codec=self.buf[at] & CODEC)
 
     # --- scanning
 
@@ -190,7 +194,7 @@ class KafkaSegment(Segment):
 
     def _is_compressed(self, cursor: ScanPosition) -> bool:
         """Of the first batch; also where it is cut short."""
-        at = cursor.position + HEADER.at("attributes") + 1
+        at = cursor.position + _CODEC_AT
         return at >= len(self.buf) or bool(self.buf[at] & CODEC)
 
     def _fitting(self, batches: BatchColumns, previous_offset: int, max_bytes: int) -> tuple[int, Stop | None]:

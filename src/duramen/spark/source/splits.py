@@ -423,8 +423,11 @@ class _Marks:
             return size if cursor is None else cursor.position
         offsets, positions = self._table()
         row = bisect_left(offsets, offset)
-        cursor = self._checked(offsets, positions, row)
-        return size if cursor is None or int(offsets[row]) < offset else cursor.position
+        for mark in (row, row + 1):  # an index of Kafka names the last offset of a batch, which may begin before
+            cursor = self._checked(offsets, positions, mark)
+            if cursor is not None and cursor.previous_offset + 1 >= offset:
+                return cursor.position
+        return size
 
     @property
     def start(self) -> ScanPosition:
