@@ -167,7 +167,7 @@ def show(console: Console, title: str, found: Iterator[tuple[str, dict[str, Cost
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.spark.engines", description=__doc__)
-    parser.add_argument("--formats", nargs="+", choices=logs.FORMATS, default=["keratin"], metavar="FORMAT")
+    parser.add_argument("--formats", nargs="+", choices=[*logs.FORMATS, "kafka"], default=["keratin"], metavar="FORMAT")
     parser.add_argument("--gb", type=float, default=1.0, help="bytes of values per log")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engines", nargs="+", choices=ENGINES.values(), default=list(ENGINES.values()))

@@ -22,9 +22,10 @@ VALUES_BYTES, KEYS_BYTES = 1 << 20, 256 << 10
 AGAIN = -4
 _IN_JAR = "duramen/spark/native/libduramen_spark.so"
 _FIELDS = (
-    "capacity", "values_bytes", "keys_bytes", "offset", "position", "timestamp", "timestamp_valid", "time_kind",
-    "value_offsets", "values", "value_valid", "key_offsets", "keys", "key_valid",
+    "capacity", "offset", "position", "timestamp", "timestamp_valid", "time_kind",
+    "values_bytes", "value_offsets", "values", "value_valid", "keys_bytes", "key_offsets", "keys", "key_valid",
 )  # fmt: skip
+"""The first numbers of a batch (`java/native/piece_reader.h`); none of the others is wanted."""
 _BUFFERS = {
     "offset": {"offset": 8 * ROWS},
     "timestamp": {"timestamp": 8 * ROWS, "timestamp_valid": ROWS},
@@ -32,19 +33,19 @@ _BUFFERS = {
     "key": {"key_offsets": 4 * ROWS + 4, "keys": KEYS_BYTES, "key_valid": ROWS},
 }
 """The buffers of each column, in bytes."""
-_MORE_BYTES = 4096
-"""For fields of a batch after those that are set here."""
+_MORE_NUMBERS = 512
+_NO_CODECS = (ctypes.c_void_p * 2)()
 
 
 class NativeLibrary:
-    """The library in the jar, without the rows' columns being anybody's."""
+    """The library in the jar, and the buffers that it fills."""
 
     def __init__(self, jar: str, scratch: Path) -> None:
         with zipfile.ZipFile(jar) as archive:
             self._c = ctypes.CDLL(archive.extract(_IN_JAR, scratch))
         self._c.duramen_piece_open.restype = ctypes.c_void_p
         self._c.duramen_piece_next.restype = ctypes.c_int64
-        self._c.duramen_piece_next.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._c.duramen_piece_next.argtypes = [ctypes.c_void_p] * 3
         self._c.duramen_piece_close.argtypes = [ctypes.c_void_p]
 
     def read(self, log: Path, columns: Sequence[str], options: Mapping[str, str]) -> int:
@@ -60,8 +61,9 @@ class NativeLibrary:
         return count
 
     def _batch(self, columns: Sequence[str]) -> tuple[ctypes.Array[ctypes.c_int64], list[object]]:
-        numbers = (ctypes.c_int64 * (len(_FIELDS) + _MORE_BYTES // 8))()
-        numbers[0], numbers[1], numbers[2] = ROWS, VALUES_BYTES, KEYS_BYTES
+        numbers = (ctypes.c_int64 * (len(_FIELDS) + _MORE_NUMBERS))()
+        for name, number in (("capacity", ROWS), ("values_bytes", VALUES_BYTES), ("keys_bytes", KEYS_BYTES)):
+            numbers[_FIELDS.index(name)] = number
         kept: list[object] = []
         for column in columns:
             for name, size in _BUFFERS.get(column, {}).items():
@@ -75,7 +77,7 @@ class NativeLibrary:
         if not reader:
             raise RuntimeError(f"the library leaves {path} to Python")
         try:
-            while (rows := self._c.duramen_piece_next(reader, batch)) != 0:
+            while (rows := self._c.duramen_piece_next(reader, batch, _NO_CODECS)) != 0:
                 if rows < 0 and rows != AGAIN:
                     raise RuntimeError(f"the library leaves the rest of {path} to Python")
                 count += max(rows, 0)
