@@ -6,6 +6,7 @@ The logs are packed here with `struct` and `zlib`, not with the encoders of the 
 from __future__ import annotations
 
 import mmap
+import random
 import struct
 import zlib
 from collections.abc import Sequence
@@ -370,6 +371,29 @@ def test_any_buffer(kind: str, tmp_path: Path) -> None:
         return
     makers: dict[str, Any] = {"bytes": bytes, "bytearray": bytearray, "readonly": memoryview}
     assert scan(makers[kind](data))[0].count == 5
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_digests_of_long_chunks(seed: int) -> None:
+    """The digest of a long chunk is joined from the checksum of its data: wherever a scan stops, both halves agree on
+    the digests of the bytes before that."""
+    chance, chunk_id, made = random.Random(seed), 0, []
+    for _ in range(chance.randrange(1, 6)):
+        sizes = [chance.choice([1, 40, 4095, 4096, 4097, 70_000]) for _ in range(chance.randrange(1, 4))]
+        trailer = block(0, b"pid", 42) if chance.random() < 0.3 else b""
+        entries, version = values(*map(chance.randbytes, sizes)), chance.randrange(2)
+        made.append(Made(chunk_id, entries, version=version, trailer=trailer, filter=b"\x81" * chance.choice([0, 16])))
+        chunk_id += len(sizes)
+    data = bytearray(log_of(made))
+    size_bytes = len(data)
+    data += bytes(1 - size_bytes % 2)  # digests are taken of an odd number of bytes
+    assert scan(data)[0].position == size_bytes
+    scan(data, capacity=1)
+    scan(data, max_bytes=80_000)
+    scan(data, end=chance.randrange(size_bytes))
+    for _ in range(5):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        scan(data)
 
 
 def test_nothing_after_the_end_is_read() -> None:

@@ -46,6 +46,24 @@ static inline int checksum_fits(const uint8_t *buf, const chunk *c)
     return duramen_crc32(0, buf + c->data_position, (size_t)c->data_length) == load32(buf + c->position + 32, 1);
 }
 
+#define JOIN_FROM 4096
+
+/* The same, where the digests go over the data as well: one pass takes both, and the CRC-32 of the file is joined from
+ * that of the data. */
+static int checksum_fits_digested(const uint8_t *buf, const chunk *c, duramen_digest_ahead *ahead)
+{
+    if (c->data_length < JOIN_FROM) return checksum_fits(buf, c);
+    duramen_digest_ahead a = *ahead;
+    const duramen_digests before = digest_up_to(&a, buf, c->data_position);
+    duramen_digests data = {before.crc32c, 0};
+    duramen_digest(&data, buf + c->data_position, (size_t)c->data_length);
+    if (data.crc32 != load32(buf + c->position + 32, 1)) return 0;
+    const int64_t end = c->data_position + (int64_t)c->data_length;
+    const duramen_digests sums = {data.crc32c, duramen_crc32_join(before.crc32, data.crc32, c->data_length)};
+    *ahead = (duramen_digest_ahead){sums, sums, end, end};
+    return 1;
+}
+
 static inline int64_t last_offset_of(const chunk *c) { return c->chunk_id - 1 + (int64_t)c->records; }
 
 /* The entry at `at`, if all of it lies before `end`. The offset is left alone. */
@@ -182,7 +200,8 @@ duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64
             stop = STOP_LIMIT;
             break;
         }
-        if (verify && !checksum_fits(buf, &c)) {
+        const int is_digested = digests != NULL && adds_up; /* then the chunk is accepted, if its checksum fits */
+        if (verify && !(is_digested ? checksum_fits_digested(buf, &c, &ahead) : checksum_fits(buf, &c))) {
             stop = STOP_BAD_CHECKSUM;
             break;
         }

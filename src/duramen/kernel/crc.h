@@ -19,6 +19,9 @@ typedef struct {
 
 void duramen_digest(duramen_digests *sums, const uint8_t *data, size_t len);
 
+/* The CRC-32 of some bytes and of `len` more after them, of which the CRC-32 alone is `after`. */
+uint32_t duramen_crc32_join(uint32_t before, uint32_t after, uint32_t len);
+
 /* The digests of the bytes that a scan goes over. They are taken a stretch ahead of it, so that memory is read in order,
  * and what the scan reads is in the nearest cache: a scan that only looks at headers, far from each other, would be
  * slower than two passes otherwise. Where the scan stops, what was taken too much is taken back. */
