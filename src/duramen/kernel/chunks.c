@@ -188,20 +188,23 @@ duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64
         stop = parse_header(buf, position, end, previous_offset, &c);
         if (stop != STOP_END) break;
 
-        /* The cheap limits first, then the walk: a chunk that is left for the next call costs no checksum here. */
+        /* The cheap limits first: a chunk that is left for the next call costs no checksum here, unless it is one that
+         * unfolds to too much. */
         const int64_t user_records = c.chunk_type == CHUNK_USER ? (int64_t)c.records : 0;
         const int64_t size = c.next - position;
         if (count > 0 && (size > bytes_left || user_records > records_left)) {
             stop = STOP_LIMIT;
             break;
         }
+        /* Reading in order is cheaper than the walk, which then finds the chunk in a cache. */
+        duramen_digest_ahead accepted = ahead;
+        const int fits = !verify || (digests == NULL ? checksum_fits(buf, &c) : checksum_fits_digested(buf, &c, &accepted));
         const int adds_up = walk_chunk(buf, &c);
         if (count > 0 && size + c.inflated_bytes > bytes_left) {
             stop = STOP_LIMIT;
             break;
         }
-        const int is_digested = digests != NULL && adds_up; /* then the chunk is accepted, if its checksum fits */
-        if (verify && !(is_digested ? checksum_fits_digested(buf, &c, &ahead) : checksum_fits(buf, &c))) {
+        if (!fits) {
             stop = STOP_BAD_CHECKSUM;
             break;
         }
@@ -209,6 +212,7 @@ duramen_scan_end duramen_scan_chunks(const uint8_t *buf, int64_t position, int64
             stop = STOP_BAD_ENTRIES;
             break;
         }
+        ahead = accepted;
         fill(out, count++, &c);
         bytes_left -= size + c.inflated_bytes;
         records_left -= user_records;
