@@ -80,6 +80,7 @@ from duramen.formats.kafka.producers import (
     Producers,
     named_sequences,
     producer_id,
+    producers_before,
     sequence_columns,
     stored_name,
     with_sequences,
@@ -328,12 +329,15 @@ class Kafka(
     def build_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> dict[str, bytes]:
         """What is missing or wrong. Compaction and retention remove batches that the other files still describe."""
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
-        state = DerivedState()
-        for number, segment in enumerate(ours):
-            state.add_segment(segment, is_first=not number)
         wrong = {path for path, _ in self.check_state(ours, files)} | {
             path for path in files if self._is_bad(path, files)
         }
+        first = ours[0].base_offset if ours else 0
+        path = self.path_of(Role.PRODUCER_SNAPSHOT, first)
+        retained = producers_before(first, files[path]) if path in files and path not in wrong else ()
+        state = DerivedState(retained)
+        for number, segment in enumerate(ours):
+            state.add_segment(segment, is_first=not number)
         known = [] if EPOCHS_NAME in wrong else _known_epochs(files.get(EPOCHS_NAME))
         built = {**state.files, EPOCHS_NAME: epochs_text(state.epochs(known))}
         return {path: content for path, content in built.items() if path in wrong or path not in files}
@@ -355,11 +359,11 @@ class Kafka(
     ) -> dict[str, bytes]:
         """The snapshot of the producers; none where the one before is missing: a broker then reads the batches."""
         assert isinstance(previous, KafkaSegment)
-        held = None if is_first else read(self.path_of(Role.PRODUCER_SNAPSHOT, previous.base_offset))
+        held = read(self.path_of(Role.PRODUCER_SNAPSHOT, previous.base_offset))
         if held is None and not is_first:
             return {}
         try:
-            producers = Producers(() if held is None else parse_snapshot(held))
+            producers = Producers(() if held is None else producers_before(previous.base_offset, held))
             producers.add_segment(previous)
         except CorruptionError:
             return {}
