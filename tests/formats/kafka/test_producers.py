@@ -294,6 +294,19 @@ def test_maintenance_keeps_them(tmp_path: Path) -> None:
         assert duramen.verify(kept).findings == []
 
 
+def test_a_producer_outlives_all_records(tmp_path: Path) -> None:
+    """Retention left an empty segment, and the snapshot at its start."""
+    path = tmp_path / "orders-0"
+    with open_log(path) as log:
+        log.producer("a").append(b"x", sequence=5)
+        log.seal()
+        log.retain(duramen.Retention(max_bytes=1))
+        assert log.first_offset == log.next_offset == 1
+    shutil.rmtree(path / ".duramen")
+    with open_log(path) as log:
+        assert log.producer("a").append(b"x", sequence=5).is_duplicate
+
+
 @pytest.mark.parametrize("is_rebuilt", [False, True])
 def test_a_producer_outlives_its_records(tmp_path: Path, is_rebuilt: bool) -> None:
     """Retention left one segment: the next snapshot holds the producers before it, too."""
