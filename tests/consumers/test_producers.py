@@ -300,6 +300,26 @@ def test_a_damaged_file_keeps_only_producers_out(tmp_path: Path, at: int) -> Non
         assert log.producer("p").last_sequence is None
 
 
+@pytest.mark.parametrize("format_name", ["keratin", "osiris", "kafka"])
+@pytest.mark.parametrize("at", [24, 30, 50, 58, 100])
+def test_a_damaged_announcement_of_stored_records_is_refused(tmp_path: Path, format_name: str, at: int) -> None:
+    """Taken for the end of the file, it would hide all announcements after it, and repeats would be stored twice."""
+    with open_log(tmp_path / "log", format_name) as log:
+        for sequence in range(1, 5):
+            log.producer("p").append(b"a", sequence=sequence)
+    raw = bytearray(path_of(tmp_path / "log").read_bytes())
+    raw[at] ^= 0x10
+    path_of(tmp_path / "log").write_bytes(raw)
+    with duramen.open(tmp_path / "log") as reader, pytest.raises(CorruptionError, match="is damaged"):
+        reader.producers()
+    for _ in range(2):
+        with open_log(tmp_path / "log", format_name) as log:
+            log.append(b"b")
+            with pytest.raises(CorruptionError, match="announcement before that of the records from offset") as caught:
+                log.producer("p")
+            assert caught.value.path == str(path_of(tmp_path / "log"))
+
+
 def test_an_unknown_version_raises(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         log.producer("p").append(b"a", sequence=1)

@@ -133,27 +133,39 @@ class _Content(NamedTuple):
     announced: list[_SequenceEntry]
     end: int
     """Where the next entry goes."""
+    unreached: _SequenceEntry | None
+    """The first entry after bytes that are none: the bytes before it are damaged if its records were written, and
+    otherwise those of a torn write."""
+
+
+def _unreached(raw: bytes, end: int) -> _SequenceEntry | None:
+    stop = min(len(raw), end + ROOM_BYTES)
+    starts = range(end + 1, stop) if raw[end:stop].strip(b"\0") else ()
+    found = (_decode(raw, at, stop) for at in starts if raw[at] == _ANNOUNCED)
+    return next((one[0] for one in found if one is not None), None)
+
+
+_HINT = "move it away: its producers then count as unknown, and what they repeat is stored again"
 
 
 def _parse(raw: bytes, path: str) -> _Content:
-    hint = "move it away: its producers then count as unknown, and what they repeat is stored again"
     head = raw[: _HEADER.size]
     if len(raw) < _HEADER_BYTES or _with_crc(head) != raw[:_HEADER_BYTES] or not head.startswith(_MAGIC):
-        raise CorruptionError("the file of the producers' sequences is damaged", path=path, position=0, hint=hint)
+        raise CorruptionError("the file of the producers' sequences is damaged", path=path, position=0, hint=_HINT)
     _, version, state_bytes, state_crc = _HEADER.unpack(head)
     if version != _VERSION:
         raise UnknownVersionError(f"unknown version {version} of the producers' sequences", path=path, position=8)
     end = _HEADER_BYTES + state_bytes
     if end > len(raw) or kernel.crc32c(raw[_HEADER_BYTES:end]) != state_crc:
         raise CorruptionError(
-            "the known sequences of the producers are damaged", path=path, position=_HEADER_BYTES, hint=hint
+            "the known sequences of the producers are damaged", path=path, position=_HEADER_BYTES, hint=_HINT
         )
     known = {entry.name: Last(entry.sequence, entry.offset) for entry, _ in _entries(raw, _HEADER_BYTES, end)}
     announced = []
     for entry, stop in _entries(raw, end, len(raw)):
         announced.append(entry)
         end = stop
-    return _Content(known, announced, end)
+    return _Content(known, announced, end, _unreached(raw, end))
 
 
 def _content(known: Iterable[tuple[bytes, Last]]) -> tuple[bytes, int]:
@@ -170,17 +182,6 @@ def producers_path(root: str) -> str:
 
 def has_producers(disk: Disk, root: str) -> bool:
     return disk.kind(producers_path(root)) == Kind.FILE
-
-
-def producers_damaged(disk: Disk, root: str) -> bool:
-    """Whether the file exists and is damaged."""
-    try:
-        _parse(
-            bounded_copy(disk.map(producers_path(root)).data, producers_path(root), FILE_BYTES), producers_path(root)
-        )
-    except CorruptionError:
-        return True
-    return False
 
 
 def read_producers(log: Log) -> dict[bytes, Last]:
@@ -229,6 +230,12 @@ def _raise_to(known: dict[bytes, Last], stored: dict[bytes, Last], codec: Format
 def _counted(log: Log, content: _Content, proven_offset: int) -> dict[bytes, Last]:
     """The known and announced sequences whose records are in the log. Values after ``proven_offset`` are compared."""
     next_offset, first_offset = log.next_offset, log.first_offset
+    lost = content.unreached
+    if lost is not None and lost.offset < next_offset:
+        present = min(lost.count, next_offset - lost.offset)
+        if lost.offset < first_offset or _holds(log, lost, present):
+            message = f"an announcement before that of the records from offset {lost.offset} on is damaged"
+            raise CorruptionError(message, path=producers_path(log.path), position=content.end, hint=_HINT)
     known = {}
     for name, last in content.known.items():
         gone = max(last.offset - next_offset + 1, 0)  # a repair cut them: at most that many were this producer's

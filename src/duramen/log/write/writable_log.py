@@ -56,7 +56,7 @@ from duramen.log.write.batch import (
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 from duramen.log.write.hidden_rows import append_once
-from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
+from duramen.log.write.producer_state import ProducerTable, has_producers, producers_path
 from duramen.log.write.single_appends import SingleAppends
 from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
@@ -709,8 +709,8 @@ class WritableLog(Log):
         try:
             self._sequences = ProducerTable(self, proven_offset, self._do_sync, self.tail.poison, self.tail.patch)
             self._singles.stop()
-        except CorruptionError:
-            if not producers_damaged(self.disk, self.path):
+        except CorruptionError as error:
+            if error.path != producers_path(self.path):
                 raise
 
     # --- reading
