@@ -25,6 +25,7 @@ from duramen.formats.kafka.state_files import ProducerEntry, parse_snapshot, sna
 from duramen.kernel import BatchColumns
 from duramen.log import GroupBatch, Request, SequenceClaim, batch_of
 from duramen.log.repair import reindex
+from duramen.log.transfer.convert import LossError
 from tests.formats.kafka_logs import PARTITIONS
 from tests.sampling import examples
 
@@ -285,7 +286,11 @@ def test_maintenance_keeps_them(tmp_path: Path) -> None:
     assert duramen.verify(path).findings == []
     duramen.copy(path, tmp_path / "copy-0")
     duramen.convert(path, tmp_path / "same-0", to="kafka")
-    duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd")
+    with pytest.raises(LossError, match="cannot store tracking"):
+        duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd")
+    duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd", allow_loss=["tracking"])
+    with open_log(tmp_path / "folded-0") as log:
+        assert log.producer("a").last_sequence == 59, "the sidecar is copied"
     assert sequences_in(tmp_path / "folded-0") == {}, "batches that are encoded again have no producer"
     for kept in (path, tmp_path / "copy-0", tmp_path / "same-0"):
         shutil.rmtree(kept / ".duramen", ignore_errors=True)

@@ -25,6 +25,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
@@ -52,7 +54,7 @@ from duramen.formats.format import (
     check_isolation,
 )
 from duramen.formats.index import Index, dump_index
-from duramen.formats.kafka.batch import HEADER
+from duramen.formats.kafka.batch import HEADER, is_control
 from duramen.formats.kafka.cleaner import KafkaCleaner
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, KafkaCompression, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
@@ -106,7 +108,7 @@ from duramen.formats.kafka.transactions import (
     refuse_damage,
     transactions_of,
 )
-from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, SegmentSummary, Severity
+from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary, Severity
 from duramen.formats.struct import Block, Buffer
 from duramen.kernel import BatchColumns, RecordKind, RecordShape
 
@@ -466,6 +468,11 @@ class Kafka(
 
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         return with_sequences(encoded, runs)
+
+    def tracking_rows(self, segment: Segment, rows: Rows) -> npt.NDArray[np.bool_]:
+        batches = batches_of(rows)
+        found: npt.NDArray[np.bool_] = (batches.producer_id >= 0) & (batches.magic == 2) & ~is_control(batches)
+        return found
 
     # --- files about the whole log
 
