@@ -27,6 +27,7 @@ from duramen.formats import Role, make
 from duramen.formats.osiris.chunk import ChunkType, parse_chunk
 from duramen.formats.osiris.tracking import TrackingBlock, TrackingKind
 from duramen.kernel import crc32c
+from duramen.log import GroupBatch, Request, SequenceClaim, batch_of
 from duramen.log.write import producer_state
 from duramen.testing.crash import CrashPattern
 from duramen.testing.faulty_disk import Fault, FaultyDisk
@@ -298,6 +299,30 @@ def test_a_damaged_file_keeps_only_producers_out(tmp_path: Path, at: int) -> Non
     path_of(tmp_path / "log").unlink()
     with open_log(tmp_path / "log") as log:
         assert log.producer("p").last_sequence is None
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_repeat_of_a_refused_append_in_its_group_is_refused(tmp_path: Path, late: int) -> None:
+    """Its first record would be confirmed as a duplicate, although no append stored it."""
+    with open_log(tmp_path / "log") as log:
+        log.append(b"plain", timestamp=2_000_000_000_000)
+        log.producer("p").append(b"one", sequence=1)
+        group = []
+        for first, values, ms in ((late + 1, 1, 1), (1, 3, 2_000_000_000_001), (2, 1, 2_000_000_000_001)):
+            times = pa.array([ms * 1000] * values, pa.timestamp("us", "UTC"))
+            batch = batch_of(log.codec, pa.table({"value": [b"v"] * values, "timestamp": times}))
+            claim = SequenceClaim(b"p", first)
+            group.append(Request(GroupBatch(batch, "write", claim), batch.nbytes, batch.num_rows))
+        log.commit_group(group)
+        is_refused = [request.error is not None for request in group]
+        if late:  # the first one has a time that goes back
+            assert is_refused == [True, True, True]
+            assert log.producer("p").last_sequence == 1
+        else:
+            assert is_refused == [False, False, False], "the first one is a repeat of what is stored"
+            assert log.producer("p").last_sequence == 3
+        assert log.producer("p").append_batch([b"v"] * 3, sequence=1).sequence == 3
+        assert log.next_offset == 4
 
 
 @pytest.mark.parametrize("format_name", ["keratin", "osiris", "kafka"])

@@ -371,7 +371,8 @@ class ProducerTable:
         known = self.last(claim.name)
         if known is not None:
             self.known[claim.name] = known
-        last = ahead.get(claim.name, -1 if known is None else known.sequence)
+        claim.stored = -1 if known is None else known.sequence
+        last = ahead.get(claim.name, claim.stored)
         count = request.work.batch.num_rows
         first = claim.sequence if claim.sequence is not None else max(last + 1, 1)
         if first + count - 1 > MAX_SEQUENCE:
@@ -386,6 +387,17 @@ class ProducerTable:
             request.work = request.work._replace(batch=request.work.batch.slice(claim.duplicates))
         ahead[claim.name] = first + count - 1
         return True
+
+    def refuse_dependents(self) -> None:
+        """Refuse the requests that take records of refused ones in this group for stored."""
+        refused = {request.work.producer.name for request in self._group if request.error and request.work.producer}
+        for request in [*self._group, *self._repeats] if refused else ():
+            claim = request.work.producer
+            if claim is None or request.error is not None or claim.name not in refused:
+                continue
+            if claim.duplicates and claim.first - 1 > claim.stored:
+                message = "the append that this one repeats was refused"
+                request.error = UsageError(message, path=self._log.path, hint="send it again")
 
     @property
     def must_sync(self) -> bool:
@@ -437,14 +449,11 @@ class ProducerTable:
 
     def settle(self) -> None:
         """The group is written: count its sequences, and acknowledge the repeats."""
+        self.refuse_dependents()
         self.known.update(self._announced)
         self._announced, self._group = [], []
         for request in self._repeats:
-            claim = request.work.producer
-            last = self.last(claim.name)
             request.result = Repeated()
-            if request.error is None and (last is None or last.sequence < claim.first - 1):
-                request.error = UsageError("the append that this one repeats was refused", path=self._log.path)
 
     def rollback(self) -> None:
         """Nothing of the group was written: remove its announcements."""

@@ -561,11 +561,7 @@ class WritableLog(Log):
         tail = self.tail
         if not tail.active.cursor.position:
             group = self._without_zeros(group)
-        if not group:
-            return
-        taken, batch, default_us, last_us = one_batch(
-            group, self.codec, self.path, self._now_us(), tail.last_us, raises_late_times=self.raises_late_times
-        )
+        taken, batch, default_us, last_us = self._one_batch(group)
         if not taken:
             return
         levels = [request.work.durability for request in taken]
@@ -593,6 +589,19 @@ class WritableLog(Log):
         self.counters.committed(batch.num_rows, size_bytes)
         if default_us - self._published_us >= PUBLISH_EVERY_US:
             self._publish(default_us)
+
+    def _one_batch(self, group: list[Request]) -> tuple[list[Request], Batch, int, int]:
+        """As the function of that name, without requests that repeat refused ones."""
+        while True:
+            found = one_batch(
+                group, self.codec, self.path, self._now_us(), self.tail.last_us,
+                raises_late_times=self.raises_late_times,
+            )  # fmt: skip
+            if self._sequences is not None:
+                self._sequences.refuse_dependents()
+            group = [request for request in found[0] if request.error is None]
+            if len(group) == len(found[0]):
+                return found
 
     def _check_written(self, *, closely: bool) -> None:
         """Check the place of the log between writing and acknowledging. Any failure poisons the writer."""
