@@ -249,7 +249,7 @@ def test_the_file_byte_by_byte(tmp_path: Path) -> None:
     assert len(raw) >= producer_state.ROOM_BYTES
     with open_log(tmp_path / "log"):
         raw = path_of(tmp_path / "log").read_bytes()
-    known = struct.pack("<BBHIQQII", 1, 1, 0, 0, 10, 2, 0, 0) + b"p"
+    known = struct.pack("<BBHIQQII", 1, 1, 0, 2, 10, 2, 0, 0) + b"p"
     known += struct.pack("<I", crc32c(known))
     head = b"DURAPROD" + struct.pack("<III", 1, len(known), crc32c(known))
     assert raw.rstrip(b"\0") == (head + struct.pack("<I", crc32c(head)) + known).rstrip(b"\0")
@@ -407,6 +407,28 @@ def test_records_that_a_repair_cut_count_no_more(tmp_path: Path) -> None:
         assert log.producer("p").last_sequence == held
         log.producer("p").append_batch([b"%d" % n for n in range(10)], sequence=1)
         assert values(log) == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize("format_name", ["keratin", "osiris", "kafka"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_repair_that_cut_records_hides_no_gap(tmp_path: Path, format_name: str, is_late: bool) -> None:
+    """A sequence below the last one less the records that were cut may never have been in the log."""
+    path = tmp_path / "log"
+    with open_log(path, format_name) as log:
+        for n in range(1, 11):
+            log.producer("p").append(b"record %02d" % n, sequence=n * 10)
+        if is_late:  # these have no gap
+            log.producer("p").append_batch([b"record %02d" % n for n in range(11, 15)], sequence=200)
+    open_log(path, format_name).close()
+    segment = next(file for file in path.rglob("*0.*") if b"record 05" in file.read_bytes())
+    with segment.open("r+b") as file:
+        file.truncate(segment.read_bytes().index(b"record %02d" % (13 if is_late and format_name == "keratin" else 5)))
+    with open_log(path, format_name, on_damage="truncate") as log:
+        held = log.next_offset
+        for n in range(held + 1, 11):
+            assert log.producer("p").append(b"record %02d" % n, sequence=n * 10).stored == 1
+        assert log.producer("p").append_batch([b"record %02d" % n for n in range(11, 15)], sequence=200).sequence == 203
+        assert values(log) == [b"record %02d" % n for n in range(1, 15)]
 
 
 # --- failures

@@ -15,7 +15,7 @@
                                  2 announced: records that were about to be written
       1   name_size     u8       1 to 255
       2   reserved      u16
-      4   count         u32      records; 0 if known
+      4   count         u32      records (known: how many sequences up to the last one have no gap)
       8   sequence      u64      of the first record (known: of the last)
       16  offset        u64      of the first record (known: of the last)
       24  values_crc    u32      CRC-32C of all values
@@ -79,6 +79,16 @@ class Last(NamedTuple):
 
     sequence: int
     offset: int
+    gapless: int = 1
+    """How many sequences up to this one have no gap."""
+
+    def followed_by(self, sequence: int, offset: int, count: int) -> Last:
+        """The last of ``count`` records more, which start at ``sequence`` and ``offset``."""
+        before = self.gapless if sequence == self.sequence + 1 else 0
+        return Last(sequence + count - 1, offset + count - 1, before + count)
+
+
+_NONE = Last(-2, -1, 0)
 
 
 class Repeated(NamedTuple):
@@ -160,7 +170,10 @@ def _parse(raw: bytes, path: str) -> _Content:
         raise CorruptionError(
             "the known sequences of the producers are damaged", path=path, position=_HEADER_BYTES, hint=_HINT
         )
-    known = {entry.name: Last(entry.sequence, entry.offset) for entry, _ in _entries(raw, _HEADER_BYTES, end)}
+    known = {
+        entry.name: Last(entry.sequence, entry.offset, max(entry.count, 1))
+        for entry, _ in _entries(raw, _HEADER_BYTES, end)
+    }
     announced = []
     for entry, stop in _entries(raw, end, len(raw)):
         announced.append(entry)
@@ -170,7 +183,10 @@ def _parse(raw: bytes, path: str) -> _Content:
 
 def _content(known: Iterable[tuple[bytes, Last]]) -> tuple[bytes, int]:
     """The whole file with the known sequences, and where announcements go."""
-    state = b"".join(_SequenceEntry(_KNOWN, name, last.sequence, last.offset).encode() for name, last in known)
+    entries = (
+        _SequenceEntry(_KNOWN, name, *last._replace(gapless=min(last.gapless, 2**32 - 1))) for name, last in known
+    )
+    state = b"".join(entry.encode() for entry in entries)
     head = _HEADER.pack(_MAGIC, _VERSION, len(state), kernel.crc32c(state))
     content = _with_crc(head) + state
     return content + bytes(ROOM_BYTES), len(content)
@@ -239,15 +255,15 @@ def _counted(log: Log, content: _Content, proven_offset: int) -> dict[bytes, Las
     known = {}
     for name, last in content.known.items():
         gone = max(last.offset - next_offset + 1, 0)  # a repair cut them: at most that many were this producer's
-        if last.sequence >= gone:
-            known[name] = Last(last.sequence - gone, last.offset - gone)
+        if gone < last.gapless:  # otherwise the last sequence before a gap is unknown, and so is the producer
+            known[name] = Last(last.sequence - gone, last.offset - gone, last.gapless - gone)
     for entry in content.announced:
         present = min(entry.count, next_offset - entry.offset)
         if present <= 0:
             continue
         is_proven = entry.offset < first_offset or entry.offset + present <= proven_offset
         if is_proven or _holds(log, entry, present):
-            known[entry.name] = Last(entry.sequence + present - 1, entry.offset + present - 1)
+            known[entry.name] = known.get(entry.name, _NONE).followed_by(entry.sequence, entry.offset, present)
     return known
 
 
@@ -297,7 +313,7 @@ class ProducerTable:
         self._patch = patch
         self._path = producers_path(log.path)
         self._file: File | None = None
-        self._announced: list[tuple[bytes, Last]] = []
+        self._announced: list[_SequenceEntry] = []
         self._announced_at = self._end = self._size = 0
         self._group: list[Request] = []
         self._repeats: list[Request] = []
@@ -429,9 +445,7 @@ class ProducerTable:
         if not entries:
             return encoded
         self._append(b"".join(entry.encode() for entry in entries))
-        for run in runs:
-            last = Last(run.sequence + run.stop - run.start - 1, int(offsets[run.stop - 1]))
-            self._announced.append((run.name, last))
+        self._announced += entries
         codec = self._log.codec
         return codec.with_sequences(encoded, runs) if isinstance(codec, SupportsSequences) else encoded
 
@@ -450,10 +464,16 @@ class ProducerTable:
     def settle(self) -> None:
         """The group is written: count its sequences, and acknowledge the repeats."""
         self.refuse_dependents()
-        self.known.update(self._announced)
-        self._announced, self._group = [], []
+        self._count_announced()
+        self._group = []
         for request in self._repeats:
             request.result = Repeated()
+
+    def _count_announced(self) -> None:
+        for entry in self._announced:
+            before = self.known.get(entry.name, _NONE)
+            self.known[entry.name] = before.followed_by(entry.sequence, entry.offset, entry.count)
+        self._announced = []
 
     def rollback(self) -> None:
         """Nothing of the group was written: remove its announcements."""
@@ -469,7 +489,7 @@ class ProducerTable:
     def _append(self, raw: bytes) -> None:
         if self._end + len(raw) > self._size:
             self._sync()  # known sequences must be those of durable records
-            self.known.update(self._announced)
+            self._count_announced()
             self._replace(self.known, room_bytes=len(raw))
             self._announced_at = self._end
         if self._file is None:
