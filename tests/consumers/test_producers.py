@@ -27,6 +27,7 @@ from duramen.formats import Role, make
 from duramen.formats.osiris.chunk import ChunkType, parse_chunk
 from duramen.formats.osiris.tracking import TrackingBlock, TrackingKind
 from duramen.kernel import crc32c
+from duramen.log import GroupBatch, Request, SequenceClaim, batch_of
 from duramen.log.write import producer_state
 from duramen.testing.crash import CrashPattern
 from duramen.testing.faulty_disk import Fault, FaultyDisk
@@ -248,7 +249,7 @@ def test_the_file_byte_by_byte(tmp_path: Path) -> None:
     assert len(raw) >= producer_state.ROOM_BYTES
     with open_log(tmp_path / "log"):
         raw = path_of(tmp_path / "log").read_bytes()
-    known = struct.pack("<BBHIQQII", 1, 1, 0, 0, 10, 2, 0, 0) + b"p"
+    known = struct.pack("<BBHIQQII", 1, 1, 0, 2, 10, 2, 0, 0) + b"p"
     known += struct.pack("<I", crc32c(known))
     head = b"DURAPROD" + struct.pack("<III", 1, len(known), crc32c(known))
     assert raw.rstrip(b"\0") == (head + struct.pack("<I", crc32c(head)) + known).rstrip(b"\0")
@@ -298,6 +299,50 @@ def test_a_damaged_file_keeps_only_producers_out(tmp_path: Path, at: int) -> Non
     path_of(tmp_path / "log").unlink()
     with open_log(tmp_path / "log") as log:
         assert log.producer("p").last_sequence is None
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_repeat_of_a_refused_append_in_its_group_is_refused(tmp_path: Path, late: int) -> None:
+    """Its first record would be confirmed as a duplicate, although no append stored it."""
+    with open_log(tmp_path / "log") as log:
+        log.append(b"plain", timestamp=2_000_000_000_000)
+        log.producer("p").append(b"one", sequence=1)
+        group = []
+        for first, values, ms in ((late + 1, 1, 1), (1, 3, 2_000_000_000_001), (2, 1, 2_000_000_000_001)):
+            times = pa.array([ms * 1000] * values, pa.timestamp("us", "UTC"))
+            batch = batch_of(log.codec, pa.table({"value": [b"v"] * values, "timestamp": times}))
+            claim = SequenceClaim(b"p", first)
+            group.append(Request(GroupBatch(batch, "write", claim), batch.nbytes, batch.num_rows))
+        log.commit_group(group)
+        is_refused = [request.error is not None for request in group]
+        if late:  # the first one has a time that goes back
+            assert is_refused == [True, True, True]
+            assert log.producer("p").last_sequence == 1
+        else:
+            assert is_refused == [False, False, False], "the first one is a repeat of what is stored"
+            assert log.producer("p").last_sequence == 3
+        assert log.producer("p").append_batch([b"v"] * 3, sequence=1).sequence == 3
+        assert log.next_offset == 4
+
+
+@pytest.mark.parametrize("format_name", ["keratin", "osiris", "kafka"])
+@pytest.mark.parametrize("at", [24, 30, 50, 58, 100])
+def test_a_damaged_announcement_of_stored_records_is_refused(tmp_path: Path, format_name: str, at: int) -> None:
+    """Taken for the end of the file, it would hide all announcements after it, and repeats would be stored twice."""
+    with open_log(tmp_path / "log", format_name) as log:
+        for sequence in range(1, 5):
+            log.producer("p").append(b"a", sequence=sequence)
+    raw = bytearray(path_of(tmp_path / "log").read_bytes())
+    raw[at] ^= 0x10
+    path_of(tmp_path / "log").write_bytes(raw)
+    with duramen.open(tmp_path / "log") as reader, pytest.raises(CorruptionError, match="is damaged"):
+        reader.producers()
+    for _ in range(2):
+        with open_log(tmp_path / "log", format_name) as log:
+            log.append(b"b")
+            with pytest.raises(CorruptionError, match="announcement before that of the records from offset") as caught:
+                log.producer("p")
+            assert caught.value.path == str(path_of(tmp_path / "log"))
 
 
 def test_an_unknown_version_raises(tmp_path: Path) -> None:
@@ -362,6 +407,28 @@ def test_records_that_a_repair_cut_count_no_more(tmp_path: Path) -> None:
         assert log.producer("p").last_sequence == held
         log.producer("p").append_batch([b"%d" % n for n in range(10)], sequence=1)
         assert values(log) == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize("format_name", ["keratin", "osiris", "kafka"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_repair_that_cut_records_hides_no_gap(tmp_path: Path, format_name: str, is_late: bool) -> None:
+    """A sequence below the last one less the records that were cut may never have been in the log."""
+    path = tmp_path / "log"
+    with open_log(path, format_name) as log:
+        for n in range(1, 11):
+            log.producer("p").append(b"record %02d" % n, sequence=n * 10)
+        if is_late:  # these have no gap
+            log.producer("p").append_batch([b"record %02d" % n for n in range(11, 15)], sequence=200)
+    open_log(path, format_name).close()
+    segment = next(file for file in path.rglob("*0.*") if b"record 05" in file.read_bytes())
+    with segment.open("r+b") as file:
+        file.truncate(segment.read_bytes().index(b"record %02d" % (13 if is_late and format_name == "keratin" else 5)))
+    with open_log(path, format_name, on_damage="truncate") as log:
+        held = log.next_offset
+        for n in range(held + 1, 11):
+            assert log.producer("p").append(b"record %02d" % n, sequence=n * 10).stored == 1
+        assert log.producer("p").append_batch([b"record %02d" % n for n in range(11, 15)], sequence=200).sequence == 203
+        assert values(log) == [b"record %02d" % n for n in range(1, 15)]
 
 
 # --- failures

@@ -67,6 +67,10 @@ class SupportsSequences(ABC):
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         """The encoded records with their producers' sequences."""
 
+    @abstractmethod
+    def tracking_rows(self, segment: Segment, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows hold the state of producers or consumers besides (or instead of) records."""
+
 
 class SupportsTracking(SupportsSequences):
     """The log itself stores the state of producers and consumers; its last segment holds all of it."""
@@ -83,10 +87,6 @@ class SupportsTracking(SupportsSequences):
     @abstractmethod
     def encode_positions(self, positions: ConsumerPositions, cursor: ScanPosition, now_us: int) -> Encoded:
         """Positions of consumers, for appending at ``cursor``."""
-
-    @abstractmethod
-    def tracking_rows(self, segment: Segment, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows hold tracking state besides (or instead of) records."""
 
     @abstractmethod
     def recode(self, segment: Segment, rows: Rows, cursor: ScanPosition) -> Encoded:

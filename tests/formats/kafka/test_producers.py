@@ -24,6 +24,8 @@ from duramen.formats.kafka.segment import KafkaSegment, batches_of
 from duramen.formats.kafka.state_files import ProducerEntry, parse_snapshot, snapshot_bytes
 from duramen.kernel import BatchColumns
 from duramen.log import GroupBatch, Request, SequenceClaim, batch_of
+from duramen.log.repair import reindex
+from duramen.log.transfer.convert import LossError
 from tests.formats.kafka_logs import PARTITIONS
 from tests.sampling import examples
 
@@ -284,13 +286,55 @@ def test_maintenance_keeps_them(tmp_path: Path) -> None:
     assert duramen.verify(path).findings == []
     duramen.copy(path, tmp_path / "copy-0")
     duramen.convert(path, tmp_path / "same-0", to="kafka")
-    duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd")
+    with pytest.raises(LossError, match="cannot store tracking"):
+        duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd")
+    duramen.convert(path, tmp_path / "folded-0", to="kafka", compression="zstd", allow_loss=["tracking"])
+    with open_log(tmp_path / "folded-0") as log:
+        assert log.producer("a").last_sequence == 59, "the sidecar is copied"
     assert sequences_in(tmp_path / "folded-0") == {}, "batches that are encoded again have no producer"
     for kept in (path, tmp_path / "copy-0", tmp_path / "same-0"):
         shutil.rmtree(kept / ".duramen", ignore_errors=True)
         with open_log(kept) as log:
             assert (log.producer("a").last_sequence, log.producer("once").last_sequence) == (59, 7)
         assert duramen.verify(kept).findings == []
+
+
+def test_a_producer_outlives_all_records(tmp_path: Path) -> None:
+    """Retention left an empty segment, and the snapshot at its start."""
+    path = tmp_path / "orders-0"
+    with open_log(path) as log:
+        log.producer("a").append(b"x", sequence=5)
+        log.seal()
+        log.retain(duramen.Retention(max_bytes=1))
+        assert log.first_offset == log.next_offset == 1
+    shutil.rmtree(path / ".duramen")
+    with open_log(path) as log:
+        assert log.producer("a").append(b"x", sequence=5).is_duplicate
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_producer_outlives_its_records(tmp_path: Path, is_rebuilt: bool) -> None:
+    """Retention left one segment: the next snapshot holds the producers before it, too."""
+    path, snapshot = tmp_path / "orders-0", tmp_path / "orders-0/00000000000000000002.snapshot"
+    with open_log(path) as log:
+        log.producer("a").append(b"x", sequence=5)
+        log.seal()
+        log.append(b"plain")
+        log.retain(duramen.Retention(max_bytes=1))
+        assert log.first_offset == 1
+        log.seal()
+        log.append(b"plain")
+    if is_rebuilt:
+        snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"?")
+        assert [finding.code for finding in duramen.verify(path).findings] == ["bad-producer-snapshot"]
+        reindex(str(path))
+    with open_log(path) as log:
+        log.retain(duramen.Retention(max_bytes=1))
+        assert log.first_offset == 2
+    shutil.rmtree(path / ".duramen")
+    with open_log(path) as log:
+        assert log.producer("a").append(b"x", sequence=5).is_duplicate
+    assert duramen.verify(path).findings == []
 
 
 def test_a_repair_keeps_what_the_batches_still_say(tmp_path: Path) -> None:

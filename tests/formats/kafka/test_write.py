@@ -326,7 +326,7 @@ def test_a_log_goes_on_after_an_open_transaction(tmp_path: Path, seals: int) -> 
         assert reader.read(5).offset == 5
     duramen.convert(
         log, tmp_path / "out", to="keratin", source_options={"isolation": "read_committed"},
-        allow_loss=["timestamp-order"],
+        allow_loss=["timestamp-order", "tracking"],
     )  # fmt: skip
     with duramen.open(tmp_path / "out") as converted:
         assert [record.offset for record in converted] == ended
@@ -343,7 +343,7 @@ def test_a_topic_id_is_written_once(tmp_path: Path) -> None:
 
 def test_aborted_records_do_not_become_ordinary_ones_unasked(tmp_path: Path) -> None:
     source = str(copy_of(DATA / "clean/txn-0", tmp_path))
-    allowed = ["timestamp-order"]
+    allowed = ["timestamp-order", "tracking"]
     with pytest.raises(LossError, match="transactions") as caught:
         duramen.convert(source, str(tmp_path / "all"), to="keratin", allow_loss=allowed)
     lost = {loss.field: loss.count for loss in caught.value.losses}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 import shutil
@@ -450,6 +451,7 @@ def test_a_closed_log_leaves_no_descriptor_open(create: Open) -> None:
         return len(os.listdir("/proc/self/fd"))
 
     create("keratin", durability="write").close()
+    gc.collect()  # the logs of other tests
     before = opened()
     with create("keratin", durability="write") as log:
         for offset in range(3):

@@ -25,6 +25,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from duramen.errors import CorruptionError, DuramenError, UsageError
@@ -52,7 +54,7 @@ from duramen.formats.format import (
     check_isolation,
 )
 from duramen.formats.index import Index, dump_index
-from duramen.formats.kafka.batch import HEADER
+from duramen.formats.kafka.batch import HEADER, is_control
 from duramen.formats.kafka.cleaner import KafkaCleaner
 from duramen.formats.kafka.codec import MAX_UNCOMPRESSED_BYTES, KafkaCompression, compression_of
 from duramen.formats.kafka.dump import dump_batches, dump_snapshot, dump_text
@@ -80,6 +82,7 @@ from duramen.formats.kafka.producers import (
     Producers,
     named_sequences,
     producer_id,
+    producers_before,
     sequence_columns,
     stored_name,
     with_sequences,
@@ -105,7 +108,7 @@ from duramen.formats.kafka.transactions import (
     refuse_damage,
     transactions_of,
 )
-from duramen.formats.segment import Encoded, Problem, Role, ScanPosition, Segment, SegmentSummary, Severity
+from duramen.formats.segment import Encoded, Problem, Role, Rows, ScanPosition, Segment, SegmentSummary, Severity
 from duramen.formats.struct import Block, Buffer
 from duramen.kernel import BatchColumns, RecordKind, RecordShape
 
@@ -328,12 +331,15 @@ class Kafka(
     def build_state(self, segments: Sequence[Segment], files: Mapping[str, Buffer]) -> dict[str, bytes]:
         """What is missing or wrong. Compaction and retention remove batches that the other files still describe."""
         ours = [segment for segment in segments if isinstance(segment, KafkaSegment)]
-        state = DerivedState()
-        for number, segment in enumerate(ours):
-            state.add_segment(segment, is_first=not number)
         wrong = {path for path, _ in self.check_state(ours, files)} | {
             path for path in files if self._is_bad(path, files)
         }
+        first = ours[0].base_offset if ours else 0
+        path = self.path_of(Role.PRODUCER_SNAPSHOT, first)
+        retained = producers_before(first, files[path]) if path in files and path not in wrong else ()
+        state = DerivedState(retained)
+        for number, segment in enumerate(ours):
+            state.add_segment(segment, is_first=not number)
         known = [] if EPOCHS_NAME in wrong else _known_epochs(files.get(EPOCHS_NAME))
         built = {**state.files, EPOCHS_NAME: epochs_text(state.epochs(known))}
         return {path: content for path, content in built.items() if path in wrong or path not in files}
@@ -355,11 +361,11 @@ class Kafka(
     ) -> dict[str, bytes]:
         """The snapshot of the producers; none where the one before is missing: a broker then reads the batches."""
         assert isinstance(previous, KafkaSegment)
-        held = None if is_first else read(self.path_of(Role.PRODUCER_SNAPSHOT, previous.base_offset))
+        held = read(self.path_of(Role.PRODUCER_SNAPSHOT, previous.base_offset))
         if held is None and not is_first:
             return {}
         try:
-            producers = Producers(() if held is None else parse_snapshot(held))
+            producers = Producers(() if held is None else producers_before(previous.base_offset, held))
             producers.add_segment(previous)
         except CorruptionError:
             return {}
@@ -462,6 +468,11 @@ class Kafka(
 
     def with_sequences(self, encoded: Encoded, runs: Sequence[SequenceRun]) -> Encoded:
         return with_sequences(encoded, runs)
+
+    def tracking_rows(self, segment: Segment, rows: Rows) -> npt.NDArray[np.bool_]:
+        batches = batches_of(rows)
+        found: npt.NDArray[np.bool_] = (batches.producer_id >= 0) & (batches.magic == 2) & ~is_control(batches)
+        return found
 
     # --- files about the whole log
 

@@ -106,6 +106,12 @@ class Producers:
         )
 
 
+def producers_before(offset: int, snapshot: Buffer) -> list[ProducerEntry]:
+    """The producers of the snapshot at an offset, without those whose last record it puts after that. Raises
+    `CorruptionError`."""
+    return [entry for entry in parse_snapshot(snapshot) if entry.last_offset < offset]
+
+
 def _hashed(number: int) -> int:
     folded = (number ^ number >> 32) % 2**32
     return folded ^ folded >> 16
@@ -179,7 +185,7 @@ def named_sequences(
         _add_missing(found, _last_batches(segment, is_last=not number))
         try:
             held = read_snapshot(segment.base_offset)
-            known = None if held is None else parse_snapshot(held)
+            known = None if held is None else producers_before(segment.base_offset, held)
         except CorruptionError:
             continue
         if known is not None:
@@ -187,7 +193,6 @@ def named_sequences(
                 one.producer_id: (one.last_offset, one.producer_epoch << SEQUENCE_BITS | one.last_sequence)
                 for one in known
                 if one.producer_id >= NAMED and min(one.producer_epoch, one.last_sequence, one.last_offset) >= 0
-                and one.last_offset < segment.base_offset
             })  # fmt: skip
             break
     return {stored_name(number): last for number, last in found.items()}
@@ -226,9 +231,10 @@ def _last_batches(segment: KafkaSegment, *, is_last: bool) -> dict[int, tuple[in
 class DerivedState:
     """The derived files about the whole log, rebuilt from its batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[ProducerEntry] = ()) -> None:
+        """``before``: the producers before the first segment."""
         self.files: dict[str, bytes] = {}
-        self._producers, self._transactions = Producers(), Transactions()
+        self._producers, self._transactions = Producers(before), Transactions()
         self._epochs: list[LeaderEpoch] = []
 
     def add_segment(self, segment: KafkaSegment, *, is_first: bool) -> None:

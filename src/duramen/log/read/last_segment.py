@@ -24,7 +24,8 @@ def last_begun(log: Log) -> Segment | None:
 
 
 def begun_segments(log: Log) -> Iterator[Segment]:
-    """The segments from the last one on that holds at least one whole record, opened, the last one first."""
+    """The segments from the last one on that holds at least one whole record, opened, the last one first. If retention
+    left none with records, the empty one."""
     is_begun = False
     for found in reversed(log.segments):
         data = log.disk.map(found.path).data[: found.size_bytes]
@@ -33,5 +34,6 @@ def begun_segments(log: Log) -> Iterator[Segment]:
         except IncompleteHeaderError:
             continue
         is_begun = is_begun or segment.scan(segment.start, max_records=1).end.position > segment.start.position
-        if is_begun:
+        is_all = found is log.segments[0] and found.size_bytes == segment.start.position
+        if is_begun or is_all:
             yield segment

@@ -23,7 +23,7 @@ from duramen.formats import (
     Segment,
     SegmentSource,
     SupportsIsolation,
-    SupportsTracking,
+    SupportsSequences,
     make,
 )
 from duramen.log.transfer.source import Source, SourcePart
@@ -140,7 +140,7 @@ class LossSurvey:
         return columns
 
     def _rows(self, part: SourcePart, segment: Segment, rows: Rows, columns: list[str]) -> None:
-        if isinstance(self.source.fmt, SupportsTracking):
+        if isinstance(self.source.fmt, SupportsSequences):
             self.counts["tracking"].count += int(self.source.fmt.tracking_rows(segment, rows).sum())
         for batch in self.source.decode(part, segment, rows, columns):
             if batch.num_rows:

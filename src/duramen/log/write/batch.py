@@ -42,13 +42,14 @@ HeadersIn: TypeAlias = Sequence[tuple[str, bytes | str | None]] | bytes
 @dataclass
 class SequenceClaim:
     """A producer's claim about an append: its name and the sequence of the first record (None: the next one). The
-    commit fills in ``first``, the sequence of the first record that it stores, and ``duplicates``, how many records
-    before that one were stored already."""
+    commit fills in ``first``, the sequence of the first record that it stores, ``duplicates``, how many records
+    before that one were stored already, and ``stored``, the last sequence in the log before the group (-1: none)."""
 
     name: bytes
     sequence: int | None
     first: int = -1
     duplicates: int = 0
+    stored: int = -1
 
 
 class Appended(NamedTuple):

@@ -15,7 +15,7 @@
                                  2 announced: records that were about to be written
       1   name_size     u8       1 to 255
       2   reserved      u16
-      4   count         u32      records; 0 if known
+      4   count         u32      records (known: how many sequences up to the last one have no gap)
       8   sequence      u64      of the first record (known: of the last)
       16  offset        u64      of the first record (known: of the last)
       24  values_crc    u32      CRC-32C of all values
@@ -79,6 +79,16 @@ class Last(NamedTuple):
 
     sequence: int
     offset: int
+    gapless: int = 1
+    """How many sequences up to this one have no gap."""
+
+    def followed_by(self, sequence: int, offset: int, count: int) -> Last:
+        """The last of ``count`` records more, which start at ``sequence`` and ``offset``."""
+        before = self.gapless if sequence == self.sequence + 1 else 0
+        return Last(sequence + count - 1, offset + count - 1, before + count)
+
+
+_NONE = Last(-2, -1, 0)
 
 
 class Repeated(NamedTuple):
@@ -133,32 +143,50 @@ class _Content(NamedTuple):
     announced: list[_SequenceEntry]
     end: int
     """Where the next entry goes."""
+    unreached: _SequenceEntry | None
+    """The first entry after bytes that are none: the bytes before it are damaged if its records were written, and
+    otherwise those of a torn write."""
+
+
+def _unreached(raw: bytes, end: int) -> _SequenceEntry | None:
+    stop = min(len(raw), end + ROOM_BYTES)
+    starts = range(end + 1, stop) if raw[end:stop].strip(b"\0") else ()
+    found = (_decode(raw, at, stop) for at in starts if raw[at] == _ANNOUNCED)
+    return next((one[0] for one in found if one is not None), None)
+
+
+_HINT = "move it away: its producers then count as unknown, and what they repeat is stored again"
 
 
 def _parse(raw: bytes, path: str) -> _Content:
-    hint = "move it away: its producers then count as unknown, and what they repeat is stored again"
     head = raw[: _HEADER.size]
     if len(raw) < _HEADER_BYTES or _with_crc(head) != raw[:_HEADER_BYTES] or not head.startswith(_MAGIC):
-        raise CorruptionError("the file of the producers' sequences is damaged", path=path, position=0, hint=hint)
+        raise CorruptionError("the file of the producers' sequences is damaged", path=path, position=0, hint=_HINT)
     _, version, state_bytes, state_crc = _HEADER.unpack(head)
     if version != _VERSION:
         raise UnknownVersionError(f"unknown version {version} of the producers' sequences", path=path, position=8)
     end = _HEADER_BYTES + state_bytes
     if end > len(raw) or kernel.crc32c(raw[_HEADER_BYTES:end]) != state_crc:
         raise CorruptionError(
-            "the known sequences of the producers are damaged", path=path, position=_HEADER_BYTES, hint=hint
+            "the known sequences of the producers are damaged", path=path, position=_HEADER_BYTES, hint=_HINT
         )
-    known = {entry.name: Last(entry.sequence, entry.offset) for entry, _ in _entries(raw, _HEADER_BYTES, end)}
+    known = {
+        entry.name: Last(entry.sequence, entry.offset, max(entry.count, 1))
+        for entry, _ in _entries(raw, _HEADER_BYTES, end)
+    }
     announced = []
     for entry, stop in _entries(raw, end, len(raw)):
         announced.append(entry)
         end = stop
-    return _Content(known, announced, end)
+    return _Content(known, announced, end, _unreached(raw, end))
 
 
 def _content(known: Iterable[tuple[bytes, Last]]) -> tuple[bytes, int]:
     """The whole file with the known sequences, and where announcements go."""
-    state = b"".join(_SequenceEntry(_KNOWN, name, last.sequence, last.offset).encode() for name, last in known)
+    entries = (
+        _SequenceEntry(_KNOWN, name, *last._replace(gapless=min(last.gapless, 2**32 - 1))) for name, last in known
+    )
+    state = b"".join(entry.encode() for entry in entries)
     head = _HEADER.pack(_MAGIC, _VERSION, len(state), kernel.crc32c(state))
     content = _with_crc(head) + state
     return content + bytes(ROOM_BYTES), len(content)
@@ -170,17 +198,6 @@ def producers_path(root: str) -> str:
 
 def has_producers(disk: Disk, root: str) -> bool:
     return disk.kind(producers_path(root)) == Kind.FILE
-
-
-def producers_damaged(disk: Disk, root: str) -> bool:
-    """Whether the file exists and is damaged."""
-    try:
-        _parse(
-            bounded_copy(disk.map(producers_path(root)).data, producers_path(root), FILE_BYTES), producers_path(root)
-        )
-    except CorruptionError:
-        return True
-    return False
 
 
 def read_producers(log: Log) -> dict[bytes, Last]:
@@ -229,18 +246,24 @@ def _raise_to(known: dict[bytes, Last], stored: dict[bytes, Last], codec: Format
 def _counted(log: Log, content: _Content, proven_offset: int) -> dict[bytes, Last]:
     """The known and announced sequences whose records are in the log. Values after ``proven_offset`` are compared."""
     next_offset, first_offset = log.next_offset, log.first_offset
+    lost = content.unreached
+    if lost is not None and lost.offset < next_offset:
+        present = min(lost.count, next_offset - lost.offset)
+        if lost.offset < first_offset or _holds(log, lost, present):
+            message = f"an announcement before that of the records from offset {lost.offset} on is damaged"
+            raise CorruptionError(message, path=producers_path(log.path), position=content.end, hint=_HINT)
     known = {}
     for name, last in content.known.items():
         gone = max(last.offset - next_offset + 1, 0)  # a repair cut them: at most that many were this producer's
-        if last.sequence >= gone:
-            known[name] = Last(last.sequence - gone, last.offset - gone)
+        if gone < last.gapless:  # otherwise the last sequence before a gap is unknown, and so is the producer
+            known[name] = Last(last.sequence - gone, last.offset - gone, last.gapless - gone)
     for entry in content.announced:
         present = min(entry.count, next_offset - entry.offset)
         if present <= 0:
             continue
         is_proven = entry.offset < first_offset or entry.offset + present <= proven_offset
         if is_proven or _holds(log, entry, present):
-            known[entry.name] = Last(entry.sequence + present - 1, entry.offset + present - 1)
+            known[entry.name] = known.get(entry.name, _NONE).followed_by(entry.sequence, entry.offset, present)
     return known
 
 
@@ -290,7 +313,7 @@ class ProducerTable:
         self._patch = patch
         self._path = producers_path(log.path)
         self._file: File | None = None
-        self._announced: list[tuple[bytes, Last]] = []
+        self._announced: list[_SequenceEntry] = []
         self._announced_at = self._end = self._size = 0
         self._group: list[Request] = []
         self._repeats: list[Request] = []
@@ -364,7 +387,8 @@ class ProducerTable:
         known = self.last(claim.name)
         if known is not None:
             self.known[claim.name] = known
-        last = ahead.get(claim.name, -1 if known is None else known.sequence)
+        claim.stored = -1 if known is None else known.sequence
+        last = ahead.get(claim.name, claim.stored)
         count = request.work.batch.num_rows
         first = claim.sequence if claim.sequence is not None else max(last + 1, 1)
         if first + count - 1 > MAX_SEQUENCE:
@@ -379,6 +403,17 @@ class ProducerTable:
             request.work = request.work._replace(batch=request.work.batch.slice(claim.duplicates))
         ahead[claim.name] = first + count - 1
         return True
+
+    def refuse_dependents(self) -> None:
+        """Refuse the requests that take records of refused ones in this group for stored."""
+        refused = {request.work.producer.name for request in self._group if request.error and request.work.producer}
+        for request in [*self._group, *self._repeats] if refused else ():
+            claim = request.work.producer
+            if claim is None or request.error is not None or claim.name not in refused:
+                continue
+            if claim.duplicates and claim.first - 1 > claim.stored:
+                message = "the append that this one repeats was refused"
+                request.error = UsageError(message, path=self._log.path, hint="send it again")
 
     @property
     def must_sync(self) -> bool:
@@ -410,9 +445,7 @@ class ProducerTable:
         if not entries:
             return encoded
         self._append(b"".join(entry.encode() for entry in entries))
-        for run in runs:
-            last = Last(run.sequence + run.stop - run.start - 1, int(offsets[run.stop - 1]))
-            self._announced.append((run.name, last))
+        self._announced += entries
         codec = self._log.codec
         return codec.with_sequences(encoded, runs) if isinstance(codec, SupportsSequences) else encoded
 
@@ -430,14 +463,17 @@ class ProducerTable:
 
     def settle(self) -> None:
         """The group is written: count its sequences, and acknowledge the repeats."""
-        self.known.update(self._announced)
-        self._announced, self._group = [], []
+        self.refuse_dependents()
+        self._count_announced()
+        self._group = []
         for request in self._repeats:
-            claim = request.work.producer
-            last = self.last(claim.name)
             request.result = Repeated()
-            if request.error is None and (last is None or last.sequence < claim.first - 1):
-                request.error = UsageError("the append that this one repeats was refused", path=self._log.path)
+
+    def _count_announced(self) -> None:
+        for entry in self._announced:
+            before = self.known.get(entry.name, _NONE)
+            self.known[entry.name] = before.followed_by(entry.sequence, entry.offset, entry.count)
+        self._announced = []
 
     def rollback(self) -> None:
         """Nothing of the group was written: remove its announcements."""
@@ -453,7 +489,7 @@ class ProducerTable:
     def _append(self, raw: bytes) -> None:
         if self._end + len(raw) > self._size:
             self._sync()  # known sequences must be those of durable records
-            self.known.update(self._announced)
+            self._count_announced()
             self._replace(self.known, room_bytes=len(raw))
             self._announced_at = self._end
         if self._file is None:

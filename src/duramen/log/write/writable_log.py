@@ -56,7 +56,7 @@ from duramen.log.write.batch import (
 )
 from duramen.log.write.group_commit import GroupCommit, GroupLimits, Request
 from duramen.log.write.hidden_rows import append_once
-from duramen.log.write.producer_state import ProducerTable, has_producers, producers_damaged
+from duramen.log.write.producer_state import ProducerTable, has_producers, producers_path
 from duramen.log.write.single_appends import SingleAppends
 from duramen.log.write.timer import SYNC_INTERVAL_BYTES, SYNC_INTERVAL_MS, Alarm, IntervalSync
 from duramen.metrics import LogCounters
@@ -561,11 +561,7 @@ class WritableLog(Log):
         tail = self.tail
         if not tail.active.cursor.position:
             group = self._without_zeros(group)
-        if not group:
-            return
-        taken, batch, default_us, last_us = one_batch(
-            group, self.codec, self.path, self._now_us(), tail.last_us, raises_late_times=self.raises_late_times
-        )
+        taken, batch, default_us, last_us = self._one_batch(group)
         if not taken:
             return
         levels = [request.work.durability for request in taken]
@@ -598,6 +594,19 @@ class WritableLog(Log):
         if sync or is_gone or not self._is_exclusive:  # after a sync, or where another writer is possible
             self._check_written(closely=sync or is_gone)
         tail.acknowledge(last_us)
+
+    def _one_batch(self, group: list[Request]) -> tuple[list[Request], Batch, int, int]:
+        """As the function of that name, without requests that repeat refused ones."""
+        while True:
+            found = one_batch(
+                group, self.codec, self.path, self._now_us(), self.tail.last_us,
+                raises_late_times=self.raises_late_times,
+            )  # fmt: skip
+            if self._sequences is not None:
+                self._sequences.refuse_dependents()
+            group = [request for request in found[0] if request.error is None]
+            if len(group) == len(found[0]):
+                return found
 
     def _check_written(self, *, closely: bool) -> None:
         """Check the place of the log between writing and acknowledging. Any failure poisons the writer."""
@@ -714,8 +723,8 @@ class WritableLog(Log):
         try:
             self._sequences = ProducerTable(self, proven_offset, self._do_sync, self.tail.poison, self.tail.patch)
             self._singles.stop()
-        except CorruptionError:
-            if not producers_damaged(self.disk, self.path):
+        except CorruptionError as error:
+            if error.path != producers_path(self.path):
                 raise
 
     # --- reading
