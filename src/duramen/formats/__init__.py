@@ -13,7 +13,9 @@ opens a file, knows the sidecar or decides when to sync: the caller brings names
 from __future__ import annotations
 
 from duramen.formats.arrow import (
+    MAX_BATCH_BYTES,
     Values,
+    allocate,
     binary_buffers,
     binary_of,
     bool_array,
@@ -132,6 +134,7 @@ __all__ = [
     "INFLIGHT",
     "ISOLATIONS",
     "MARK",
+    "MAX_BATCH_BYTES",
     "PROGRAM",
     "RESET",
     "SCAN_BYTES",
@@ -201,6 +204,7 @@ __all__ = [
     "TrackingKind",
     "Values",
     "WasReset",
+    "allocate",
     "binary_buffers",
     "binary_of",
     "bool_array",

@@ -19,6 +19,7 @@ typedef struct {
     int64_t failed_at;
     amqp_spans *fields;
     int64_t rows, row;
+    int64_t body_at; /* the first section of the body */
 } amqp_walk;
 
 static int fail(amqp_walk *walk, int64_t position, int fault)
@@ -311,7 +312,8 @@ static int walk_map(amqp_walk *walk, int64_t map_at, const amqp_value *map, int 
     return AMQP_SOUND;
 }
 
-/* A body in sections: the first one is stored as if it were alone; of several, where all of them lie. */
+/* A body in sections. One section of data has the span of its content, so that it can be gathered as it is; several,
+ * and sequences, the span of all sections. */
 static int add_section(amqp_walk *walk, int64_t start, int64_t body_at, const amqp_value *body, int field)
 {
     amqp_spans *fields = walk->fields;
@@ -319,13 +321,13 @@ static int add_section(amqp_walk *walk, int64_t start, int64_t body_at, const am
     const int is_right = field == AMQP_DATA ? is_binary(body->code)
                                             : body->code == LIST0 || body->code == LIST8 || body->code == LIST32;
     if (!is_right) return fail(walk, body_at, AMQP_BAD_FIELD);
-    if (fields->codes[span] == AMQP_ABSENT) {
-        fields->counts[span] = 0;
-        fields->positions[span] = start;
-    }
+    const int is_first = fields->codes[span] == AMQP_ABSENT;
+    if (is_first) walk->body_at = start;
+    const int is_alone = is_first && field == AMQP_DATA;
     fields->codes[span] = body->code;
-    fields->lengths[span] = (uint32_t)(body->next - fields->positions[span]);
-    fields->counts[span]++;
+    fields->positions[span] = is_alone ? body->position : walk->body_at;
+    fields->lengths[span] = (uint32_t)(is_alone ? body->length : body->next - walk->body_at);
+    fields->counts[span] = is_first ? 1 : fields->counts[span] + 1;
     return AMQP_SOUND;
 }
 
@@ -372,20 +374,6 @@ static int walk_message(amqp_walk *walk, int64_t at, int64_t end)
     return AMQP_SOUND;
 }
 
-/* A body of one section of data: its content alone, so that it can be gathered as it is. */
-static void narrow_data(amqp_walk *walk)
-{
-    amqp_spans *fields = walk->fields;
-    const int64_t span = AMQP_DATA * walk->rows + walk->row;
-    if (fields->codes[span] == AMQP_ABSENT || fields->counts[span] != 1) return;
-    amqp_value value;
-    const int64_t start = fields->positions[span], end = start + fields->lengths[span];
-    if (walk_value(walk, start + 1, end, MAX_DEPTH, &value) != AMQP_SOUND) return;
-    if (walk_value(walk, value.next, end, MAX_DEPTH, &value) != AMQP_SOUND) return;
-    fields->positions[span] = value.position;
-    fields->lengths[span] = (uint32_t)value.length;
-}
-
 /* What a message has that turned out to be malformed. */
 static void clear_row(int64_t rows, int64_t row, amqp_spans *fields)
 {
@@ -396,44 +384,175 @@ static void clear_row(int64_t rows, int64_t row, amqp_spans *fields)
     }
 }
 
-int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int32_t *offsets, int64_t rows,
-                          amqp_spans *fields, uint32_t *faults, int64_t *fault_positions)
+int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions, const uint32_t *lengths,
+                          int64_t rows, amqp_spans *fields, uint32_t *faults, int64_t *fault_positions)
 {
-    amqp_walk walk = {buf, 0, fields, rows, 0};
+    amqp_walk walk = {buf, 0, fields, rows, 0, 0};
     memset(fields->codes, AMQP_ABSENT, (size_t)(AMQP_FIELDS * rows));
     for (int64_t row = 0; row < rows; row++) {
-        const int64_t at = offsets[row], end = offsets[row + 1];
-        if (at < 0 || end < at || end > buf_bytes) return -1 - row;
+        const int64_t at = positions[row], length = lengths[row];
+        if (at < 0 || at > buf_bytes || length > buf_bytes - at) return -1 - row;
         walk.row = row;
-        const int fault = walk_message(&walk, at, end);
+        const int fault = walk_message(&walk, at, at + length);
         faults[row] = (uint32_t)fault;
         fault_positions[row] = fault == AMQP_SOUND ? 0 : walk.failed_at - at;
-        if (fault == AMQP_SOUND)
-            narrow_data(&walk);
-        else
-            clear_row(rows, row, fields);
+        if (fault != AMQP_SOUND) clear_row(rows, row, fields);
     }
     return 0;
 }
 
-int64_t duramen_scan_amqp_items(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
-                                amqp_spans *items, int64_t total)
+int64_t duramen_scan_amqp_pairs(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
+                                amqp_spans *keys, amqp_spans *values, int64_t total)
 {
-    amqp_walk walk = {buf, 0, NULL, 0, 0};
+    amqp_walk walk = {buf, 0, NULL, 0, 0, 0};
     amqp_value item;
     int64_t filled = 0;
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = contents->positions[row];
-        const int64_t length = contents->lengths[row], count = contents->counts[row];
-        if (count == 0) continue;
-        if (at < 0 || at > buf_bytes || length > buf_bytes - at || count > total - filled) return -1 - row;
+        const int64_t length = contents->lengths[row], pairs = contents->counts[row] / 2;
+        if (contents->counts[row] == 0) continue;
+        if (at < 0 || at > buf_bytes || length > buf_bytes - at || pairs > total - filled) return -1 - row;
         const int64_t end = at + length;
-        for (int64_t number = 0; number < count; number++) {
+        for (int64_t number = 0; number < 2 * pairs; number++) {
             if (walk_value(&walk, at, end, MAX_DEPTH, &item) != AMQP_SOUND) return -1 - row;
-            store_span(items, filled++, &item, at);
+            store_span(number % 2 ? values : keys, filled + number / 2, &item, at);
             at = item.next;
         }
+        filled += pairs;
         if (at != end) return -1 - row;
     }
     return filled == total ? 0 : -1 - rows;
+}
+
+/* --- values as text */
+
+enum { SHOWS_NOTHING, SHOWS_TEXT, SHOWS_NUMBER, SHOWS_ULONG, SHOWS_BOOLEAN, SHOWS_UUID, SHOWS_GIVEN };
+enum { NUMBER_BYTES = 20, BOOLEAN_BYTES = 5, UUID_BYTES = 36 };
+
+static int shows(uint8_t code)
+{
+    switch (code) {
+    case AMQP_ABSENT: case 0x40: return SHOWS_NOTHING;
+    case 0xa1: case 0xb1: case 0xa3: case 0xb3: return SHOWS_TEXT;
+    case 0x43: case 0x44: case 0x50: case 0x51: case 0x52: case 0x53: case 0x54: case 0x55: case 0x60: case 0x61:
+    case 0x70: case 0x71: case 0x81: return SHOWS_NUMBER;
+    case 0x80: return SHOWS_ULONG;
+    case 0x41: case 0x42: case 0x56: return SHOWS_BOOLEAN;
+    case 0x98: return SHOWS_UUID;
+    default: return SHOWS_GIVEN;
+    }
+}
+
+int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given)
+{
+    int64_t total = 0;
+    *given = 0;
+    for (int64_t row = 0; row < count; row++) {
+        switch (shows(spans->codes[row])) {
+        case SHOWS_TEXT: total += spans->lengths[row]; break;
+        case SHOWS_NUMBER: case SHOWS_ULONG: total += NUMBER_BYTES; break;
+        case SHOWS_BOOLEAN: total += BOOLEAN_BYTES; break;
+        case SHOWS_UUID: total += UUID_BYTES; break;
+        case SHOWS_GIVEN: (*given)++; break;
+        default: break;
+        }
+    }
+    return total;
+}
+
+/* Text of one value that lies somewhere: in the buffer, among the given ones, or in `made`. */
+typedef struct {
+    const uint8_t *from;
+    int64_t length;
+    uint8_t made[UUID_BYTES];
+} amqp_text;
+
+static void show_number(amqp_text *text, uint64_t number, int is_negative)
+{
+    uint8_t *at = text->made + NUMBER_BYTES;
+    do {
+        *--at = (uint8_t)('0' + number % 10);
+        number /= 10;
+    } while (number != 0);
+    if (is_negative) *--at = '-';
+    text->from = at;
+    text->length = text->made + NUMBER_BYTES - at;
+}
+
+static void show_uuid(amqp_text *text, const uint8_t *raw)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t *at = text->made;
+    for (int number = 0; number < 16; number++) {
+        if (number == 4 || number == 6 || number == 8 || number == 10) *at++ = '-';
+        *at++ = (uint8_t)digits[raw[number] >> 4];
+        *at++ = (uint8_t)digits[raw[number] & 15];
+    }
+    text->from = text->made;
+    text->length = UUID_BYTES;
+}
+
+/* The text of a value that the buffer or its span holds; 0 where it lies outside of the buffer. */
+static int show(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *spans, int64_t row, amqp_text *text)
+{
+    const int kind = shows(spans->codes[row]);
+    const int64_t at = spans->positions[row], length = spans->lengths[row];
+    if (kind == SHOWS_TEXT || kind == SHOWS_UUID) {
+        if (at < 0 || at > buf_bytes || length > buf_bytes - at || (kind == SHOWS_UUID && length != 16)) return 0;
+        text->from = buf + at;
+        text->length = length;
+        if (kind == SHOWS_UUID) show_uuid(text, buf + at);
+    } else if (kind == SHOWS_BOOLEAN) {
+        text->from = (const uint8_t *)(at ? "true" : "false");
+        text->length = at ? 4 : 5;
+    } else if (kind == SHOWS_NUMBER || kind == SHOWS_ULONG) {
+        const int is_negative = kind == SHOWS_NUMBER && at < 0;
+        show_number(text, is_negative ? UINT64_C(0) - (uint64_t)at : (uint64_t)at, is_negative);
+    } else {
+        text->length = 0;
+    }
+    return 1;
+}
+
+int64_t duramen_fill_amqp_texts(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *spans, int64_t count,
+                                const amqp_given *given, int32_t *offsets, uint8_t *data, int64_t data_bytes)
+{
+    const int64_t most = data_bytes < INT32_MAX ? data_bytes : INT32_MAX;
+    int64_t at = 0, next = 0;
+    amqp_text text;
+    offsets[0] = 0;
+    for (int64_t row = 0; row < count; row++) {
+        if (shows(spans->codes[row]) == SHOWS_GIVEN) {
+            if (next == given->count) return -1 - row;
+            const int64_t start = given->offsets[next], end = given->offsets[next + 1];
+            if (start < 0 || end < start || end > given->bytes) return -1 - row;
+            text.from = given->data + start;
+            text.length = end - start;
+            next++;
+        } else if (!show(buf, buf_bytes, spans, row, &text)) {
+            return -1 - row;
+        }
+        if (text.length > most - at) return -1 - row;
+        if (text.length > 0) memcpy(data + at, text.from, (size_t)text.length);
+        at += text.length;
+        offsets[row + 1] = (int32_t)at;
+    }
+    return at;
+}
+
+int64_t duramen_fill_amqp_names(const uint8_t *codes, int64_t count, const amqp_given *names, int32_t *offsets,
+                                uint8_t *data, int64_t data_bytes)
+{
+    const int64_t most = data_bytes < INT32_MAX ? data_bytes : INT32_MAX;
+    int64_t at = 0;
+    offsets[0] = 0;
+    for (int64_t row = 0; row < count; row++) {
+        if (codes[row] >= names->count) return -1 - row;
+        const int64_t start = names->offsets[codes[row]], length = names->offsets[codes[row] + 1] - start;
+        if (start < 0 || length < 0 || length > names->bytes - start || length > most - at) return -1 - row;
+        if (length > 0) memcpy(data + at, names->data + start, (size_t)length);
+        at += length;
+        offsets[row + 1] = (int32_t)at;
+    }
+    return at;
 }

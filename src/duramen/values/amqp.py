@@ -17,11 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.errors import UsageError
-from duramen.formats import binary_buffers, binary_of, bool_array, gather, number_array, with_nulls
-from duramen.kernel import AmqpFault, AmqpField, AmqpSpans
+from duramen.errors import LimitError, UsageError
+from duramen.formats import (
+    MAX_BATCH_BYTES,
+    allocate,
+    binary_buffers,
+    binary_of,
+    bool_array,
+    gather,
+    number_array,
+    with_nulls,
+)
+from duramen.kernel import AmqpFault, AmqpField, AmqpSpans, Int64s, UInt32s
 from duramen.record import TIMESTAMP
-from duramen.values.amqp_text import TYPE_OF, TYPES, sections_at, spans_at, text_of
+from duramen.values.amqp_text import NAMES, TYPE_OF, TYPES, sections_at, spans_at, text_of
 from duramen.values.codec import Decoded
 
 ANY = pa.struct([("type", pa.string()), ("text", pa.string())])
@@ -47,16 +56,16 @@ MESSAGE = pa.struct(
     [("body", BODY), *((field.name.lower(), kind) for field, kind in _PROPERTIES.items()), ("header", HEADER)]
 )
 
-_TYPE_NAMES = pa.array(TYPES)
-_TEXT_CODES = (0xA1, 0xB1, 0xA3, 0xB3)
-_NUMBER_CODES = (0x43, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x81, 0x44)
-"""Codes whose number is shown as it is."""
-_CLASS = np.zeros(256, np.uint8)
-_OTHER, _TEXT, _NUMBER, _ULONG, _UUID = 1, 2, 3, 4, 5
-_CLASS[:] = _OTHER
-_CLASS[list(_TEXT_CODES)] = _TEXT
-_CLASS[list(_NUMBER_CODES)] = _NUMBER
-_CLASS[0x80], _CLASS[0x98], _CLASS[0] = _ULONG, _UUID, 0
+_NAMES, _NAME_OFFSETS = binary_buffers(pa.array([TYPES[index] for index in TYPE_OF]))
+"""For each constructor the name of its type."""
+_LONGEST_NAME = max(map(len, TYPES))
+_NULL = 0x40
+_SHOWN_BY_KERNEL = {
+    "null", "boolean", "ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "uuid", "string", "symbol",
+}  # fmt: skip
+_IS_GIVEN = np.zeros(256, np.bool_)
+"""Codes of which `amqp_text` makes the text, not the kernel."""
+_IS_GIVEN[[code for code, name in NAMES.items() if name not in _SHOWN_BY_KERNEL]] = True
 NULL_ROWS = 1 << 16
 """Rows of the arrays of nulls that are kept: most fields of most messages are absent."""
 
@@ -95,10 +104,13 @@ class Amqp:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         data, offsets = binary_buffers(values)
-        rows = len(values)
+        return self.decode_at(data, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.uint32))
+
+    def decode_at(self, data: Any, positions: Int64s, lengths: UInt32s) -> Decoded:
+        rows = len(positions)
         spans = AmqpSpans.empty(len(AmqpField) * rows)
         faults, fault_positions = np.zeros(rows, np.uint32), np.zeros(rows, np.int64)
-        kernel.scan_amqp(data, offsets, spans, faults, fault_positions)
+        kernel.scan_amqp(data, positions, lengths, spans, faults, fault_positions)
         columns = _MessageColumns(data, spans, rows)
         bad = np.flatnonzero(faults)
         malformed = {
@@ -223,68 +235,42 @@ class _MessageColumns:
     # --- values of any type
 
     def _pairs(self, spans: AmqpSpans) -> pa.MapArray:
-        items = AmqpSpans.empty(int(spans.count.sum()))
-        kernel.scan_amqp_items(self._data, spans, items)
-        keys, shown = self._text(_at(items, np.s_[::2])), self._any(_at(items, np.s_[1::2]))
-        entries = pa.StructArray.from_arrays([keys, shown], fields=list(_ENTRIES))
         ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(spans.count // 2, dtype=np.int32)])
+        keys, values = AmqpSpans.empty(int(ends[-1])), AmqpSpans.empty(int(ends[-1]))
+        kernel.scan_amqp_pairs(self._data, spans, keys, values)
+        entries = pa.StructArray.from_arrays([self._text(keys), self._any(values)], fields=list(_ENTRIES))
         return _nested(PAIRS, ends, entries, spans.code == 0)
 
     def _any(self, spans: AmqpSpans) -> pa.StructArray:
-        first = int(spans.code[0]) if len(spans.code) else 0
-        if first and (spans.code == first).all():
-            types = pa.repeat(pa.scalar(TYPES[TYPE_OF[first]], pa.string()), len(spans.code))
-        else:
-            types = _TYPE_NAMES.take(number_array(TYPE_OF[spans.code]))
-        return _struct([types, self._text(spans)], ANY, spans.code == 0)
+        rows = len(spans.code)
+        offsets, names = np.empty(rows + 1, np.int32), allocate(rows * _LONGEST_NAME)
+        total = kernel.fill_amqp_names(spans.code, _NAMES, _NAME_OFFSETS, offsets, names)
+        return _struct([_string_array(offsets, names[:total]), self._text(spans)], ANY, spans.code == 0)
 
     def _text(self, spans: AmqpSpans) -> pa.StringArray:
         """The values as text; null where a value is absent or null."""
-        kinds = _CLASS[spans.code]
-        if ((kinds == _TEXT) | (kinds == 0)).all():
-            return with_nulls(self._gathered(spans, pa.string()), kinds == 0)
-        parts: list[pa.Array] = []
-        rows: list[npt.NDArray[np.int64]] = []
-        for kind in (0, _OTHER, _TEXT, _NUMBER, _ULONG, _UUID):
-            found = np.flatnonzero(kinds == kind)
-            if not len(found):
-                continue
-            rows.append(found)
-            parts.append(self._text_of_kind(kind, _at(spans, rows[-1])))
-        return _interleaved(parts, rows)
+        most, wanted = kernel.measure_amqp_texts(spans)
+        given, given_offsets = self._given(spans) if wanted else (b"", np.zeros(1, np.int32))
+        most += len(given)
+        if most > MAX_BATCH_BYTES:
+            raise LimitError(f"{most} bytes of text do not fit into one Arrow batch", hint="read fewer bytes at a time")
+        offsets, data = np.empty(len(spans.code) + 1, np.int32), allocate(most)
+        total = kernel.fill_amqp_texts(self._data, spans, given, given_offsets, offsets, data)
+        return with_nulls(_string_array(offsets, data[:total]), (spans.code == 0) | (spans.code == _NULL))
 
-    def _text_of_kind(self, kind: int, spans: AmqpSpans) -> pa.StringArray:
-        if kind == _TEXT:
-            return self._gathered(spans, pa.string())
-        if kind == _NUMBER:
-            return number_array(spans.position).cast(pa.string())
-        if kind == _ULONG:
-            return number_array(spans.position.view(np.uint64)).cast(pa.string())
-        if kind == _UUID:
-            return _uuid_text(np.frombuffer(binary_buffers(self._gathered(spans, pa.binary()))[0], np.uint8))
-        if kind != _OTHER:
-            return nulls(len(spans.code), pa.string())
-        columns = (column.tolist() for column in (spans.code, spans.position, spans.length))
-        return pa.array([text_of(self._view, *span) for span in zip(*columns, strict=True)], pa.string())
-
-
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_DASHES = (8, 13, 18, 23)
-_DIGITS = [place for place in range(36) if place not in _DASHES]
-
-
-def _uuid_text(raw: npt.NDArray[np.uint8]) -> pa.StringArray:
-    """UUIDs of 16 bytes each as text."""
-    count = len(raw) // 16
-    text = np.empty((count, 36), np.uint8)
-    text[:, _DASHES] = ord("-")
-    text[:, _DIGITS[::2]] = _HEX[raw >> 4].reshape(count, 16)
-    text[:, _DIGITS[1::2]] = _HEX[raw & 15].reshape(count, 16)
-    ends = np.arange(count + 1, dtype=np.int32) * 36
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text)])
+    def _given(self, spans: AmqpSpans) -> tuple[Any, npt.NDArray[np.int32]]:
+        """The texts that the kernel does not make."""
+        found = _at(spans, np.flatnonzero(_IS_GIVEN[spans.code]))
+        columns = (column.tolist() for column in (found.code, found.position, found.length))
+        texts = [text_of(self._view, *span) for span in zip(*columns, strict=True)]
+        return binary_buffers(pa.array(texts, pa.string()))
 
 
 _ENTRIES = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", ANY)])
+
+
+def _string_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.StringArray:
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _struct(arrays: Sequence[pa.Array], kind: pa.StructType, absent: npt.NDArray[np.bool_] | None) -> pa.StructArray:
@@ -311,8 +297,6 @@ def _nested(kind: pa.DataType, ends: npt.NDArray[np.int32], items: pa.Array, abs
 
 def _interleaved(parts: Sequence[pa.Array], rows: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
     """Arrays as one, in the order of the rows that they belong to."""
-    if len(parts) == 1:
-        return parts[0]
     order = np.empty(sum(map(len, parts)), np.int64)
     order[np.concatenate(rows)] = np.arange(len(order))
     return pa.concat_arrays(parts).take(number_array(order))
