@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from duramen.formats.arrow import (
     MAX_BATCH_BYTES,
+    PLACE,
     Values,
     allocate,
     binary_buffers,
@@ -135,6 +136,7 @@ __all__ = [
     "ISOLATIONS",
     "MARK",
     "MAX_BATCH_BYTES",
+    "PLACE",
     "PROGRAM",
     "RESET",
     "SCAN_BYTES",

@@ -20,6 +20,8 @@ typedef struct {
     amqp_spans *fields;
     int64_t rows, row;
     int64_t body_at; /* the first section of the body */
+    int64_t bad_key_at; /* the first key of a map section that is none, or -1 */
+    int section; /* whose items are walked */
 } amqp_walk;
 
 static int fail(amqp_walk *walk, int64_t position, int fault)
@@ -51,6 +53,10 @@ static int is_utf8(const uint8_t *p, int64_t length)
 {
     for (int64_t at = 0; at < length;) {
         uint64_t eight;
+        if (length - at < 8 && p[at] < 0x80) {
+            at++;
+            continue;
+        }
         if (length - at >= 8 && (memcpy(&eight, p + at, 8), (eight & UINT64_C(0x8080808080808080)) == 0)) {
             at += 8;
             continue;
@@ -69,29 +75,28 @@ static int is_ascii(const uint8_t *p, int64_t length)
     return 1;
 }
 
-/* Bytes of a fixed content; -1 where the code has none of that kind. */
-static int64_t fixed_width(uint8_t code)
-{
-    switch (code) {
-    case 0x40: case 0x41: case 0x42: case 0x43: case 0x44: case LIST0: return 0;
-    case 0x50: case 0x51: case 0x52: case 0x53: case 0x54: case 0x55: case 0x56: return 1;
-    case 0x60: case 0x61: return 2;
-    case 0x70: case 0x71: case 0x72: case 0x73: case 0x74: return 4;
-    case 0x80: case 0x81: case 0x82: case 0x83: case 0x84: return 8;
-    case 0x94: case 0x98: return 16;
-    default: return -1;
-    }
-}
-
-/* Bytes of the size that stands before the content; 0 where the code has none. */
-static int64_t size_width(uint8_t code)
-{
-    switch (code) {
-    case 0xa0: case 0xa1: case 0xa3: case LIST8: case MAP8: case 0xe0: return 1;
-    case 0xb0: case 0xb1: case 0xb3: case LIST32: case MAP32: case 0xf0: return 4;
-    default: return 0;
-    }
-}
+/* Where a constructor's content ends: after so many bytes; for one with a size before it, minus the bytes of the size;
+ * or nowhere, because the code is none. */
+enum { NO_CODE = -128 };
+#define NO NO_CODE
+#define NO16 NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO
+static const int8_t WIDTHS[256] = {
+    NO16, NO16, NO16, NO16,
+    0, 0, 0, 0, 0, 0, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x40 */
+    1, 1, 1, 1, 1, 1, 1, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x50 */
+    2, 2, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x60 */
+    4, 4, 4, 4, 4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x70 */
+    8, 8, 8, 8, 8, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x80 */
+    NO, NO, NO, NO, 16, NO, NO, NO, 16, NO, NO, NO, NO, NO, NO, NO, /* 0x90 */
+    -1, -1, NO, -1, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xa0 */
+    -4, -4, NO, -4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xb0 */
+    -1, -1, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xc0 */
+    -4, -4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xd0 */
+    -1, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xe0 */
+    -4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xf0 */
+};
+#undef NO
+#undef NO16
 
 static int is_compound(uint8_t code) { return code >= 0xc0; }
 
@@ -118,6 +123,12 @@ static int is_possible(uint8_t code, int64_t number)
 static int walk_value(amqp_walk *walk, int64_t at, int64_t end, int depth, amqp_value *out);
 static int walk_content(amqp_walk *walk, uint8_t code, int64_t at, int64_t end, int depth, amqp_value *out);
 
+static int is_text(uint8_t code) { return code == 0xa1 || code == 0xb1 || code == 0xa3 || code == 0xb3; }
+static int is_ulong(uint8_t code) { return code == 0x44 || code == 0x53 || code == 0x80; }
+
+/* Whether the map of a section may have such a key: text, or in annotations a number. */
+static int is_key(int section, uint8_t code) { return is_text(code) || (section != 0x74 && is_ulong(code)); }
+
 /* `count` values that fill what lies before `end`. */
 static int walk_items(amqp_walk *walk, int64_t at, int64_t end, uint32_t count, int depth)
 {
@@ -126,6 +137,8 @@ static int walk_items(amqp_walk *walk, int64_t at, int64_t end, uint32_t count, 
     for (uint32_t number = 0; number < count; number++) {
         const int fault = walk_value(walk, at, end, depth, &item);
         if (fault != AMQP_SOUND) return fault;
+        if (depth == MAX_DEPTH - 1 && number % 2 == 0 && walk->bad_key_at < 0 && !is_key(walk->section, item.code))
+            walk->bad_key_at = at;
         at = item.next;
     }
     return at == end ? AMQP_SOUND : fail(walk, at, AMQP_BAD_SIZE);
@@ -143,7 +156,7 @@ static int walk_array(amqp_walk *walk, int64_t at, int64_t end, uint32_t count, 
     }
     if (at >= end) return fail(walk, at, AMQP_BAD_SIZE);
     const uint8_t code = walk->buf[at++];
-    if (fixed_width(code) == 0) return at == end ? AMQP_SOUND : fail(walk, at, AMQP_BAD_SIZE);
+    if (WIDTHS[code] == 0) return at == end ? AMQP_SOUND : fail(walk, at, AMQP_BAD_SIZE);
     if (count > end - at) return fail(walk, at, AMQP_BAD_SIZE);
     for (uint32_t number = 0; number < count; number++) {
         const int fault = walk_content(walk, code, at, end, depth, &element);
@@ -170,10 +183,10 @@ static int walk_compound(amqp_walk *walk, uint8_t code, int64_t width, int depth
 /* What follows a constructor. */
 static int walk_content(amqp_walk *walk, uint8_t code, int64_t at, int64_t end, int depth, amqp_value *out)
 {
-    const int64_t fixed = fixed_width(code), width = size_width(code);
+    const int64_t fixed = WIDTHS[code], width = -fixed;
     out->code = code;
     out->count = 0;
-    if (fixed < 0 && width == 0) return fail(walk, at - 1, AMQP_BAD_CODE);
+    if (fixed == NO_CODE) return fail(walk, at - 1, AMQP_BAD_CODE);
     if ((fixed < 0 ? width : fixed) > end - at) return fail(walk, at, AMQP_CUT_SHORT);
     if (fixed >= 0) {
         out->position = fixed <= 8 ? number_at(walk->buf + at, code, fixed) : at;
@@ -246,11 +259,9 @@ static int section_of(const amqp_walk *walk, const amqp_value *descriptor)
     return -1;
 }
 
-static int is_text(uint8_t code) { return code == 0xa1 || code == 0xb1 || code == 0xa3 || code == 0xb3; }
 static int is_binary(uint8_t code) { return code == BINARY8 || code == BINARY32; }
 static int is_boolean(uint8_t code) { return code == 0x41 || code == 0x42 || code == 0x56; }
 static int is_uint(uint8_t code) { return code == 0x43 || code == 0x52 || code == 0x70; }
-static int is_ulong(uint8_t code) { return code == 0x44 || code == 0x53 || code == 0x80; }
 
 /* Whether a field of the header or of the properties may have a value. */
 static int suits(int field, const amqp_value *value)
@@ -289,20 +300,11 @@ static int walk_fields(amqp_walk *walk, int64_t list_at, const amqp_value *list,
     return AMQP_SOUND;
 }
 
-/* A map whose keys are text, or in annotations numbers. */
-static int walk_map(amqp_walk *walk, int64_t map_at, const amqp_value *map, int field)
+/* A map whose items were walked. */
+static int store_map(amqp_walk *walk, int64_t map_at, const amqp_value *map, int field)
 {
-    amqp_value item;
     if (map->code != MAP8 && map->code != MAP32) return fail(walk, map_at, AMQP_BAD_FIELD);
-    int64_t at = map->position;
-    for (uint32_t number = 0; number < map->count; number++) {
-        const int fault = walk_value(walk, at, map->next, MAX_DEPTH, &item);
-        if (fault != AMQP_SOUND) return fault;
-        const int is_key = number % 2 == 0;
-        if (is_key && !is_text(item.code) && !(field != AMQP_APPLICATION_PROPERTIES && is_ulong(item.code)))
-            return fail(walk, at, AMQP_BAD_FIELD);
-        at = item.next;
-    }
+    if (walk->bad_key_at >= 0) return fail(walk, walk->bad_key_at, AMQP_BAD_FIELD);
     amqp_spans *fields = walk->fields;
     const int64_t span = field * walk->rows + walk->row;
     fields->codes[span] = map->code;
@@ -335,14 +337,14 @@ static int walk_section(amqp_walk *walk, int section, int64_t start, int64_t at,
 {
     switch (section) {
     case 0x70: return walk_fields(walk, at, body, AMQP_DURABLE, 5);
-    case 0x71: return walk_map(walk, at, body, AMQP_DELIVERY_ANNOTATIONS);
-    case 0x72: return walk_map(walk, at, body, AMQP_ANNOTATIONS);
+    case 0x71: return store_map(walk, at, body, AMQP_DELIVERY_ANNOTATIONS);
+    case 0x72: return store_map(walk, at, body, AMQP_ANNOTATIONS);
     case 0x73: return walk_fields(walk, at, body, AMQP_MESSAGE_ID, 13);
-    case 0x74: return walk_map(walk, at, body, AMQP_APPLICATION_PROPERTIES);
+    case 0x74: return store_map(walk, at, body, AMQP_APPLICATION_PROPERTIES);
     case 0x75: return add_section(walk, start, at, body, AMQP_DATA);
     case 0x76: return add_section(walk, start, at, body, AMQP_SEQUENCE);
     case 0x77: store_span(walk->fields, AMQP_VALUE * walk->rows + walk->row, body, at); return AMQP_SOUND;
-    default: return walk_map(walk, at, body, AMQP_FOOTER);
+    default: return store_map(walk, at, body, AMQP_FOOTER);
     }
 }
 
@@ -354,19 +356,41 @@ static int may_follow(int section, int previous)
     return section > previous && !(section <= 0x77 && previous >= 0x75);
 }
 
+/* The section that begins at `at`, and where its content does; 0, and a fault, where none begins. */
+static int find_section(amqp_walk *walk, int64_t at, int64_t end, int64_t *body_at, int *fault)
+{
+    amqp_value descriptor;
+    int section = 0;
+    *fault = AMQP_BAD_SECTION;
+    if (walk->buf[at] == 0 && end - at > 2 && walk->buf[at + 1] == 0x53) {
+        section = walk->buf[at + 2];
+        *body_at = at + 3;
+    } else if (walk->buf[at] == 0) {
+        *fault = walk_value(walk, at + 1, end, MAX_DEPTH, &descriptor);
+        if (*fault != AMQP_SOUND) return 0;
+        *fault = AMQP_BAD_SECTION;
+        section = section_of(walk, &descriptor);
+        *body_at = descriptor.next;
+    }
+    if (section >= SECTIONS_FROM && section <= SECTIONS_TO) return section;
+    fail(walk, at, AMQP_BAD_SECTION);
+    return 0;
+}
+
 static int walk_message(amqp_walk *walk, int64_t at, int64_t end)
 {
-    amqp_value descriptor, body;
+    amqp_value body;
     int previous = 0;
     while (at < end) {
-        if (walk->buf[at] != 0) return fail(walk, at, AMQP_BAD_SECTION);
-        int fault = walk_value(walk, at + 1, end, MAX_DEPTH, &descriptor);
-        if (fault != AMQP_SOUND) return fault;
-        const int section = section_of(walk, &descriptor);
-        if (section < 0) return fail(walk, at, AMQP_BAD_SECTION);
+        int64_t body_at = at;
+        int fault;
+        const int section = find_section(walk, at, end, &body_at, &fault);
+        if (section == 0) return fault;
         if (!may_follow(section, previous)) return fail(walk, at, AMQP_BAD_ORDER);
-        fault = walk_value(walk, descriptor.next, end, MAX_DEPTH, &body);
-        if (fault == AMQP_SOUND) fault = walk_section(walk, section, at, descriptor.next, &body);
+        walk->section = section;
+        walk->bad_key_at = -1;
+        fault = walk_value(walk, body_at, end, MAX_DEPTH, &body);
+        if (fault == AMQP_SOUND) fault = walk_section(walk, section, at, body_at, &body);
         if (fault != AMQP_SOUND) return fault;
         previous = section;
         at = body.next;
@@ -387,7 +411,7 @@ static void clear_row(int64_t rows, int64_t row, amqp_spans *fields)
 int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions, const uint32_t *lengths,
                           int64_t rows, amqp_spans *fields, uint32_t *faults, int64_t *fault_positions)
 {
-    amqp_walk walk = {buf, 0, fields, rows, 0, 0};
+    amqp_walk walk = {.buf = buf, .fields = fields, .rows = rows};
     memset(fields->codes, AMQP_ABSENT, (size_t)(AMQP_FIELDS * rows));
     for (int64_t row = 0; row < rows; row++) {
         const int64_t at = positions[row], length = lengths[row];
@@ -404,7 +428,7 @@ int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int64_t *
 int64_t duramen_scan_amqp_pairs(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
                                 amqp_spans *keys, amqp_spans *values, int64_t total)
 {
-    amqp_walk walk = {buf, 0, NULL, 0, 0, 0};
+    amqp_walk walk = {.buf = buf};
     amqp_value item;
     int64_t filled = 0;
     for (int64_t row = 0; row < rows; row++) {

@@ -133,6 +133,7 @@ class _MessageColumns:
         self._view = memoryview(data)
         self._spans = spans
         self._rows = rows
+        self._present = spans.code.reshape(len(AmqpField), rows).max(axis=1, initial=0).tolist()
 
     def messages(self, kind: pa.StructType, malformed: npt.NDArray[np.bool_] | None) -> pa.StructArray:
         if not kind.num_fields:
@@ -149,9 +150,9 @@ class _MessageColumns:
     def _field(self, field: AmqpField) -> AmqpSpans | None:
         """The spans of a field; None where no message has it."""
         part = slice(field * self._rows, (field + 1) * self._rows)
-        code = self._spans.code[part]
-        if not code.any():
+        if not self._present[field]:
             return None
+        code = self._spans.code[part]
         found = self._spans.slice(part.start, part.stop)
         if code.all():
             return found
@@ -182,10 +183,10 @@ class _MessageColumns:
 
     def _header(self) -> pa.StructArray:
         fields = [AmqpField[field.name.upper()] for field in HEADER]
+        if not any(self._present[field] for field in fields):
+            return nulls(self._rows, HEADER)
         codes = [self._spans.code[field * self._rows : (field + 1) * self._rows] for field in fields]
         absent = ~np.logical_or.reduce([code != 0 for code in codes])
-        if absent.all():
-            return nulls(self._rows, HEADER)
         arrays = [self._column(field, HEADER.field(number).type) for number, field in enumerate(fields)]
         return _struct(arrays, HEADER, absent)
 
