@@ -21,7 +21,7 @@ cdef extern from "amqp.h" nogil:
                               int64_t rows, amqp_spans *fields, uint32_t *faults, int64_t *fault_positions)
     int64_t duramen_scan_amqp_pairs(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
                                     amqp_spans *keys, amqp_spans *values, int64_t total)
-    int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given)
+    int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given, int64_t *without)
     int64_t duramen_fill_amqp_texts(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *spans, int64_t count,
                                     const amqp_given *given, int32_t *offsets, uint8_t *data, int64_t data_bytes)
     int64_t duramen_fill_amqp_names(const uint8_t *codes, int64_t count, const amqp_given *names, int32_t *offsets,
@@ -86,10 +86,10 @@ def scan_amqp_pairs(const uint8_t[::1] buf not None, contents not None, keys not
 
 def measure_amqp_texts(spans not None):
     cdef amqp_spans columns
-    cdef int64_t count = point_at_spans(spans, &columns), given, total
+    cdef int64_t count = point_at_spans(spans, &columns), given, without, total
     with nogil:
-        total = duramen_measure_amqp_texts(&columns, count, &given)
-    return total, given
+        total = duramen_measure_amqp_texts(&columns, count, &given, &without)
+    return total, given, without
 
 
 def fill_amqp_texts(const uint8_t[::1] buf not None, spans not None, const uint8_t[::1] given not None,

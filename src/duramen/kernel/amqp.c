@@ -467,10 +467,10 @@ static int shows(uint8_t code)
     }
 }
 
-int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given)
+int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given, int64_t *without)
 {
     int64_t total = 0;
-    *given = 0;
+    *given = *without = 0;
     for (int64_t row = 0; row < count; row++) {
         switch (shows(spans->codes[row])) {
         case SHOWS_TEXT: total += spans->lengths[row]; break;
@@ -478,7 +478,7 @@ int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64
         case SHOWS_BOOLEAN: total += BOOLEAN_BYTES; break;
         case SHOWS_UUID: total += UUID_BYTES; break;
         case SHOWS_GIVEN: (*given)++; break;
-        default: break;
+        default: (*without)++; break;
         }
     }
     return total;

@@ -62,9 +62,9 @@ int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int64_t *
 int64_t duramen_scan_amqp_pairs(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
                                 amqp_spans *keys, amqp_spans *values, int64_t total);
 
-/* How many bytes the texts of values take at most, and how many of them are `given`, because the kernel makes none:
- * it makes those of text, integers, booleans and UUIDs. */
-int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given);
+/* How many bytes the texts of values take at most, how many of them are `given`, because the kernel makes none (it makes
+ * those of text, integers, booleans and UUIDs), and how many values are absent or null. */
+int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given, int64_t *without);
 
 /* The values as text, one after another, and Arrow's offsets. Returns the bytes, or -1 - the first row that lies outside
  * of the buffer, or has no room or no given text. */

@@ -60,6 +60,7 @@ _NAMES, _NAME_OFFSETS = binary_buffers(pa.array([TYPES[index] for index in TYPE_
 """For each constructor the name of its type."""
 _LONGEST_NAME = max(map(len, TYPES))
 _NULL = 0x40
+Mask = npt.NDArray[np.bool_] | None
 _SHOWN_BY_KERNEL = {
     "null", "boolean", "ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "uuid", "string", "symbol",
 }  # fmt: skip
@@ -133,7 +134,9 @@ class _MessageColumns:
         self._view = memoryview(data)
         self._spans = spans
         self._rows = rows
-        self._present = spans.code.reshape(len(AmqpField), rows).max(axis=1, initial=0).tolist()
+        codes = spans.code.reshape(len(AmqpField), rows)
+        self._present = codes.max(axis=1, initial=0).tolist()
+        self._complete = codes.min(axis=1, initial=255).tolist()
 
     def messages(self, kind: pa.StructType, malformed: npt.NDArray[np.bool_] | None) -> pa.StructArray:
         if not kind.num_fields:
@@ -154,28 +157,32 @@ class _MessageColumns:
             return None
         code = self._spans.code[part]
         found = self._spans.slice(part.start, part.stop)
-        if code.all():
+        if self._complete[field]:
             return found
         absent = code == 0
         for column in (found.position, found.length, found.count):
             column[absent] = 0
         return found
 
+    def _absent(self, field: AmqpField) -> Mask:
+        """Where a field is absent; None where all messages have it."""
+        return None if self._complete[field] else self._spans.code[field * self._rows : (field + 1) * self._rows] == 0
+
     def _column(self, field: AmqpField, kind: pa.DataType) -> pa.Array:
         spans = self._field(field)
         if spans is None:
             return nulls(self._rows, kind)
         if kind == PAIRS:
-            return self._pairs(spans)
+            return self._pairs(spans, self._absent(field))
         if kind == ANY:
-            return self._any(spans)
-        absent = spans.code == 0
+            return self._any(spans, self._absent(field))
+        absent = self._absent(field)
         if pa.types.is_boolean(kind):
             return with_mask(bool_array(spans.position != 0), absent)
         if kind in (pa.string(), pa.binary()):
-            return with_nulls(self._gathered(spans, kind), absent)
+            return with_mask(self._gathered(spans, kind), absent)
         numbers = spans.position * 1000 if kind == TIMESTAMP.type else spans.position.astype(kind.to_pandas_dtype())
-        return number_array(numbers, absent if absent.any() else None).view(kind)
+        return number_array(numbers, absent).view(kind)
 
     def _gathered(self, spans: AmqpSpans, kind: pa.DataType) -> pa.Array:
         found = gather(self._data, spans.position, spans.length)
@@ -194,17 +201,16 @@ class _MessageColumns:
 
     def _body(self) -> pa.StructArray:
         value = self._field(AmqpField.VALUE)
-        shown = nulls(self._rows, ANY) if value is None else self._any(value)
+        shown = nulls(self._rows, ANY) if value is None else self._any(value, self._absent(AmqpField.VALUE))
         return _struct([self._data_bodies(), self._sequences(), shown], BODY, None)
 
     def _data_bodies(self) -> pa.Array:
         spans = self._field(AmqpField.DATA)
         if spans is None:
             return nulls(self._rows, pa.binary())
-        several = np.flatnonzero(spans.count > 1)
-        if len(several):
-            return self._joined_bodies(spans, several)
-        return with_nulls(self._gathered(spans, pa.binary()), spans.code == 0)
+        if spans.count.max() > 1:
+            return self._joined_bodies(spans, np.flatnonzero(spans.count > 1))
+        return with_mask(self._gathered(spans, pa.binary()), self._absent(AmqpField.DATA))
 
     def _joined_bodies(self, spans: AmqpSpans, several: npt.NDArray[np.int64]) -> pa.Array:
         """Bodies of which some are in several sections."""
@@ -231,33 +237,36 @@ class _MessageColumns:
             np.array([item[0] for item in items], np.uint8), np.array([item[1] for item in items], np.int64),
             np.array([item[2] for item in items], np.uint32), np.zeros(len(items), np.uint32),
         )  # fmt: skip
-        return _nested(pa.list_(ANY), np.array(ends, np.int32), self._any(flat), spans.code == 0)
+        absent = self._absent(AmqpField.SEQUENCE)
+        return _nested(pa.list_(ANY), np.array(ends, np.int32), self._any(flat, None), absent)
 
     # --- values of any type
 
-    def _pairs(self, spans: AmqpSpans) -> pa.MapArray:
-        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(spans.count // 2, dtype=np.int32)])
+    def _pairs(self, spans: AmqpSpans, absent: Mask) -> pa.MapArray:
+        ends = np.zeros(len(spans.code) + 1, np.int32)
+        np.cumsum(spans.count >> 1, dtype=np.int32, out=ends[1:])
         keys, values = AmqpSpans.empty(int(ends[-1])), AmqpSpans.empty(int(ends[-1]))
         kernel.scan_amqp_pairs(self._data, spans, keys, values)
-        entries = pa.StructArray.from_arrays([self._text(keys), self._any(values)], fields=list(_ENTRIES))
-        return _nested(PAIRS, ends, entries, spans.code == 0)
+        entries = pa.StructArray.from_arrays([self._text(keys), self._any(values, None)], fields=list(_ENTRIES))
+        return _nested(PAIRS, ends, entries, absent)
 
-    def _any(self, spans: AmqpSpans) -> pa.StructArray:
+    def _any(self, spans: AmqpSpans, absent: Mask) -> pa.StructArray:
         rows = len(spans.code)
         offsets, names = np.empty(rows + 1, np.int32), allocate(rows * _LONGEST_NAME)
         total = kernel.fill_amqp_names(spans.code, _NAMES, _NAME_OFFSETS, offsets, names)
-        return _struct([_string_array(offsets, names[:total]), self._text(spans)], ANY, spans.code == 0)
+        return _struct([_string_array(offsets, names[:total]), self._text(spans)], ANY, absent)
 
     def _text(self, spans: AmqpSpans) -> pa.StringArray:
         """The values as text; null where a value is absent or null."""
-        most, wanted = kernel.measure_amqp_texts(spans)
+        most, wanted, without = kernel.measure_amqp_texts(spans)
         given, given_offsets = self._given(spans) if wanted else (b"", np.zeros(1, np.int32))
         most += len(given)
         if most > MAX_BATCH_BYTES:
             raise LimitError(f"{most} bytes of text do not fit into one Arrow batch", hint="read fewer bytes at a time")
         offsets, data = np.empty(len(spans.code) + 1, np.int32), allocate(most)
         total = kernel.fill_amqp_texts(self._data, spans, given, given_offsets, offsets, data)
-        return with_nulls(_string_array(offsets, data[:total]), (spans.code == 0) | (spans.code == _NULL))
+        absent = (spans.code == 0) | (spans.code == _NULL) if without else None
+        return with_mask(_string_array(offsets, data[:total]), absent)
 
     def _given(self, spans: AmqpSpans) -> tuple[Any, npt.NDArray[np.int32]]:
         """The texts that the kernel does not make."""
@@ -274,14 +283,13 @@ def _string_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.StringArray:
     return pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _struct(arrays: Sequence[pa.Array], kind: pa.StructType, absent: npt.NDArray[np.bool_] | None) -> pa.StructArray:
-    made = pa.StructArray.from_arrays(list(arrays), fields=list(kind))
-    return made if absent is None else with_mask(made, absent)
+def _struct(arrays: Sequence[pa.Array], kind: pa.StructType, absent: Mask) -> pa.StructArray:
+    return with_mask(pa.StructArray.from_arrays(list(arrays), fields=list(kind)), absent)
 
 
-def with_mask(array: pa.Array, absent: npt.NDArray[np.bool_]) -> pa.Array:
+def with_mask(array: pa.Array, absent: Mask) -> pa.Array:
     """An array without nulls of its own and without an offset, with null where ``absent``."""
-    if not absent.any():
+    if absent is None or not absent.any():
         return array
     valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     if pa.types.is_struct(array.type):
@@ -290,9 +298,9 @@ def with_mask(array: pa.Array, absent: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), [valid, *array.buffers()[1:]])
 
 
-def _nested(kind: pa.DataType, ends: npt.NDArray[np.int32], items: pa.Array, absent: npt.NDArray[np.bool_]) -> Any:
+def _nested(kind: pa.DataType, ends: npt.NDArray[np.int32], items: pa.Array, absent: Mask) -> Any:
     """A list or map array: ``ends`` begins with 0."""
-    valid = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
+    valid = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent is not None else None
     return pa.Array.from_buffers(kind, len(ends) - 1, [valid, pa.py_buffer(ends)], children=[items])
 
 

@@ -316,14 +316,15 @@ _MOST_BYTES = {
 }  # fmt: skip
 
 
-def measure_amqp_texts(spans: AmqpSpans) -> tuple[int, int]:
-    """How many bytes the texts of values take at most, and how many texts have to be given to `fill_amqp_texts`: it
-    makes those of text, integers, booleans and UUIDs."""
-    total = given = 0
+def measure_amqp_texts(spans: AmqpSpans) -> tuple[int, int, int]:
+    """How many bytes the texts of values take at most; how many texts have to be given to `fill_amqp_texts`, which
+    makes those of text, integers, booleans and UUIDs; and how many values are absent or null."""
+    total = given = without = 0
     for code, length in zip(spans.code.tolist(), spans.length.tolist(), strict=True):
         total += length if code in _TEXT else _MOST_BYTES.get(code, 0)
         given += code not in _TEXT and code not in _MOST_BYTES
-    return total, given
+        without += code in _NOTHING
+    return total, given, without
 
 
 def fill_amqp_texts(
