@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypedDict
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.arguments import check_choice
-from duramen.errors import MalformedError, UsageError
+from duramen.errors import CorruptionError, MalformedError, UsageError
 from duramen.formats import PLACE, number_array, numbers_of
 from duramen.values.codec import Codec, Decoded, FewerFields, Utf8
 
@@ -120,11 +121,18 @@ class Decoder:
         return decoded.array, pa.array(found_bad, MALFORMED)
 
 
+_CHANGED = (ValueError, LookupError, RecursionError, struct.error)
+"""What a codec raises whose bytes change while it reads them. A private copy does not change."""
+
+
 def _decoded(codec: Any, values: pa.Array, data: Any) -> Decoded:
     if data is None:
         return codec.decode(values)
     position, length = (numbers_of(values.field(number)) for number in range(2))
-    return codec.decode_at(data, position, length)
+    try:
+        return codec.decode_at(data, position, length)
+    except _CHANGED as error:
+        raise CorruptionError(f"the bytes changed between scan and decode: {error}", hint="read again") from error
 
 
 def _bytes_of(value: Any, data: Any) -> bytes:
