@@ -279,12 +279,12 @@ def amqp_messages(data: bytes) -> None:
     decoded has a reason."""
     middle = len(data) // 2
     for parts in ([data], [data[:middle], data[middle:]]):
-        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+        starts, sizes = np.array([0, middle][: len(parts)], np.int64), np.array([*map(len, parts)], np.uint32)
 
-        def make(offsets: Any = offsets, rows: int = len(parts)) -> agreement.Call:
+        def make(starts: Any = starts, sizes: Any = sizes, rows: int = len(parts)) -> agreement.Call:
             spans = agreement.zeroed(AmqpSpans, rows * len(AmqpField))
             faults, positions = np.zeros(rows, np.uint32), np.zeros(rows, np.int64)
-            args = (data, offsets, spans, faults, positions)
+            args = (data, starts, sizes, spans, faults, positions)
             return args, {}, [*agreement.arrays_of(spans), faults, positions]
 
         agreement.both("scan_amqp", make)

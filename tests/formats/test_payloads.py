@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from duramen.formats import ScanPosition, Segment, make
+from duramen.formats import PLACE, ScanPosition, Segment, make
 from duramen.formats.arrow import REUSED_FROM_BYTES, allocate
 from duramen.kernel.layout import Stop
 
@@ -43,6 +43,18 @@ def test_rows_are_the_same(name: str, max_bytes: int) -> None:
     assert len(expected) == 40
     for verify in (True, False):
         assert rows_of(segment, max_bytes=max_bytes, take_values=True, verify=verify) == expected
+
+
+@pytest.mark.parametrize("name", ["durable-log", "keratin", "rustlog", "osiris", "fixed-slot"])
+def test_places_are_those_of_the_values(name: str) -> None:
+    segment = segment_of(name)
+    assert segment.has_value_places
+    rows = segment.scan(segment.start)
+    places = segment.value_places(rows)
+    assert places is not None
+    assert places.type == PLACE
+    found = [bytes(segment.buf[start : start + length]) for start, length in (p.values() for p in places.to_pylist())]
+    assert found == segment.decode(rows, ["value"]).column("value").to_pylist()
 
 
 def test_a_changed_value_is_noticed() -> None:

@@ -6,11 +6,15 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duramen import kernel
+from duramen.errors import CorruptionError
+from duramen.formats.arrow import places_of
 from duramen.values import Decoded, decoder, python_values
 from tests.kernel.twins import edited, flips
 from tests.values import amqp_messages as amqp
@@ -162,3 +166,18 @@ def test_absent_fields_take_few_bytes_between_processes() -> None:
     column, _ = decoder("amqp").decode(pa.array(range(2000)), values)
     sent = pa.ipc.get_record_batch_size(pa.RecordBatch.from_arrays([column], ["value"]))
     assert sent < values.nbytes + 2000 * 150
+
+
+def test_bytes_that_change_while_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = amqp.section(0x74, amqp.map_of([(amqp.text("key"), amqp.text("value"))]))
+    data = bytearray(b"..." + message)
+    scan = kernel.scan_amqp
+
+    def then_change(*args: Any) -> None:
+        scan(*args)
+        data[:] = b"\xff" * len(data)
+
+    monkeypatch.setattr(kernel, "scan_amqp", then_change)
+    places = places_of(np.array([3]), np.array([len(message)], np.uint32))
+    with pytest.raises(CorruptionError, match="the bytes changed between scan and decode: row 0"):
+        decoder("amqp").decode(pa.array([0]), places, data=data)

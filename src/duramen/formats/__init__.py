@@ -13,7 +13,10 @@ opens a file, knows the sidecar or decides when to sync: the caller brings names
 from __future__ import annotations
 
 from duramen.formats.arrow import (
+    MAX_BATCH_BYTES,
+    PLACE,
     Values,
+    allocate,
     binary_buffers,
     binary_of,
     bool_array,
@@ -132,6 +135,8 @@ __all__ = [
     "INFLIGHT",
     "ISOLATIONS",
     "MARK",
+    "MAX_BATCH_BYTES",
+    "PLACE",
     "PROGRAM",
     "RESET",
     "SCAN_BYTES",
@@ -201,6 +206,7 @@ __all__ = [
     "TrackingKind",
     "Values",
     "WasReset",
+    "allocate",
     "binary_buffers",
     "binary_of",
     "bool_array",

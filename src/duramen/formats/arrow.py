@@ -34,6 +34,21 @@ def gather(buf: Any, positions: Int64s, lengths: UInt32s) -> pa.BinaryArray:
     return binary_array(offsets, data)
 
 
+PLACE = pa.struct([("position", pa.int64()), ("length", pa.uint32())])
+"""Where a value lies in some bytes."""
+
+
+def places_of(
+    positions: Int64s, lengths: UInt32s, is_null: npt.NDArray[np.bool_] | None = None
+) -> pa.StructArray | None:
+    """An array of `PLACE`, without a copy; None where the values do not fit into one Arrow batch."""
+    if int(lengths.sum(dtype=np.int64)) > MAX_BATCH_BYTES:
+        return None
+    valid = None if is_null is None else _bits(~is_null)
+    children = [number_array(positions), number_array(lengths)]
+    return pa.Array.from_buffers(PLACE, len(positions), [valid], children=children)
+
+
 def gather_two(
     buf: Any, plain: Any, positions: Int64s, lengths: UInt32s, in_plain: npt.NDArray[np.bool_]
 ) -> pa.BinaryArray:

@@ -24,7 +24,16 @@ import pyarrow as pa
 from duramen import compute as pc
 from duramen import kernel
 from duramen.errors import CorruptionError, UnsupportedFieldError, UsageError
-from duramen.formats.arrow import Values, allocate, binary_array, binary_buffers, gather, number_array, offsets_to
+from duramen.formats.arrow import (
+    Values,
+    allocate,
+    binary_array,
+    binary_buffers,
+    gather,
+    number_array,
+    offsets_to,
+    places_of,
+)
 from duramen.formats.format import COMMON_OPTIONS, Capabilities, FileName, Format, schema_for
 from duramen.formats.index import Index
 from duramen.formats.segment import SCAN_BYTES, SCAN_RECORDS, Encoded, Role, Rows, ScanPosition, ScanShape, Segment
@@ -99,6 +108,8 @@ def print_slots(slots: Iterable[int]) -> str:
 
 class FixedSlotSegment(Segment):
     """The one file of a fixed-slot log; a `SlotSegment`."""
+
+    has_value_places = True
 
     def __init__(self, buf: Buffer, record_bytes: int, lost: Sequence[int] = ()) -> None:
         self.buf = memoryview(buf)
@@ -186,6 +197,10 @@ class FixedSlotSegment(Segment):
             else:
                 arrays.append(pa.nulls(len(slots), SCHEMA.field(name).type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema_for(FixedSlot, columns))
+
+    def value_places(self, rows: Rows) -> pa.StructArray | None:
+        positions = rows.columns.position + CRC.size
+        return places_of(positions, np.full(len(positions), self.record_bytes, np.uint32))
 
     def read(self, cursor: ScanPosition, offset: int) -> Record | Stop:
         position = offset * self.slot_bytes

@@ -26,6 +26,7 @@ from duramen.formats.arrow import (
     number_array,
     numbers_of,
     offsets_to,
+    places_of,
     timestamps_from,
     timestamps_to,
     with_nulls,
@@ -107,6 +108,8 @@ class FrameFormat(Format):
 
 
 class FrameSegment(Segment):
+    has_value_places = True
+
     def __init__(self, buf: Buffer, base_offset: int, start: int, dialect: Dialect) -> None:
         self.buf = memoryview(buf)
         self.base_offset = base_offset
@@ -174,6 +177,11 @@ class FrameSegment(Segment):
                 assert self._dialect.extra is not None
                 arrays.append(self._dialect.extra(frames, name))
         return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns, arrays))
+
+    def value_places(self, rows: Rows) -> pa.StructArray | None:
+        frames = rows.columns
+        assert isinstance(frames, FrameColumns)
+        return places_of(frames.value_position, frames.value_length, self._null_rows(frames))
 
     def _user_headers(self, frames: FrameColumns, columns: Sequence[str]) -> dict[str, pa.Array]:
         wanted = [name for name in ("key", "headers") if name in columns]

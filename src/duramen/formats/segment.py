@@ -158,6 +158,8 @@ class Segment(ABC):
     version_at: int = 0
     """Position of the version's last byte within the header."""
     record_checksum: bool = True
+    has_value_places: bool = False
+    """Whether `value_places` finds them in some segments."""
     first_visible: int = 0
     """Readers see no record before this offset."""
     created_ms: int = 0
@@ -214,6 +216,11 @@ class Segment(ABC):
     @abstractmethod
     def decode(self, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
         """The rows as Arrow, with the named columns of the neutral record (or the format's extras) in that order."""
+
+    def value_places(self, rows: Rows) -> pa.StructArray | None:
+        """Where in ``buf`` the values of the rows lie, as an array of `PLACE`, for a caller that does not need a copy
+        of them. None where they do not all lie there, or do not fit into one batch."""
+        return None
 
     def check(self, rows: Rows) -> Iterator[Problem]:
         """Problems in rows whose checksums are correct."""

@@ -3,7 +3,8 @@
 - A scan (`scan_frames`, `scan_chunks`, `scan_batches`, `scan_slots`) walks records and fills columns (`FrameColumns`,
   `ChunkColumns`, `BatchColumns`); it returns a `ScanEnd` with the `Stop` that explains why it ended. An encoder fills
   the same columns.
-- `scan_amqp` walks messages of AMQP 1.0 and fills `AmqpSpans`: which fields each value has, and where.
+- `scan_amqp` walks messages of AMQP 1.0 and fills `AmqpSpans`: which fields each value has, and where;
+  `fill_amqp_texts` shows values of any type as text.
 - A `FrameLayout` is a table of positions that describes a record format: the kernel itself knows no format.
 - `reference` is the same in plain Python, one module per C file: the executable specification, and the oracle of the
   tests. ``DURAMEN_PUREPYTHON=1`` selects it.
@@ -77,6 +78,8 @@ if PURE_PYTHON:
         encode_record,
         encode_run,
         encode_slots,
+        fill_amqp_names,
+        fill_amqp_texts,
         find_batch,
         find_chunk,
         find_frame,
@@ -87,11 +90,12 @@ if PURE_PYTHON:
         is_zero,
         keep_newest,
         lost_at,
+        measure_amqp_texts,
         measure_values,
         murmur2,
         pick_strides,
         scan_amqp,
-        scan_amqp_items,
+        scan_amqp_pairs,
         scan_batches,
         scan_chunks,
         scan_entries,
@@ -109,7 +113,13 @@ if PURE_PYTHON:
     )
 else:
     try:
-        from duramen.kernel._amqp import scan_amqp, scan_amqp_items
+        from duramen.kernel._amqp import (
+            fill_amqp_names,
+            fill_amqp_texts,
+            measure_amqp_texts,
+            scan_amqp,
+            scan_amqp_pairs,
+        )
         from duramen.kernel._append import DescriptorRecordWriter
         from duramen.kernel._batches import (
             encode_batches,

@@ -21,6 +21,9 @@ typedef struct {
     int64_t failed_at;
     amqp_spans *fields;
     int64_t rows, row;
+    int64_t body_at; /* the first section of the body */
+    int64_t bad_key_at; /* the first key of a map section that is none, or -1 */
+    int section; /* whose items are walked */
 } amqp_walk;
 
 static int fail(amqp_walk *walk, int64_t position, int fault)
@@ -36,29 +39,28 @@ static int is_ascii(const uint8_t *p, int64_t length)
     return 1;
 }
 
-/* Bytes of a fixed content; -1 where the code has none of that kind. */
-static int64_t fixed_width(uint8_t code)
-{
-    switch (code) {
-    case 0x40: case 0x41: case 0x42: case 0x43: case 0x44: case LIST0: return 0;
-    case 0x50: case 0x51: case 0x52: case 0x53: case 0x54: case 0x55: case 0x56: return 1;
-    case 0x60: case 0x61: return 2;
-    case 0x70: case 0x71: case 0x72: case 0x73: case 0x74: return 4;
-    case 0x80: case 0x81: case 0x82: case 0x83: case 0x84: return 8;
-    case 0x94: case 0x98: return 16;
-    default: return -1;
-    }
-}
-
-/* Bytes of the size that stands before the content; 0 where the code has none. */
-static int64_t size_width(uint8_t code)
-{
-    switch (code) {
-    case 0xa0: case 0xa1: case 0xa3: case LIST8: case MAP8: case 0xe0: return 1;
-    case 0xb0: case 0xb1: case 0xb3: case LIST32: case MAP32: case 0xf0: return 4;
-    default: return 0;
-    }
-}
+/* Where a constructor's content ends: after so many bytes; for one with a size before it, minus the bytes of the size;
+ * or nowhere, because the code is none. */
+enum { NO_CODE = -128 };
+#define NO NO_CODE
+#define NO16 NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO
+static const int8_t WIDTHS[256] = {
+    NO16, NO16, NO16, NO16,
+    0, 0, 0, 0, 0, 0, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x40 */
+    1, 1, 1, 1, 1, 1, 1, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x50 */
+    2, 2, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x60 */
+    4, 4, 4, 4, 4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x70 */
+    8, 8, 8, 8, 8, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0x80 */
+    NO, NO, NO, NO, 16, NO, NO, NO, 16, NO, NO, NO, NO, NO, NO, NO, /* 0x90 */
+    -1, -1, NO, -1, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xa0 */
+    -4, -4, NO, -4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xb0 */
+    -1, -1, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xc0 */
+    -4, -4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xd0 */
+    -1, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xe0 */
+    -4, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, /* 0xf0 */
+};
+#undef NO
+#undef NO16
 
 static int is_compound(uint8_t code) { return code >= 0xc0; }
 
@@ -85,6 +87,12 @@ static int is_possible(uint8_t code, int64_t number)
 static int walk_value(amqp_walk *walk, int64_t at, int64_t end, int depth, amqp_value *out);
 static int walk_content(amqp_walk *walk, uint8_t code, int64_t at, int64_t end, int depth, amqp_value *out);
 
+static int is_text(uint8_t code) { return code == 0xa1 || code == 0xb1 || code == 0xa3 || code == 0xb3; }
+static int is_ulong(uint8_t code) { return code == 0x44 || code == 0x53 || code == 0x80; }
+
+/* Whether the map of a section may have such a key: text, or in annotations a number. */
+static int is_key(int section, uint8_t code) { return is_text(code) || (section != 0x74 && is_ulong(code)); }
+
 /* `count` values that fill what lies before `end`. */
 static int walk_items(amqp_walk *walk, int64_t at, int64_t end, uint32_t count, int depth)
 {
@@ -93,6 +101,8 @@ static int walk_items(amqp_walk *walk, int64_t at, int64_t end, uint32_t count, 
     for (uint32_t number = 0; number < count; number++) {
         const int fault = walk_value(walk, at, end, depth, &item);
         if (fault != AMQP_SOUND) return fault;
+        if (depth == MAX_DEPTH - 1 && number % 2 == 0 && walk->bad_key_at < 0 && !is_key(walk->section, item.code))
+            walk->bad_key_at = at;
         at = item.next;
     }
     return at == end ? AMQP_SOUND : fail(walk, at, AMQP_BAD_SIZE);
@@ -110,7 +120,7 @@ static int walk_array(amqp_walk *walk, int64_t at, int64_t end, uint32_t count, 
     }
     if (at >= end) return fail(walk, at, AMQP_BAD_SIZE);
     const uint8_t code = walk->buf[at++];
-    if (fixed_width(code) == 0) return at == end ? AMQP_SOUND : fail(walk, at, AMQP_BAD_SIZE);
+    if (WIDTHS[code] == 0) return at == end ? AMQP_SOUND : fail(walk, at, AMQP_BAD_SIZE);
     if (count > end - at) return fail(walk, at, AMQP_BAD_SIZE);
     for (uint32_t number = 0; number < count; number++) {
         const int fault = walk_content(walk, code, at, end, depth, &element);
@@ -137,10 +147,10 @@ static int walk_compound(amqp_walk *walk, uint8_t code, int64_t width, int depth
 /* What follows a constructor. */
 static int walk_content(amqp_walk *walk, uint8_t code, int64_t at, int64_t end, int depth, amqp_value *out)
 {
-    const int64_t fixed = fixed_width(code), width = size_width(code);
+    const int64_t fixed = WIDTHS[code], width = -fixed;
     out->code = code;
     out->count = 0;
-    if (fixed < 0 && width == 0) return fail(walk, at - 1, AMQP_BAD_CODE);
+    if (fixed == NO_CODE) return fail(walk, at - 1, AMQP_BAD_CODE);
     if ((fixed < 0 ? width : fixed) > end - at) return fail(walk, at, AMQP_CUT_SHORT);
     if (fixed >= 0) {
         out->position = fixed <= 8 ? number_at(walk->buf + at, code, fixed) : at;
@@ -213,11 +223,9 @@ static int section_of(const amqp_walk *walk, const amqp_value *descriptor)
     return -1;
 }
 
-static int is_text(uint8_t code) { return code == 0xa1 || code == 0xb1 || code == 0xa3 || code == 0xb3; }
 static int is_binary(uint8_t code) { return code == BINARY8 || code == BINARY32; }
 static int is_boolean(uint8_t code) { return code == 0x41 || code == 0x42 || code == 0x56; }
 static int is_uint(uint8_t code) { return code == 0x43 || code == 0x52 || code == 0x70; }
-static int is_ulong(uint8_t code) { return code == 0x44 || code == 0x53 || code == 0x80; }
 
 /* Whether a field of the header or of the properties may have a value. */
 static int suits(int field, const amqp_value *value)
@@ -256,20 +264,11 @@ static int walk_fields(amqp_walk *walk, int64_t list_at, const amqp_value *list,
     return AMQP_SOUND;
 }
 
-/* A map whose keys are text, or in annotations numbers. */
-static int walk_map(amqp_walk *walk, int64_t map_at, const amqp_value *map, int field)
+/* A map whose items were walked. */
+static int store_map(amqp_walk *walk, int64_t map_at, const amqp_value *map, int field)
 {
-    amqp_value item;
     if (map->code != MAP8 && map->code != MAP32) return fail(walk, map_at, AMQP_BAD_FIELD);
-    int64_t at = map->position;
-    for (uint32_t number = 0; number < map->count; number++) {
-        const int fault = walk_value(walk, at, map->next, MAX_DEPTH, &item);
-        if (fault != AMQP_SOUND) return fault;
-        const int is_key = number % 2 == 0;
-        if (is_key && !is_text(item.code) && !(field != AMQP_APPLICATION_PROPERTIES && is_ulong(item.code)))
-            return fail(walk, at, AMQP_BAD_FIELD);
-        at = item.next;
-    }
+    if (walk->bad_key_at >= 0) return fail(walk, walk->bad_key_at, AMQP_BAD_FIELD);
     amqp_spans *fields = walk->fields;
     const int64_t span = field * walk->rows + walk->row;
     fields->codes[span] = map->code;
@@ -279,7 +278,8 @@ static int walk_map(amqp_walk *walk, int64_t map_at, const amqp_value *map, int 
     return AMQP_SOUND;
 }
 
-/* A body in sections: the first one is stored as if it were alone; of several, where all of them lie. */
+/* A body in sections. One section of data has the span of its content, so that it can be gathered as it is; several,
+ * and sequences, the span of all sections. */
 static int add_section(amqp_walk *walk, int64_t start, int64_t body_at, const amqp_value *body, int field)
 {
     amqp_spans *fields = walk->fields;
@@ -287,13 +287,13 @@ static int add_section(amqp_walk *walk, int64_t start, int64_t body_at, const am
     const int is_right = field == AMQP_DATA ? is_binary(body->code)
                                             : body->code == LIST0 || body->code == LIST8 || body->code == LIST32;
     if (!is_right) return fail(walk, body_at, AMQP_BAD_FIELD);
-    if (fields->codes[span] == AMQP_ABSENT) {
-        fields->counts[span] = 0;
-        fields->positions[span] = start;
-    }
+    const int is_first = fields->codes[span] == AMQP_ABSENT;
+    if (is_first) walk->body_at = start;
+    const int is_alone = is_first && field == AMQP_DATA;
     fields->codes[span] = body->code;
-    fields->lengths[span] = (uint32_t)(body->next - fields->positions[span]);
-    fields->counts[span]++;
+    fields->positions[span] = is_alone ? body->position : walk->body_at;
+    fields->lengths[span] = (uint32_t)(is_alone ? body->length : body->next - walk->body_at);
+    fields->counts[span] = is_first ? 1 : fields->counts[span] + 1;
     return AMQP_SOUND;
 }
 
@@ -301,14 +301,14 @@ static int walk_section(amqp_walk *walk, int section, int64_t start, int64_t at,
 {
     switch (section) {
     case 0x70: return walk_fields(walk, at, body, AMQP_DURABLE, 5);
-    case 0x71: return walk_map(walk, at, body, AMQP_DELIVERY_ANNOTATIONS);
-    case 0x72: return walk_map(walk, at, body, AMQP_ANNOTATIONS);
+    case 0x71: return store_map(walk, at, body, AMQP_DELIVERY_ANNOTATIONS);
+    case 0x72: return store_map(walk, at, body, AMQP_ANNOTATIONS);
     case 0x73: return walk_fields(walk, at, body, AMQP_MESSAGE_ID, 13);
-    case 0x74: return walk_map(walk, at, body, AMQP_APPLICATION_PROPERTIES);
+    case 0x74: return store_map(walk, at, body, AMQP_APPLICATION_PROPERTIES);
     case 0x75: return add_section(walk, start, at, body, AMQP_DATA);
     case 0x76: return add_section(walk, start, at, body, AMQP_SEQUENCE);
     case 0x77: store_span(walk->fields, AMQP_VALUE * walk->rows + walk->row, body, at); return AMQP_SOUND;
-    default: return walk_map(walk, at, body, AMQP_FOOTER);
+    default: return store_map(walk, at, body, AMQP_FOOTER);
     }
 }
 
@@ -320,38 +320,46 @@ static int may_follow(int section, int previous)
     return section > previous && !(section <= 0x77 && previous >= 0x75);
 }
 
+/* The section that begins at `at`, and where its content does; 0, and a fault, where none begins. */
+static int find_section(amqp_walk *walk, int64_t at, int64_t end, int64_t *body_at, int *fault)
+{
+    amqp_value descriptor;
+    int section = 0;
+    *fault = AMQP_BAD_SECTION;
+    if (walk->buf[at] == 0 && end - at > 2 && walk->buf[at + 1] == 0x53) {
+        section = walk->buf[at + 2];
+        *body_at = at + 3;
+    } else if (walk->buf[at] == 0) {
+        *fault = walk_value(walk, at + 1, end, MAX_DEPTH, &descriptor);
+        if (*fault != AMQP_SOUND) return 0;
+        *fault = AMQP_BAD_SECTION;
+        section = section_of(walk, &descriptor);
+        *body_at = descriptor.next;
+    }
+    if (section >= SECTIONS_FROM && section <= SECTIONS_TO) return section;
+    fail(walk, at, AMQP_BAD_SECTION);
+    return 0;
+}
+
 static int walk_message(amqp_walk *walk, int64_t at, int64_t end)
 {
-    amqp_value descriptor, body;
+    amqp_value body;
     int previous = 0;
     while (at < end) {
-        if (walk->buf[at] != 0) return fail(walk, at, AMQP_BAD_SECTION);
-        int fault = walk_value(walk, at + 1, end, MAX_DEPTH, &descriptor);
-        if (fault != AMQP_SOUND) return fault;
-        const int section = section_of(walk, &descriptor);
-        if (section < 0) return fail(walk, at, AMQP_BAD_SECTION);
+        int64_t body_at = at;
+        int fault;
+        const int section = find_section(walk, at, end, &body_at, &fault);
+        if (section == 0) return fault;
         if (!may_follow(section, previous)) return fail(walk, at, AMQP_BAD_ORDER);
-        fault = walk_value(walk, descriptor.next, end, MAX_DEPTH, &body);
-        if (fault == AMQP_SOUND) fault = walk_section(walk, section, at, descriptor.next, &body);
+        walk->section = section;
+        walk->bad_key_at = -1;
+        fault = walk_value(walk, body_at, end, MAX_DEPTH, &body);
+        if (fault == AMQP_SOUND) fault = walk_section(walk, section, at, body_at, &body);
         if (fault != AMQP_SOUND) return fault;
         previous = section;
         at = body.next;
     }
     return AMQP_SOUND;
-}
-
-/* A body of one section of data: its content alone, so that it can be gathered as it is. */
-static void narrow_data(amqp_walk *walk)
-{
-    amqp_spans *fields = walk->fields;
-    const int64_t span = AMQP_DATA * walk->rows + walk->row;
-    if (fields->codes[span] == AMQP_ABSENT || fields->counts[span] != 1) return;
-    amqp_value value;
-    const int64_t start = fields->positions[span], end = start + fields->lengths[span];
-    if (walk_value(walk, start + 1, end, MAX_DEPTH, &value) != AMQP_SOUND) return;
-    if (walk_value(walk, value.next, end, MAX_DEPTH, &value) != AMQP_SOUND) return;
-    fields->positions[span] = value.position;
-    fields->lengths[span] = (uint32_t)value.length;
 }
 
 /* What a message has that turned out to be malformed. */
@@ -364,44 +372,175 @@ static void clear_row(int64_t rows, int64_t row, amqp_spans *fields)
     }
 }
 
-int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int32_t *offsets, int64_t rows,
-                          amqp_spans *fields, uint32_t *faults, int64_t *fault_positions)
+int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions, const uint32_t *lengths,
+                          int64_t rows, amqp_spans *fields, uint32_t *faults, int64_t *fault_positions)
 {
-    amqp_walk walk = {buf, 0, fields, rows, 0};
+    amqp_walk walk = {.buf = buf, .fields = fields, .rows = rows};
     memset(fields->codes, AMQP_ABSENT, (size_t)(AMQP_FIELDS * rows));
     for (int64_t row = 0; row < rows; row++) {
-        const int64_t at = offsets[row], end = offsets[row + 1];
-        if (at < 0 || end < at || end > buf_bytes) return -1 - row;
+        const int64_t at = positions[row], length = lengths[row];
+        if (at < 0 || at > buf_bytes || length > buf_bytes - at) return -1 - row;
         walk.row = row;
-        const int fault = walk_message(&walk, at, end);
+        const int fault = walk_message(&walk, at, at + length);
         faults[row] = (uint32_t)fault;
         fault_positions[row] = fault == AMQP_SOUND ? 0 : walk.failed_at - at;
-        if (fault == AMQP_SOUND)
-            narrow_data(&walk);
-        else
-            clear_row(rows, row, fields);
+        if (fault != AMQP_SOUND) clear_row(rows, row, fields);
     }
     return 0;
 }
 
-int64_t duramen_scan_amqp_items(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
-                                amqp_spans *items, int64_t total)
+int64_t duramen_scan_amqp_pairs(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
+                                amqp_spans *keys, amqp_spans *values, int64_t total)
 {
-    amqp_walk walk = {buf, 0, NULL, 0, 0};
+    amqp_walk walk = {.buf = buf};
     amqp_value item;
     int64_t filled = 0;
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = contents->positions[row];
-        const int64_t length = contents->lengths[row], count = contents->counts[row];
-        if (count == 0) continue;
-        if (at < 0 || at > buf_bytes || length > buf_bytes - at || count > total - filled) return -1 - row;
+        const int64_t length = contents->lengths[row], pairs = contents->counts[row] / 2;
+        if (contents->counts[row] == 0) continue;
+        if (at < 0 || at > buf_bytes || length > buf_bytes - at || pairs > total - filled) return -1 - row;
         const int64_t end = at + length;
-        for (int64_t number = 0; number < count; number++) {
+        for (int64_t number = 0; number < 2 * pairs; number++) {
             if (walk_value(&walk, at, end, MAX_DEPTH, &item) != AMQP_SOUND) return -1 - row;
-            store_span(items, filled++, &item, at);
+            store_span(number % 2 ? values : keys, filled + number / 2, &item, at);
             at = item.next;
         }
+        filled += pairs;
         if (at != end) return -1 - row;
     }
     return filled == total ? 0 : -1 - rows;
+}
+
+/* --- values as text */
+
+enum { SHOWS_NOTHING, SHOWS_TEXT, SHOWS_NUMBER, SHOWS_ULONG, SHOWS_BOOLEAN, SHOWS_UUID, SHOWS_GIVEN };
+enum { NUMBER_BYTES = 20, BOOLEAN_BYTES = 5, UUID_BYTES = 36 };
+
+static int shows(uint8_t code)
+{
+    switch (code) {
+    case AMQP_ABSENT: case 0x40: return SHOWS_NOTHING;
+    case 0xa1: case 0xb1: case 0xa3: case 0xb3: return SHOWS_TEXT;
+    case 0x43: case 0x44: case 0x50: case 0x51: case 0x52: case 0x53: case 0x54: case 0x55: case 0x60: case 0x61:
+    case 0x70: case 0x71: case 0x81: return SHOWS_NUMBER;
+    case 0x80: return SHOWS_ULONG;
+    case 0x41: case 0x42: case 0x56: return SHOWS_BOOLEAN;
+    case 0x98: return SHOWS_UUID;
+    default: return SHOWS_GIVEN;
+    }
+}
+
+int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given, int64_t *without)
+{
+    int64_t total = 0;
+    *given = *without = 0;
+    for (int64_t row = 0; row < count; row++) {
+        switch (shows(spans->codes[row])) {
+        case SHOWS_TEXT: total += spans->lengths[row]; break;
+        case SHOWS_NUMBER: case SHOWS_ULONG: total += NUMBER_BYTES; break;
+        case SHOWS_BOOLEAN: total += BOOLEAN_BYTES; break;
+        case SHOWS_UUID: total += UUID_BYTES; break;
+        case SHOWS_GIVEN: (*given)++; break;
+        default: (*without)++; break;
+        }
+    }
+    return total;
+}
+
+/* Text of one value that lies somewhere: in the buffer, among the given ones, or in `made`. */
+typedef struct {
+    const uint8_t *from;
+    int64_t length;
+    uint8_t made[UUID_BYTES];
+} amqp_text;
+
+static void show_number(amqp_text *text, uint64_t number, int is_negative)
+{
+    uint8_t *at = text->made + NUMBER_BYTES;
+    do {
+        *--at = (uint8_t)('0' + number % 10);
+        number /= 10;
+    } while (number != 0);
+    if (is_negative) *--at = '-';
+    text->from = at;
+    text->length = text->made + NUMBER_BYTES - at;
+}
+
+static void show_uuid(amqp_text *text, const uint8_t *raw)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t *at = text->made;
+    for (int number = 0; number < 16; number++) {
+        if (number == 4 || number == 6 || number == 8 || number == 10) *at++ = '-';
+        *at++ = (uint8_t)digits[raw[number] >> 4];
+        *at++ = (uint8_t)digits[raw[number] & 15];
+    }
+    text->from = text->made;
+    text->length = UUID_BYTES;
+}
+
+/* The text of a value that the buffer or its span holds; 0 where it lies outside of the buffer. */
+static int show(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *spans, int64_t row, amqp_text *text)
+{
+    const int kind = shows(spans->codes[row]);
+    const int64_t at = spans->positions[row], length = spans->lengths[row];
+    if (kind == SHOWS_TEXT || kind == SHOWS_UUID) {
+        if (at < 0 || at > buf_bytes || length > buf_bytes - at || (kind == SHOWS_UUID && length != 16)) return 0;
+        text->from = buf + at;
+        text->length = length;
+        if (kind == SHOWS_UUID) show_uuid(text, buf + at);
+    } else if (kind == SHOWS_BOOLEAN) {
+        text->from = (const uint8_t *)(at ? "true" : "false");
+        text->length = at ? 4 : 5;
+    } else if (kind == SHOWS_NUMBER || kind == SHOWS_ULONG) {
+        const int is_negative = kind == SHOWS_NUMBER && at < 0;
+        show_number(text, is_negative ? UINT64_C(0) - (uint64_t)at : (uint64_t)at, is_negative);
+    } else {
+        text->length = 0;
+    }
+    return 1;
+}
+
+int64_t duramen_fill_amqp_texts(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *spans, int64_t count,
+                                const amqp_given *given, int32_t *offsets, uint8_t *data, int64_t data_bytes)
+{
+    const int64_t most = data_bytes < INT32_MAX ? data_bytes : INT32_MAX;
+    int64_t at = 0, next = 0;
+    amqp_text text;
+    offsets[0] = 0;
+    for (int64_t row = 0; row < count; row++) {
+        if (shows(spans->codes[row]) == SHOWS_GIVEN) {
+            if (next == given->count) return -1 - row;
+            const int64_t start = given->offsets[next], end = given->offsets[next + 1];
+            if (start < 0 || end < start || end > given->bytes) return -1 - row;
+            text.from = given->data + start;
+            text.length = end - start;
+            next++;
+        } else if (!show(buf, buf_bytes, spans, row, &text)) {
+            return -1 - row;
+        }
+        if (text.length > most - at) return -1 - row;
+        if (text.length > 0) memcpy(data + at, text.from, (size_t)text.length);
+        at += text.length;
+        offsets[row + 1] = (int32_t)at;
+    }
+    return at;
+}
+
+int64_t duramen_fill_amqp_names(const uint8_t *codes, int64_t count, const amqp_given *names, int32_t *offsets,
+                                uint8_t *data, int64_t data_bytes)
+{
+    const int64_t most = data_bytes < INT32_MAX ? data_bytes : INT32_MAX;
+    int64_t at = 0;
+    offsets[0] = 0;
+    for (int64_t row = 0; row < count; row++) {
+        if (codes[row] >= names->count) return -1 - row;
+        const int64_t start = names->offsets[codes[row]], length = names->offsets[codes[row] + 1] - start;
+        if (start < 0 || length < 0 || length > names->bytes - start || length > most - at) return -1 - row;
+        if (length > 0) memcpy(data + at, names->data + start, (size_t)length);
+        at += length;
+        offsets[row + 1] = (int32_t)at;
+    }
+    return at;
 }

@@ -45,14 +45,34 @@ typedef struct {
     uint32_t *counts; /* of maps: keys and values; of data: sections; of sequences: sections */
 } amqp_spans;
 
+/* Texts, as an Arrow array has them: `count + 1` offsets. */
+typedef struct {
+    const uint8_t *data;
+    const int32_t *offsets;
+    int64_t bytes, count;
+} amqp_given;
+
 /* Fills in AMQP_FIELDS times `rows` spans, one field after another, and for each row its fault and the byte of the value
  * that shows it. Returns 0, or -1 - the first row that lies outside of the buffer. */
-int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int32_t *offsets, int64_t rows, amqp_spans *fields,
-                          uint32_t *faults, int64_t *fault_positions);
+int64_t duramen_scan_amqp(const uint8_t *buf, int64_t buf_bytes, const int64_t *positions, const uint32_t *lengths,
+                          int64_t rows, amqp_spans *fields, uint32_t *faults, int64_t *fault_positions);
 
-/* The items of lists and maps, whose contents lie at `positions`: `total` spans, row after row. Returns 0, or
- * -1 - the first row that does not hold its number of items, or whose items exceed `total`. */
-int64_t duramen_scan_amqp_items(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
-                                amqp_spans *items, int64_t total);
+/* The keys and values of maps, whose contents lie at `positions`: `total` of each, row after row. Returns 0, or
+ * -1 - the first row that does not hold its pairs, or whose pairs exceed `total`. */
+int64_t duramen_scan_amqp_pairs(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *contents, int64_t rows,
+                                amqp_spans *keys, amqp_spans *values, int64_t total);
+
+/* How many bytes the texts of values take at most, how many of them are `given`, because the kernel makes none (it makes
+ * those of text, integers, booleans and UUIDs), and how many values are absent or null. */
+int64_t duramen_measure_amqp_texts(const amqp_spans *spans, int64_t count, int64_t *given, int64_t *without);
+
+/* The values as text, one after another, and Arrow's offsets. Returns the bytes, or -1 - the first row that lies outside
+ * of the buffer, or has no room or no given text. */
+int64_t duramen_fill_amqp_texts(const uint8_t *buf, int64_t buf_bytes, const amqp_spans *spans, int64_t count,
+                                const amqp_given *given, int32_t *offsets, uint8_t *data, int64_t data_bytes);
+
+/* For each code its name. Returns the bytes, or -1 - the first row without a name or without room. */
+int64_t duramen_fill_amqp_names(const uint8_t *codes, int64_t count, const amqp_given *names, int32_t *offsets,
+                                uint8_t *data, int64_t data_bytes);
 
 #endif

@@ -17,11 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from duramen import kernel
-from duramen.errors import UsageError
-from duramen.formats import binary_buffers, binary_of, bool_array, gather, number_array, with_nulls
-from duramen.kernel import AmqpFault, AmqpField, AmqpSpans
+from duramen.errors import LimitError, UsageError
+from duramen.formats import (
+    MAX_BATCH_BYTES,
+    allocate,
+    binary_buffers,
+    binary_of,
+    bool_array,
+    gather,
+    number_array,
+    with_nulls,
+)
+from duramen.kernel import AmqpFault, AmqpField, AmqpSpans, Int64s, UInt32s
 from duramen.record import TIMESTAMP
-from duramen.values.amqp_text import TYPE_OF, TYPES, sections_at, spans_at, text_of
+from duramen.values.amqp_text import NAMES, TYPE_OF, TYPES, sections_at, spans_at, text_of
 from duramen.values.codec import Decoded
 
 ANY = pa.struct([("type", pa.string()), ("text", pa.string())])
@@ -47,16 +56,17 @@ MESSAGE = pa.struct(
     [("body", BODY), *((field.name.lower(), kind) for field, kind in _PROPERTIES.items()), ("header", HEADER)]
 )
 
-_TYPE_NAMES = pa.array(TYPES)
-_TEXT_CODES = (0xA1, 0xB1, 0xA3, 0xB3)
-_NUMBER_CODES = (0x43, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x81, 0x44)
-"""Codes whose number is shown as it is."""
-_CLASS = np.zeros(256, np.uint8)
-_OTHER, _TEXT, _NUMBER, _ULONG, _UUID = 1, 2, 3, 4, 5
-_CLASS[:] = _OTHER
-_CLASS[list(_TEXT_CODES)] = _TEXT
-_CLASS[list(_NUMBER_CODES)] = _NUMBER
-_CLASS[0x80], _CLASS[0x98], _CLASS[0] = _ULONG, _UUID, 0
+_NAMES, _NAME_OFFSETS = binary_buffers(pa.array([TYPES[index] for index in TYPE_OF]))
+"""For each constructor the name of its type."""
+_LONGEST_NAME = max(map(len, TYPES))
+_NULL = 0x40
+Mask = npt.NDArray[np.bool_] | None
+_SHOWN_BY_KERNEL = {
+    "null", "boolean", "ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "uuid", "string", "symbol",
+}  # fmt: skip
+_IS_GIVEN = np.zeros(256, np.bool_)
+"""Codes of which `amqp_text` makes the text, not the kernel."""
+_IS_GIVEN[[code for code, name in NAMES.items() if name not in _SHOWN_BY_KERNEL]] = True
 NULL_ROWS = 1 << 16
 """Rows of the arrays of nulls that are kept: most fields of most messages are absent."""
 
@@ -95,10 +105,13 @@ class Amqp:
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         data, offsets = binary_buffers(values)
-        rows = len(values)
+        return self.decode_at(data, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.uint32))
+
+    def decode_at(self, data: Any, positions: Int64s, lengths: UInt32s) -> Decoded:
+        rows = len(positions)
         spans = AmqpSpans.empty(len(AmqpField) * rows)
         faults, fault_positions = np.zeros(rows, np.uint32), np.zeros(rows, np.int64)
-        kernel.scan_amqp(data, offsets, spans, faults, fault_positions)
+        kernel.scan_amqp(data, positions, lengths, spans, faults, fault_positions)
         columns = _MessageColumns(data, spans, rows)
         bad = np.flatnonzero(faults)
         malformed = {
@@ -121,6 +134,9 @@ class _MessageColumns:
         self._view = memoryview(data)
         self._spans = spans
         self._rows = rows
+        codes = spans.code.reshape(len(AmqpField), rows)
+        self._present = codes.max(axis=1, initial=0).tolist()
+        self._complete = codes.min(axis=1, initial=255).tolist()
 
     def messages(self, kind: pa.StructType, malformed: npt.NDArray[np.bool_] | None) -> pa.StructArray:
         if not kind.num_fields:
@@ -137,32 +153,36 @@ class _MessageColumns:
     def _field(self, field: AmqpField) -> AmqpSpans | None:
         """The spans of a field; None where no message has it."""
         part = slice(field * self._rows, (field + 1) * self._rows)
-        code = self._spans.code[part]
-        if not code.any():
+        if not self._present[field]:
             return None
+        code = self._spans.code[part]
         found = self._spans.slice(part.start, part.stop)
-        if code.all():
+        if self._complete[field]:
             return found
         absent = code == 0
         for column in (found.position, found.length, found.count):
             column[absent] = 0
         return found
 
+    def _absent(self, field: AmqpField) -> Mask:
+        """Where a field is absent; None where all messages have it."""
+        return None if self._complete[field] else self._spans.code[field * self._rows : (field + 1) * self._rows] == 0
+
     def _column(self, field: AmqpField, kind: pa.DataType) -> pa.Array:
         spans = self._field(field)
         if spans is None:
             return nulls(self._rows, kind)
         if kind == PAIRS:
-            return self._pairs(spans)
+            return self._pairs(spans, self._absent(field))
         if kind == ANY:
-            return self._any(spans)
-        absent = spans.code == 0
+            return self._any(spans, self._absent(field))
+        absent = self._absent(field)
         if pa.types.is_boolean(kind):
             return with_mask(bool_array(spans.position != 0), absent)
         if kind in (pa.string(), pa.binary()):
-            return with_nulls(self._gathered(spans, kind), absent)
+            return with_mask(self._gathered(spans, kind), absent)
         numbers = spans.position * 1000 if kind == TIMESTAMP.type else spans.position.astype(kind.to_pandas_dtype())
-        return number_array(numbers, absent if absent.any() else None).view(kind)
+        return number_array(numbers, absent).view(kind)
 
     def _gathered(self, spans: AmqpSpans, kind: pa.DataType) -> pa.Array:
         found = gather(self._data, spans.position, spans.length)
@@ -170,10 +190,10 @@ class _MessageColumns:
 
     def _header(self) -> pa.StructArray:
         fields = [AmqpField[field.name.upper()] for field in HEADER]
+        if not any(self._present[field] for field in fields):
+            return nulls(self._rows, HEADER)
         codes = [self._spans.code[field * self._rows : (field + 1) * self._rows] for field in fields]
         absent = ~np.logical_or.reduce([code != 0 for code in codes])
-        if absent.all():
-            return nulls(self._rows, HEADER)
         arrays = [self._column(field, HEADER.field(number).type) for number, field in enumerate(fields)]
         return _struct(arrays, HEADER, absent)
 
@@ -181,17 +201,16 @@ class _MessageColumns:
 
     def _body(self) -> pa.StructArray:
         value = self._field(AmqpField.VALUE)
-        shown = nulls(self._rows, ANY) if value is None else self._any(value)
+        shown = nulls(self._rows, ANY) if value is None else self._any(value, self._absent(AmqpField.VALUE))
         return _struct([self._data_bodies(), self._sequences(), shown], BODY, None)
 
     def _data_bodies(self) -> pa.Array:
         spans = self._field(AmqpField.DATA)
         if spans is None:
             return nulls(self._rows, pa.binary())
-        several = np.flatnonzero(spans.count > 1)
-        if len(several):
-            return self._joined_bodies(spans, several)
-        return with_nulls(self._gathered(spans, pa.binary()), spans.code == 0)
+        if spans.count.max() > 1:
+            return self._joined_bodies(spans, np.flatnonzero(spans.count > 1))
+        return with_mask(self._gathered(spans, pa.binary()), self._absent(AmqpField.DATA))
 
     def _joined_bodies(self, spans: AmqpSpans, several: npt.NDArray[np.int64]) -> pa.Array:
         """Bodies of which some are in several sections."""
@@ -218,83 +237,59 @@ class _MessageColumns:
             np.array([item[0] for item in items], np.uint8), np.array([item[1] for item in items], np.int64),
             np.array([item[2] for item in items], np.uint32), np.zeros(len(items), np.uint32),
         )  # fmt: skip
-        return _nested(pa.list_(ANY), np.array(ends, np.int32), self._any(flat), spans.code == 0)
+        absent = self._absent(AmqpField.SEQUENCE)
+        return _nested(pa.list_(ANY), np.array(ends, np.int32), self._any(flat, None), absent)
 
     # --- values of any type
 
-    def _pairs(self, spans: AmqpSpans) -> pa.MapArray:
-        items = AmqpSpans.empty(int(spans.count.sum()))
-        kernel.scan_amqp_items(self._data, spans, items)
-        keys, shown = self._text(_at(items, np.s_[::2])), self._any(_at(items, np.s_[1::2]))
-        entries = pa.StructArray.from_arrays([keys, shown], fields=list(_ENTRIES))
-        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(spans.count // 2, dtype=np.int32)])
-        return _nested(PAIRS, ends, entries, spans.code == 0)
+    def _pairs(self, spans: AmqpSpans, absent: Mask) -> pa.MapArray:
+        ends = np.zeros(len(spans.code) + 1, np.int32)
+        np.cumsum(spans.count >> 1, dtype=np.int32, out=ends[1:])
+        keys, values = AmqpSpans.empty(int(ends[-1])), AmqpSpans.empty(int(ends[-1]))
+        kernel.scan_amqp_pairs(self._data, spans, keys, values)
+        entries = pa.StructArray.from_arrays([self._text(keys), self._any(values, None)], fields=list(_ENTRIES))
+        return _nested(PAIRS, ends, entries, absent)
 
-    def _any(self, spans: AmqpSpans) -> pa.StructArray:
-        first = int(spans.code[0]) if len(spans.code) else 0
-        if first and (spans.code == first).all():
-            types = pa.repeat(pa.scalar(TYPES[TYPE_OF[first]], pa.string()), len(spans.code))
-        else:
-            types = _TYPE_NAMES.take(number_array(TYPE_OF[spans.code]))
-        return _struct([types, self._text(spans)], ANY, spans.code == 0)
+    def _any(self, spans: AmqpSpans, absent: Mask) -> pa.StructArray:
+        rows = len(spans.code)
+        offsets, names = np.empty(rows + 1, np.int32), allocate(rows * _LONGEST_NAME)
+        total = kernel.fill_amqp_names(spans.code, _NAMES, _NAME_OFFSETS, offsets, names)
+        return _struct([_string_array(offsets, names[:total]), self._text(spans)], ANY, absent)
 
     def _text(self, spans: AmqpSpans) -> pa.StringArray:
         """The values as text; null where a value is absent or null."""
-        kinds = _CLASS[spans.code]
-        if ((kinds == _TEXT) | (kinds == 0)).all():
-            return with_nulls(self._gathered(spans, pa.string()), kinds == 0)
-        parts: list[pa.Array] = []
-        rows: list[npt.NDArray[np.int64]] = []
-        for kind in (0, _OTHER, _TEXT, _NUMBER, _ULONG, _UUID):
-            found = np.flatnonzero(kinds == kind)
-            if not len(found):
-                continue
-            rows.append(found)
-            parts.append(self._text_of_kind(kind, _at(spans, rows[-1])))
-        return _interleaved(parts, rows)
+        most, wanted, without = kernel.measure_amqp_texts(spans)
+        given, given_offsets = self._given(spans) if wanted else (b"", np.zeros(1, np.int32))
+        most += len(given)
+        if most > MAX_BATCH_BYTES:
+            raise LimitError(f"{most} bytes of text do not fit into one Arrow batch", hint="read fewer bytes at a time")
+        offsets, data = np.empty(len(spans.code) + 1, np.int32), allocate(most)
+        total = kernel.fill_amqp_texts(self._data, spans, given, given_offsets, offsets, data)
+        absent = (spans.code == 0) | (spans.code == _NULL) if without else None
+        return with_mask(_string_array(offsets, data[:total]), absent)
 
-    def _text_of_kind(self, kind: int, spans: AmqpSpans) -> pa.StringArray:
-        if kind == _TEXT:
-            return self._gathered(spans, pa.string())
-        if kind == _NUMBER:
-            return number_array(spans.position).cast(pa.string())
-        if kind == _ULONG:
-            return number_array(spans.position.view(np.uint64)).cast(pa.string())
-        if kind == _UUID:
-            return _uuid_text(np.frombuffer(binary_buffers(self._gathered(spans, pa.binary()))[0], np.uint8))
-        if kind != _OTHER:
-            return nulls(len(spans.code), pa.string())
-        columns = (column.tolist() for column in (spans.code, spans.position, spans.length))
-        return pa.array([text_of(self._view, *span) for span in zip(*columns, strict=True)], pa.string())
-
-
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_DASHES = (8, 13, 18, 23)
-_DIGITS = [place for place in range(36) if place not in _DASHES]
-
-
-def _uuid_text(raw: npt.NDArray[np.uint8]) -> pa.StringArray:
-    """UUIDs of 16 bytes each as text."""
-    count = len(raw) // 16
-    text = np.empty((count, 36), np.uint8)
-    text[:, _DASHES] = ord("-")
-    text[:, _DIGITS[::2]] = _HEX[raw >> 4].reshape(count, 16)
-    text[:, _DIGITS[1::2]] = _HEX[raw & 15].reshape(count, 16)
-    ends = np.arange(count + 1, dtype=np.int32) * 36
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text)])
+    def _given(self, spans: AmqpSpans) -> tuple[Any, npt.NDArray[np.int32]]:
+        """The texts that the kernel does not make."""
+        found = _at(spans, np.flatnonzero(_IS_GIVEN[spans.code]))
+        columns = (column.tolist() for column in (found.code, found.position, found.length))
+        texts = [text_of(self._view, *span) for span in zip(*columns, strict=True)]
+        return binary_buffers(pa.array(texts, pa.string()))
 
 
 _ENTRIES = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", ANY)])
 
 
-def _struct(arrays: Sequence[pa.Array], kind: pa.StructType, absent: npt.NDArray[np.bool_] | None) -> pa.StructArray:
-    made = pa.StructArray.from_arrays(list(arrays), fields=list(kind))
-    return made if absent is None else with_mask(made, absent)
+def _string_array(offsets: npt.NDArray[np.int32], data: Any) -> pa.StringArray:
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def with_mask(array: pa.Array, absent: npt.NDArray[np.bool_]) -> pa.Array:
+def _struct(arrays: Sequence[pa.Array], kind: pa.StructType, absent: Mask) -> pa.StructArray:
+    return with_mask(pa.StructArray.from_arrays(list(arrays), fields=list(kind)), absent)
+
+
+def with_mask(array: pa.Array, absent: Mask) -> pa.Array:
     """An array without nulls of its own and without an offset, with null where ``absent``."""
-    if not absent.any():
+    if absent is None or not absent.any():
         return array
     valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     if pa.types.is_struct(array.type):
@@ -303,16 +298,14 @@ def with_mask(array: pa.Array, absent: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), [valid, *array.buffers()[1:]])
 
 
-def _nested(kind: pa.DataType, ends: npt.NDArray[np.int32], items: pa.Array, absent: npt.NDArray[np.bool_]) -> Any:
+def _nested(kind: pa.DataType, ends: npt.NDArray[np.int32], items: pa.Array, absent: Mask) -> Any:
     """A list or map array: ``ends`` begins with 0."""
-    valid = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
+    valid = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent is not None else None
     return pa.Array.from_buffers(kind, len(ends) - 1, [valid, pa.py_buffer(ends)], children=[items])
 
 
 def _interleaved(parts: Sequence[pa.Array], rows: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
     """Arrays as one, in the order of the rows that they belong to."""
-    if len(parts) == 1:
-        return parts[0]
     order = np.empty(sum(map(len, parts)), np.int64)
     order[np.concatenate(rows)] = np.arange(len(order))
     return pa.concat_arrays(parts).take(number_array(order))

@@ -24,7 +24,8 @@ class Decoded(NamedTuple):
 
 
 class Codec(Protocol):
-    """What turns values into an array. One with a ``name`` has a schema of that name, which messages show."""
+    """What turns values into an array. One with a ``name`` has a schema of that name, which messages show. One with
+    ``decode_at`` also takes values that lie anywhere in some bytes: these, and positions and lengths."""
 
     @property
     def type(self) -> pa.DataType:

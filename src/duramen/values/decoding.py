@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypedDict
@@ -10,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from duramen.arguments import check_choice
-from duramen.errors import MalformedError, UsageError
-from duramen.formats import number_array
-from duramen.values.codec import Codec, FewerFields, Utf8
+from duramen.errors import CorruptionError, MalformedError, UsageError
+from duramen.formats import PLACE, number_array, numbers_of
+from duramen.values.codec import Codec, Decoded, FewerFields, Utf8
 
 KINDS = ("amqp", "avro", "confluent", "json", "msgpack", "protobuf", "utf8")
 ON_MALFORMED = ("fail", "null", "raw")
@@ -85,17 +86,25 @@ class Decoder:
         codec = FewerFields(kind, self.codec) if narrow is None else narrow(kind)  # type: ignore[arg-type]
         return replace(self, codec=codec)
 
-    def decode(self, offsets: pa.Array, values: pa.Array, what: str = "value") -> tuple[pa.Array, pa.Array]:
-        """The decoded column, and one of `MALFORMED`. A null stays null."""
+    @property
+    def takes_places(self) -> bool:
+        """Whether `decode` takes the places of values instead of a copy of their bytes."""
+        return hasattr(self.codec, "decode_at")
+
+    def decode(
+        self, offsets: pa.Array, values: pa.Array, what: str = "value", data: Any = None
+    ) -> tuple[pa.Array, pa.Array]:
+        """The decoded column, and one of `MALFORMED`. A null stays null. With ``data``, ``values`` are the places
+        (`PLACE`) of values in these bytes."""
         if values.null_count:
             rows = np.flatnonzero(np.asarray(values.is_valid()))
-            found, malformed = self.decode(offsets.take(number_array(rows)), values.drop_null(), what)
+            found, malformed = self.decode(offsets.take(number_array(rows)), values.drop_null(), what, data)
             places = np.full(len(values), -1, np.int64)
             places[rows] = np.arange(len(rows))
             wanted = number_array(places, places < 0)
             return found.take(wanted), malformed.take(wanted)
-        codec: Codec = self.bind(values).codec  # type: ignore[assignment]
-        decoded = codec.decode(values)
+        codec: Any = self.bind(values).codec if data is None else self.codec
+        decoded = _decoded(codec, values, data)
         if not decoded.malformed:
             return decoded.array, pa.nulls(len(values), MALFORMED)
         if self.on_malformed == "fail":
@@ -108,8 +117,30 @@ class Decoder:
             )  # fmt: skip
         found_bad: list[Any] = [None] * len(values)
         for row, reason in decoded.malformed.items():
-            found_bad[row] = {"reason": reason, "bytes": values[row].as_py()}
+            found_bad[row] = {"reason": reason, "bytes": _bytes_of(values[row].as_py(), data)}
         return decoded.array, pa.array(found_bad, MALFORMED)
+
+
+_CHANGED = (ValueError, LookupError, RecursionError, struct.error)
+"""What a codec raises whose bytes change while it reads them. A private copy does not change."""
+
+
+def _decoded(codec: Any, values: pa.Array, data: Any) -> Decoded:
+    if data is None:
+        return codec.decode(values)
+    position, length = (numbers_of(values.field(number)) for number in range(2))
+    try:
+        return codec.decode_at(data, position, length)
+    except _CHANGED as error:
+        raise CorruptionError(f"the bytes changed between scan and decode: {error}", hint="read again") from error
+
+
+def _bytes_of(value: Any, data: Any) -> bytes:
+    """A value, or the bytes at its place."""
+    if data is None:
+        return bytes(value)
+    start, length = value.values()
+    return bytes(memoryview(data)[start : start + length])
 
 
 def decoder(kind: str, schema: Schema = None, *, on_malformed: str = "fail", registry: str | None = None) -> Decoder:
@@ -236,22 +267,23 @@ class Decoding:
         """The columns that hold malformed bytes."""
         return [_MALFORMED_NAMES[column] for column, one in self.decoders.items() if one.on_malformed == "raw"]
 
-    def columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The decoded columns of a batch, and those of malformed bytes."""
+    def columns(self, batch: pa.RecordBatch, data: Any = None) -> dict[str, pa.Array]:
+        """The decoded columns of a batch, and those of malformed bytes. A column of `PLACE` is one of ``data``."""
         self.bind([batch])
         found = {}
         for column, one in self.decoders.items():
             if not one.is_bound:  # all of its values are null
                 found[column], malformed = pa.nulls(batch.num_rows), pa.nulls(batch.num_rows, MALFORMED)
             else:
-                found[column], malformed = self._decoded(one, batch, column)
+                found[column], malformed = self._decoded(one, batch, column, data)
             if one.on_malformed == "raw":
                 found[_MALFORMED_NAMES[column]] = malformed
         return found
 
-    def _decoded(self, one: Decoder, batch: pa.RecordBatch, column: str) -> tuple[pa.Array, pa.Array]:
+    def _decoded(self, one: Decoder, batch: pa.RecordBatch, column: str, data: Any) -> tuple[pa.Array, pa.Array]:
+        values = batch.column(column)
         try:
-            return one.decode(batch.column("offset"), batch.column(column), column)
+            return one.decode(batch.column("offset"), values, column, data if values.type == PLACE else None)
         except MalformedError as error:
             error.path = error.path or self.path
             raise

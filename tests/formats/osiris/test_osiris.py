@@ -519,3 +519,12 @@ def test_edited_files(source: bytes, data: st.DataObject) -> None:
 @given(st.one_of(st.binary(max_size=120), st.binary(max_size=120).map(lambda raw: LOG_HEADER + b"\x50" + raw)))
 def test_any_bytes(data: bytes) -> None:
     only_our_errors(data)
+
+
+def test_only_simple_entries_have_places() -> None:
+    with_sub_batch, simple = (segment_of(*chunks) for chunks in golden_chunks())
+    assert with_sub_batch.value_places(with_sub_batch.scan(with_sub_batch.start)) is None
+    places = simple.value_places(simple.scan(simple.start))
+    assert places is not None
+    [(start, length)] = [place.values() for place in places.to_pylist()]
+    assert bytes(simple.buf[start : start + length]) == b"end"

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from duramen import kernel
 from duramen.errors import CorruptionError
-from duramen.formats.arrow import allocate, gather, gather_two, number_array, timestamps_from
+from duramen.formats.arrow import allocate, gather, gather_two, number_array, places_of, timestamps_from
 from duramen.formats.osiris.chunk import (
     HEADER,
     MAGIC,
@@ -43,6 +43,8 @@ RECORD_COST_BYTES = 40
 
 
 class OsirisSegment(Segment):
+    has_value_places = True
+
     def __init__(self, buf: memoryview, base_offset: int, start: int, max_uncompressed_bytes: int) -> None:
         self.buf = buf
         self.base_offset = base_offset
@@ -122,12 +124,24 @@ class OsirisSegment(Segment):
             stated = int(claimed[row])
             check_claim(stated, self._max_uncompressed_bytes, position=position, offset=offset)
 
-    def _values(self, chunks: ChunkColumns, total: int) -> pa.BinaryArray:
+    def value_places(self, rows: Rows) -> pa.StructArray | None:
+        chunks = _user_chunks(chunks_of(rows))
+        if chunks.sub_batches.any():
+            return None
+        self._check_claims(chunks)
+        entries = self._entries(chunks)
+        return places_of(entries.value_position, entries.value_length)
+
+    def _entries(self, chunks: ChunkColumns) -> EntryColumns:
         entries = EntryColumns.empty(int(chunks.entries.sum(dtype=np.int64)))
         try:
             kernel.scan_entries(self.buf, chunks, entries)
         except ValueError as error:
             raise CorruptionError(f"the bytes changed between scan and decode: {error}") from error
+        return entries
+
+    def _values(self, chunks: ChunkColumns, total: int) -> pa.BinaryArray:
+        entries = self._entries(chunks)
         if not chunks.sub_batches.any():
             return gather(self.buf, entries.value_position, entries.value_length)
         return self._unfolded(entries, total)

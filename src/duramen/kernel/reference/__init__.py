@@ -5,7 +5,13 @@ One module per C file. Slow on purpose: one loop, no cleverness, nothing shared 
 against the bytes that remain before it reads.
 """
 
-from duramen.kernel.reference.amqp import scan_amqp, scan_amqp_items
+from duramen.kernel.reference.amqp import (
+    fill_amqp_names,
+    fill_amqp_texts,
+    measure_amqp_texts,
+    scan_amqp,
+    scan_amqp_pairs,
+)
 from duramen.kernel.reference.batches import find_batch, scan_batches, scan_headers, scan_records, take_batches
 from duramen.kernel.reference.bodies import bound_bodies
 from duramen.kernel.reference.chunks import (

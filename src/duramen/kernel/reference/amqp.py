@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from uuid import UUID
 
 from duramen.kernel.layout import AMQP_DESCRIBED, AmqpFault, AmqpField, AmqpSpans, Int64s, UInt32s
-from duramen.kernel.reference.columns import Buffer
+from duramen.kernel.reference.columns import Buffer, Int32s, UInt8s
 
 _MAX_DEPTH = 32
 _LEAST_TIME, _MOST_TIME = -62_135_596_800_000, 253_402_300_799_999
@@ -244,22 +244,22 @@ def _narrow(view: memoryview, spans: _Spans) -> None:
 
 
 def scan_amqp(
-    buf: Buffer, offsets: npt.NDArray[np.int32], fields: AmqpSpans, faults: UInt32s, fault_positions: Int64s
+    buf: Buffer, positions: Int64s, lengths: UInt32s, fields: AmqpSpans, faults: UInt32s, fault_positions: Int64s
 ) -> None:
-    """Walk messages of AMQP 1.0, one between each two offsets. Fill in a span for each `AmqpField` of each row, one
+    """Walk messages of AMQP 1.0, wherever they lie in the buffer. Fill in a span for each `AmqpField` of each row, one
     field after another, and the `AmqpFault` of each row with the byte of the value that shows it. A row with a fault
     has no field. A value without bytes is a message without sections, as some clients write one.
 
     A body of one section of data has the span of its content; one of several sections, and one of sequences, the span
     of all of them, with their number as the count."""
     view, rows = memoryview(buf).cast("B"), len(faults)
-    if len(offsets) != rows + 1 or len(fault_positions) != rows:
-        raise ValueError("offsets and faults differ in length")
+    if not len(positions) == len(lengths) == len(fault_positions) == rows:
+        raise ValueError("positions and faults differ in length")
     if len(fields.code) != len(AmqpField) * rows:
         raise ValueError(f"a row has {len(AmqpField)} fields")
     fields.code[:] = 0
     for row in range(rows):
-        at, end = int(offsets[row]), int(offsets[row + 1])
+        at, end = int(positions[row]), int(positions[row]) + int(lengths[row])
         if not 0 <= at <= end <= len(view):
             raise ValueError(f"row {row} lies outside of the buffer")
         spans: _Spans = dict.fromkeys(AmqpField, (0, 0, 0, 0))
@@ -273,30 +273,116 @@ def scan_amqp(
             _store(fields, field * rows + row, span)
 
 
-def scan_amqp_items(buf: Buffer, contents: AmqpSpans, items: AmqpSpans) -> None:
-    """Fill in the items of lists and maps, row after row; a row has ``count`` of them between ``position`` and
+def scan_amqp_pairs(buf: Buffer, contents: AmqpSpans, keys: AmqpSpans, values: AmqpSpans) -> None:
+    """Fill in the keys and values of maps, row after row; a row has ``count`` of both together between ``position`` and
     ``position + length``."""
-    view, total, filled = memoryview(buf).cast("B"), len(items.code), 0
+    view, total, filled = memoryview(buf).cast("B"), len(keys.code), 0
+    if len(values.code) != total:
+        raise ValueError("keys and values differ in length")
     for row in range(len(contents.code)):
-        at, count = int(contents.position[row]), int(contents.count[row])
-        if count == 0:
+        at, pairs = int(contents.position[row]), int(contents.count[row]) // 2
+        if contents.count[row] == 0:
             continue
         end = at + int(contents.length[row])
-        wrong = ValueError(f"row {row} does not hold its items")
-        if not 0 <= at <= end <= len(view) or count > total - filled:
+        wrong = ValueError(f"row {row} does not hold its pairs")
+        if not 0 <= at <= end <= len(view) or pairs > total - filled:
             raise wrong
-        for _ in range(count):
-            try:
-                item = _value(view, at, end)
-            except _FaultError:
-                raise wrong from None
-            _store(items, filled, item.span(at))
-            filled, at = filled + 1, item.next
+        for _ in range(pairs):
+            for spans in (keys, values):
+                try:
+                    item = _value(view, at, end)
+                except _FaultError:
+                    raise wrong from None
+                _store(spans, filled, item.span(at))
+                at = item.next
+            filled += 1
         if at != end:
             raise wrong
     if filled != total:
-        raise ValueError(f"row {len(contents.code)} does not hold its items")
+        raise ValueError(f"row {len(contents.code)} does not hold its pairs")
 
 
 def _store(spans: AmqpSpans, row: int, span: tuple[int, int, int, int]) -> None:
     spans.code[row], spans.position[row], spans.length[row], spans.count[row] = span
+
+
+# --- values as text
+
+_SHOWN_NUMBERS = {0x43, 0x44, *range(0x50, 0x56), 0x60, 0x61, 0x70, 0x71, 0x81}
+_NOTHING, _UNSIGNED, _UUID = (0x00, 0x40), 0x80, 0x98
+_MOST_BYTES = {
+    **dict.fromkeys(_NOTHING, 0), **dict.fromkeys((*_SHOWN_NUMBERS, _UNSIGNED), 20), **dict.fromkeys(_BOOLEAN, 5),
+    _UUID: 36,
+}  # fmt: skip
+
+
+def measure_amqp_texts(spans: AmqpSpans) -> tuple[int, int, int]:
+    """How many bytes the texts of values take at most; how many texts have to be given to `fill_amqp_texts`, which
+    makes those of text, integers, booleans and UUIDs; and how many values are absent or null."""
+    total = given = without = 0
+    for code, length in zip(spans.code.tolist(), spans.length.tolist(), strict=True):
+        total += length if code in _TEXT else _MOST_BYTES.get(code, 0)
+        given += code not in _TEXT and code not in _MOST_BYTES
+        without += code in _NOTHING
+    return total, given, without
+
+
+def fill_amqp_texts(
+    buf: Buffer, spans: AmqpSpans, given: Buffer, given_offsets: Int32s, offsets: Int32s, data: Buffer
+) -> int:
+    """Fill in the values as text, one after another, with Arrow's offsets; returns the bytes. What is absent or null
+    has no bytes. Texts that the kernel does not make come from ``given``, in their order."""
+    view = memoryview(buf).cast("B")
+    if len(given_offsets) == 0:
+        raise ValueError("texts have one offset at least")
+    if len(offsets) != len(spans.code) + 1:
+        raise ValueError("spans and offsets differ in length")
+    following = iter(_texts(given, given_offsets))
+    texts = (
+        _text(view, code, at, length) if code in _TEXT or code in _MOST_BYTES else next(following, None)
+        for code, at, length in zip(spans.code.tolist(), spans.position.tolist(), spans.length.tolist(), strict=True)
+    )
+    return _fill(texts, offsets, data, "does not fit, or no text is given for it")
+
+
+def _text(view: memoryview, code: int, at: int, length: int) -> bytes | None:
+    if code in _NOTHING:
+        return b""
+    if code in _BOOLEAN:
+        return b"true" if at else b"false"
+    if code in _SHOWN_NUMBERS or code == _UNSIGNED:
+        return str(at % 2**64 if code == _UNSIGNED else at).encode()
+    if not 0 <= at <= at + length <= len(view) or (code == _UUID and length != 16):
+        return None
+    raw = bytes(view[at : at + length])
+    return str(UUID(bytes=raw)).encode() if code == _UUID else raw
+
+
+def fill_amqp_names(codes: UInt8s, names: Buffer, name_offsets: Int32s, offsets: Int32s, data: Buffer) -> int:
+    """Fill in for each code its name, one after another, with Arrow's offsets; returns the bytes."""
+    if len(name_offsets) == 0:
+        raise ValueError("texts have one offset at least")
+    if len(offsets) != len(codes) + 1:
+        raise ValueError("codes and offsets differ in length")
+    texts = _texts(names, name_offsets)
+    found = (texts[code] if code < len(texts) else None for code in codes.tolist())
+    return _fill(found, offsets, data, "has no name, or does not fit")
+
+
+def _texts(data: Buffer, offsets: Int32s) -> list[bytes | None]:
+    """Texts by Arrow's offsets; None for one with invalid offsets."""
+    view = memoryview(data).cast("B")
+    bounds = itertools.pairwise(offsets.tolist())
+    return [bytes(view[start:end]) if 0 <= start <= end <= len(view) else None for start, end in bounds]
+
+
+def _fill(texts: Iterable[bytes | None], offsets: Int32s, data: Buffer, fault: str) -> int:
+    target, at = memoryview(data).cast("B"), 0
+    offsets[0] = 0
+    for row, text in enumerate(texts):
+        if text is None or len(text) > min(len(target), 2**31 - 1) - at:
+            raise ValueError(f"row {row} {fault}")
+        target[at : at + len(text)] = text
+        at += len(text)
+        offsets[row + 1] = at
+    return at

@@ -154,6 +154,8 @@ class _Reading:
         self._end_offset = MAX_OFFSET + 1 if piece.next_base is None else piece.next_base
         self._reaches_over = False
         self._is_plain = self._decoded == wanted.schema.names
+        decoder = None if wanted.decoding is None else wanted.decoding.decoders.get("value")
+        self._takes_places = decoder is not None and decoder.takes_places and "value" in self._decoded
 
     def batches(self, disk: Disk) -> Iterator[pa.RecordBatch]:
         piece = self._piece
@@ -272,10 +274,11 @@ class _Reading:
 
     def _scan(self, segment: Segment, cursor: ScanPosition) -> Iterator[pa.RecordBatch]:
         most = BATCH_RECORDS
+        take_values = "value" in self._decoded and not (self._takes_places and segment.has_value_places)
         while True:
             rows = segment.scan(
                 cursor, max_records=most, max_bytes=self._step_bytes, verify=self._wanted.verify,
-                take_values="value" in self._decoded,
+                take_values=take_values,
             )  # fmt: skip
             yield from self._rows(segment, rows, cursor)
             yield from self._reaching_over(rows)
@@ -302,15 +305,24 @@ class _Reading:
         try:
             if self._by_time and not self._in_time(segment.decode(rows, ("offset", "timestamp"))).num_rows:
                 return  # most steps of a log, where a range is short: their values need not be copied
-            batch = segment.decode(rows, self._decoded)
+            batch, data = self._batch(segment, rows)
         except (CorruptionError, LimitError):
             if self._wanted.on_damage == "fail":
                 raise
             yield from self._one_by_one(segment, rows, start)
             return
-        yield from self._cut(batch, rows)
+        yield from self._cut(batch, rows, data)
 
-    def _cut(self, batch: pa.RecordBatch, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def _batch(self, segment: Segment, rows: Rows) -> tuple[pa.RecordBatch, Any]:
+        """The columns to read; where the decoder takes places, those of the values instead of a copy, and the bytes
+        in which they lie."""
+        places = segment.value_places(rows) if self._takes_places else None
+        if places is None:
+            return segment.decode(rows, self._decoded), None
+        batch = segment.decode(rows, [name for name in self._decoded if name != "value"])
+        return batch.append_column("value", places), segment.buf
+
+    def _cut(self, batch: pa.RecordBatch, rows: Rows, data: Any = None) -> Iterator[pa.RecordBatch]:
         piece = self._piece
         end = min(piece.to_offset, self._end_offset)
         if int(rows.columns.first_offsets[0]) < piece.from_offset or rows.end.last_offset >= end:
@@ -321,17 +333,17 @@ class _Reading:
             batch = self._in_time(batch)
         if not batch.num_rows:
             return
-        yield from _bounded(self._shaped(batch, rows))
+        yield from _bounded(self._shaped(batch, rows, data))
 
     def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return within_times(batch, self._wanted.from_us, self._wanted.to_us)
 
-    def _shaped(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+    def _shaped(self, batch: pa.RecordBatch, rows: Rows, data: Any) -> pa.RecordBatch:
         """The batch with exactly the columns and types that Spark was promised."""
         if self._is_plain and self._wanted.decoding is None and batch.schema.types == self._wanted.schema.types:
             return pa.RecordBatch.from_arrays(batch.columns, schema=self._wanted.schema)
         count, place = batch.num_rows, self._spec.place
-        decoded = {} if self._wanted.decoding is None else self._wanted.decoding.columns(batch)
+        decoded = {} if self._wanted.decoding is None else self._wanted.decoding.columns(batch, data)
         same = {"topic": place.topic, "partition": place.partition, "segment": posixpath.basename(self._piece.path)}
         arrays = []
         for field in self._wanted.schema:
