@@ -25,6 +25,10 @@ int duramen_is_utf8(const uint8_t *p, int64_t length)
 {
     for (int64_t at = 0; at < length;) {
         uint64_t eight;
+        if (length - at < 8 && p[at] < 0x80) {
+            at++;
+            continue;
+        }
         if (length - at >= 8 && (memcpy(&eight, p + at, 8), (eight & UINT64_C(0x8080808080808080)) == 0)) {
             at += 8;
             continue;
