@@ -41,7 +41,7 @@ def measure(spark: SparkSession, scratch: Path, body_bytes: int, total_bytes: in
     for name, options in READS.items():
         kept = scratch / f"kept-{len(contestants)}"
         memory.keep(path, kept, **options)
-        contestants[name] = partial(_all, spark, "duramen", path, **options)
+        contestants[name] = partial(_all, spark, "duramen", path, engine="python", **options)
         contestants[_floor(name)] = partial(_all, spark, "rows-in-memory", kept, mapped="true", **options)
     for run in contestants.values():
         run()  # the JVM compiles what it runs often
