@@ -916,3 +916,20 @@ def test_a_batch_of_a_log_that_was_moved_takes_the_ordinary_path(tmp_path: Path,
         with pytest.raises(FencedError):
             log.append_batch([value(2)], durability=durability)
     assert content(str(tmp_path / "moved"))[:2] == [value(0), value(1)]
+
+
+@pytest.mark.parametrize("way", ["append", "append_batch"])
+@pytest.mark.parametrize("durability", ["write", "fsync"])
+@pytest.mark.parametrize("name", [".duramen/watermark", ".duramen/lock", "segment"])
+def test_a_link_in_place_of_a_file_fences_the_writer(tmp_path: Path, name: str, durability: str, way: str) -> None:
+    """No later writer opens a log through a link. The kernel followed it to the same file."""
+    with duramen.open(tmp_path / "log", "a", format="fixed-slot", record_size=len(value(0))) as log:
+        for offset in range(3):
+            log.append(value(offset), durability=durability)
+        assert is_alone(log)
+        path = Path(log.segments[-1].path if name == "segment" else f"{log.path}/{name}")
+        path.rename(tmp_path / "was")
+        path.symlink_to(tmp_path / "was")
+        with pytest.raises(FencedError):
+            log.append(value(3)) if way == "append" else log.append_batch([value(3)])
+        assert log.next_offset == 3

@@ -487,7 +487,7 @@ class Appender:
         try:
             is_proof_due = syncs and self._begin_proof()
             mark = self._mark(is_synced=syncs)
-            failed = writer.publish(self.sidecar.put(mark), syncs + is_proof_due)
+            failed = writer.publish(self.sidecar.offer(mark), syncs + is_proof_due)
             if failed == NOT_DONE and is_proof_due:
                 self.sidecar.sync_proof()  # before the next one is stored
             if failed not in (0, NOT_DONE):
@@ -497,6 +497,7 @@ class Appender:
             raise
         if failed == NOT_DONE:
             return False
+        self.sidecar.accept()
         self._is_midway = False
         self.last_us = max(self.last_us, last_us)
         self._visible = mark
