@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+import duramen
 from duramen.disk import PosixDisk
 from duramen.errors import FencedError, StorageError
 from duramen.formats import make
 from duramen.log.read.log import Log
-from duramen.log.segments import snapshot
+from duramen.log.segments import snapshot, take_settled_snapshot
 from duramen.log.segments.listing import StampedDirectory, list_log_again
 from duramen.log.write.writable_log import WritableLog
 from duramen.sidecar import (
@@ -163,3 +164,18 @@ def test_earlier_versions_read_the_watermarks_in_other_files(tmp_path: Path) -> 
     )
     assert [len(closed["mark"]), len(begun["before"]), len(prepared)] == [11, 11, 11]
     assert read_tx_marker(log.disk, log.path) == replace(before, after=mark)
+
+
+def test_verify_counts_no_record_before_it_and_its_proof_are_synced(tmp_path: Path) -> None:
+    with WritableLog(str(tmp_path), format="rustlog") as log:
+        log.append(b"zero")
+        shown = log.tail.visible
+        log.append(b"one")
+        proof = log.tail.visible._replace(
+            durable_position=shown.position, durable_offset=1, durable_crc32c=shown.crc32c, is_proof=True
+        )
+        log.tail.sidecar.mark(shown)
+        log.tail.sidecar.begin_proof(proof)
+        assert duramen.verify(tmp_path).records == 1
+        assert take_settled_snapshot(log.disk, log.path, make("rustlog")).watermark == shown
+        assert take_settled_snapshot(log.disk, log.path, make("rustlog"), is_ours=True).watermark == proof

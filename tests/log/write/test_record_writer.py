@@ -320,17 +320,19 @@ def test_what_was_replaced_before_the_sync_ended_is_not_acknowledged(
     log.close()
 
 
+def descriptors_of(path: Path) -> set[int]:
+    found = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing
+            if os.path.samestat(os.fstat(number), path.stat()):
+                found.add(number)
+    return found
+
+
 def descriptor_of(log: WritableLog) -> int:
     """The record writer's own descriptor of the active segment."""
-    segment = os.stat(log.tail.active.path)
-    own = log.tail.active.file._descriptor  # type: ignore[attr-defined]
-    found = []
-    with own as ordinary:
-        for number in map(int, os.listdir("/proc/self/fd")):
-            with contextlib.suppress(OSError):  # that of the listing
-                if number != ordinary and os.path.samestat(os.fstat(number), segment):
-                    found.append(number)
-    (descriptor,) = found
+    with log.tail.active.file._descriptor as ordinary:  # type: ignore[attr-defined]
+        (descriptor,) = descriptors_of(Path(log.tail.active.path)) - {ordinary}
     return descriptor
 
 
@@ -903,6 +905,24 @@ def test_a_failed_sync_of_a_batch_poisons_the_log(tmp_path: Path) -> None:
         for end in ends:
             os.close(end)
     assert content(log.path)[:3] == values(0, 3)
+
+
+@pytest.mark.skipif(NATIVE is None or sys.platform != "linux", reason="takes the kernel's descriptor away")
+def test_a_failed_sync_of_a_proof_names_the_watermark(tmp_path: Path) -> None:
+    with contextlib.suppress(DuramenError), duramen.open(tmp_path, "a", format="rustlog") as log:
+        log.append_batch([value(0)])
+        path = tmp_path / ".duramen/watermark"
+        with log.tail.sidecar._watermark._page._descriptor as page:  # type: ignore[union-attr]
+            number = max(descriptors_of(path) - {page})  # the record writer's
+        ends = os.pipe()
+        os.dup2(ends[1], number)  # what cannot be synced
+        with pytest.raises(StorageError, match="invalid argument") as caught:
+            log.append_batch([value(1)])
+        assert caught.value.path == str(path)
+        assert log.is_poisoned
+        for end in ends:
+            os.close(end)
+    assert content(str(tmp_path))[:1] == [value(0)]
 
 
 @pytest.mark.skipif(NATIVE is None or sys.platform != "linux", reason="the kernel's own calls")

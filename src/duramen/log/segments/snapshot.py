@@ -164,7 +164,7 @@ def take_settled_snapshot(disk: Disk, root: str, fmt: Format, *, is_ours: bool =
         directory = list_log(disk, root, fmt)
         if swap is not None:
             directory = directory.without(swap.removals).changing([target for _, target in swap.renames])
-        mark = settled_watermark(disk, root) if has_sidecar else None
+        mark = settled_watermark(disk, root, is_ours=is_ours) if has_sidecar else None
         snapshot = Snapshot(fmt, directory, mark, file_swap=swap, has_sidecar=has_sidecar)
         if mark is None or not mark.is_open or not directory.segments or is_ours or not has_writer(disk, root):
             return snapshot
