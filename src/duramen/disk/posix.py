@@ -550,7 +550,7 @@ class PosixDisk(Disk):
         if not isinstance(paths, RootedPaths) or paths.pinned is None:
             return ()
         with paths.pinned as descriptor:
-            return (self._place(paths.root, descriptor),)
+            return (self._place(f"{paths.root}/.", descriptor),)  # it may be a link
 
 
 def disk_or_real(disk: Disk | None) -> Disk:

@@ -164,7 +164,8 @@ class RecordWriter(Protocol):
     def publish(self, content: bytes, syncs: int) -> int:
         """Publish what an ordinary append wrote, while this is disarmed: sync the segment if ``syncs``, and what the
         page held before if that is 2; look whether all is in its place; store the page. Returns 0, or the error number
-        of a failed sync. `NOT_DONE`: the page is not stored; the ordinary calls tell why."""
+        of a failed sync, subtracted from `NOT_DONE` if it was the page's. `NOT_DONE`: the page is not stored; the
+        ordinary calls tell why."""
 
     def seen(self) -> AppendSeen | None:
         """The watermark that it stored last; None if it stored none since it was armed."""

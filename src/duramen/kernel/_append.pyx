@@ -340,7 +340,7 @@ cdef class DescriptorRecordWriter:
         if self.own.is_retired:
             self.release()
         if result == APPEND_UNSYNCED:
-            return error
+            return error if error > 0 else NOT_DONE + error
         if result != APPEND_DONE:
             return NOT_DONE
         if syncs:

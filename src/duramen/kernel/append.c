@@ -131,10 +131,11 @@ int64_t duramen_put_entry(const append_target *to, const append_state *before)
     return before->index_position + (is_written ? INDEX_ENTRY_BYTES : 0);
 }
 
+/* A link to the file is not the file: the next writer refuses it. */
 static int is_at(const append_place *place)
 {
     struct stat found;
-    return stat(place->path, &found) == 0 && (uint64_t)found.st_ino == place->inode &&
+    return lstat(place->path, &found) == 0 && (uint64_t)found.st_ino == place->inode &&
            (uint64_t)found.st_dev == place->device;
 }
 

@@ -236,7 +236,7 @@ static int publish(const append_target *to, uint8_t *page, int64_t page_bytes, i
     uint32_t counter;
 
     if (syncs > 0) *error = sync_data(to->file);
-    if (syncs > 1 && *error == 0) *error = sync_data(to->page);
+    if (syncs > 1 && *error == 0) *error = -sync_data(to->page);
     *sync_s = duramen_monotonic_s() - began_s;
     if (*error != 0) return APPEND_UNSYNCED;
     if (!duramen_is_in_place(to) || (syncs > 0 && !duramen_is_whole(to))) return APPEND_NOT_DONE;

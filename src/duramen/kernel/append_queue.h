@@ -63,8 +63,8 @@ int duramen_append_durably(append_writer *writer, const append_record *record, a
 void duramen_release(append_entry *mine);
 
 /* Publishes what ordinary appends wrote: syncs the segment (`syncs` 1), and what the page holds before it is stored over
- * (2), and stores the page, whose first bytes are for the counter. APPEND_UNSYNCED sets `error`. NOT_DONE: the page is not
- * stored. */
+ * (2), and stores the page, whose first bytes are for the counter. APPEND_UNSYNCED sets `error`, negative if
+ * the page failed. NOT_DONE: the page is not stored. */
 int duramen_publish(append_writer *writer, uint8_t *page, int64_t page_bytes, int syncs, int *error, double *sync_s);
 
 /* Ends the appends, and returns when no thread is in the queue. */

@@ -139,4 +139,4 @@ from duramen.sidecar.tx_marker import (
     tx_marker_path,
     write_tx_marker,
 )
-from duramen.sidecar.watermark import PAGE_BYTES, Watermark, is_garbage_watermark, read_shown_watermark, read_watermark
+from duramen.sidecar.watermark import PAGE_BYTES, Watermark, is_garbage_watermark, read_watermark, read_watermarks

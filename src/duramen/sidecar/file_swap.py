@@ -17,7 +17,8 @@ from duramen.disk import Disk, Kind
 from duramen.errors import CorruptionError, StorageError
 from duramen.sidecar.json_file import TEMPORARY, JsonFile, check_state_size, create_file, inside_log
 from duramen.sidecar.layout import DIRECTORY, FILE_SWAP_NAME, WATERMARK_NAME, sidecar_path
-from duramen.sidecar.watermark import Watermark, read_watermark
+from duramen.sidecar.lock import has_writer
+from duramen.sidecar.watermark import Watermark, read_watermarks
 
 _FILE_SWAP = JsonFile(
     "the list of a file swap",
@@ -98,10 +99,15 @@ def changed_by_file_swap(disk: Disk, root: str) -> tuple[frozenset[str], frozens
     return frozenset(target for _, target in change.renames), frozenset(change.removals)
 
 
-def settled_watermark(disk: Disk, root: str) -> Watermark | None:
-    """The watermark; None if an unfinished file swap replaces it, because the segments may not fit it yet."""
+def settled_watermark(disk: Disk, root: str, *, is_ours: bool = False) -> Watermark | None:
+    """The watermark; None if an unfinished file swap replaces it, because the segments may not fit it yet. A proof
+    counts only if its writer is dead. ``is_ours``: the caller holds the log's lock."""
     replaced, _ = changed_by_file_swap(disk, root)
-    return None if posixpath.join(DIRECTORY, WATERMARK_NAME) in replaced else read_watermark(disk, root)
+    if posixpath.join(DIRECTORY, WATERMARK_NAME) in replaced:
+        return None
+    newest, shown = read_watermarks(disk, root)
+    is_pending = newest is not None and newest.is_proof and not is_ours and has_writer(disk, root)
+    return shown if is_pending else newest
 
 
 def replay_file_swap(disk: Disk, root: str) -> FileSwap | None:

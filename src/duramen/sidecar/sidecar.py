@@ -26,7 +26,8 @@ class Sidecar:
         self.is_in_place = self._lock.is_in_place
         self.watermark = self._watermark.newest
         self.mark = self._watermark.mark
-        self.put = self._watermark.put
+        self.offer = self._watermark.offer
+        self.accept = self._watermark.accept
         self.begin_proof = self._watermark.begin_proof
         self.sync_proof = self._watermark.sync_proof
         self.sealed = self._sealed.entries

@@ -102,8 +102,8 @@ def _ledger(path: str) -> str:
 def write_tx_marker(disk: Disk, root: str, marker: TxMarker) -> None:
     """Write or replace the marker, durably."""
     tree = {
-        **marker.key._asdict(), "ledger": marker.ledger, "before": marker.before,
-        "after": marker.after, "files": marker.files, "old": marker.old,
+        **marker.key._asdict(), "ledger": marker.ledger, "before": marker.before and marker.before.fields,
+        "after": marker.after and marker.after.fields, "files": marker.files, "old": marker.old,
     }  # fmt: skip
     _MARKER.replace(disk, tx_marker_path(root), tree)
 
@@ -114,7 +114,7 @@ def prepare_tx_marker(disk: Disk, root: str, after: Watermark) -> None:
     position = disk.size(path)
     file = disk.open(path)
     try:
-        write_all(file, position, add_checksum(json.dumps(after).encode()))
+        write_all(file, position, add_checksum(json.dumps(after.fields).encode()))
         file.sync()
     finally:
         file.close()

@@ -47,6 +47,11 @@ class Watermark(NamedTuple):
             position=self.durable_position, next_offset=self.durable_offset, crc32c=self.durable_crc32c, is_proof=False
         )
 
+    @property
+    def fields(self) -> tuple[int, ...]:
+        """What other files store of a watermark that is no proof. An earlier version refuses one field more."""
+        return self[:-1]
+
     def encode(self, number: int) -> bytes:
         flags = self.is_open + 2 * self.has_digest + 4 * self.is_previous_sealed + 8 * self.is_proof
         body = _WATERMARK.pack(_MAGIC, number, *self[:8], flags)
@@ -95,6 +100,16 @@ class WatermarkPage:
         """The page with a new watermark, which a crash may tear."""
         return self._put(0, watermark)
 
+    def offer(self, watermark: Watermark) -> bytes:
+        """The same for another to store. Until `accept` says that it is stored, the page stays as it was."""
+        self._offered = watermark, watermark.encode(self._number + 1)
+        return b"".join((self._offered[1], *self._slots[1:]))
+
+    def accept(self) -> None:
+        self._number += 1
+        self.newest, self._slots[0] = self._offered
+        self._numbers[0] = self._number
+
     def put_safely(self, watermark: Watermark) -> bytes:
         """The page with a new watermark in a slot whose loss is harmless. The caller syncs it before the next put."""
         return self._put(1 if self._numbers[1] < self._numbers[2] else 2, watermark)
@@ -121,10 +136,10 @@ def read_watermark(disk: Disk, root: str) -> Watermark | None:
     return None if page is None else page.newest
 
 
-def read_shown_watermark(disk: Disk, root: str) -> Watermark | None:
-    """The newest watermark that a reader may see while the writer lives."""
+def read_watermarks(disk: Disk, root: str) -> tuple[Watermark | None, Watermark | None]:
+    """The newest watermark, and the newest that a reader may see while the writer lives."""
     page = _read_page(disk, root)
-    return None if page is None else page.shown
+    return (None, None) if page is None else (page.newest, page.shown)
 
 
 def is_garbage_watermark(disk: Disk, root: str) -> bool:
@@ -179,9 +194,12 @@ class WatermarkFile:
             self._opened().sync()
         page.store(marks.put(watermark))
 
-    def put(self, watermark: Watermark) -> bytes:
-        """The content of the page with a new watermark, which the caller stores."""
-        return self._mapped()[1].put(watermark)
+    def offer(self, watermark: Watermark) -> bytes:
+        """The content of the page with a new watermark. The caller stores it, and calls `accept`."""
+        return self._mapped()[1].offer(watermark)
+
+    def accept(self) -> None:
+        self._mapped()[1].accept()
 
     def begin_proof(self, watermark: Watermark) -> None:
         """Store the proof of records that are being synced, and have the device write it. `sync_proof` follows."""

@@ -321,17 +321,19 @@ def test_what_was_replaced_before_the_sync_ended_is_not_acknowledged(
     log.close()
 
 
+def descriptors_of(path: Path) -> set[int]:
+    found = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing
+            if os.path.samestat(os.fstat(number), path.stat()):
+                found.add(number)
+    return found
+
+
 def descriptor_of(log: WritableLog) -> int:
     """The record writer's own descriptor of the active segment."""
-    segment = os.stat(log.tail.active.path)
-    own = log.tail.active.file._descriptor  # type: ignore[attr-defined]
-    found = []
-    with own as ordinary:
-        for number in map(int, os.listdir("/proc/self/fd")):
-            with contextlib.suppress(OSError):  # that of the listing
-                if number != ordinary and os.path.samestat(os.fstat(number), segment):
-                    found.append(number)
-    (descriptor,) = found
+    with log.tail.active.file._descriptor as ordinary:  # type: ignore[attr-defined]
+        (descriptor,) = descriptors_of(Path(log.tail.active.path)) - {ordinary}
     return descriptor
 
 
@@ -907,6 +909,24 @@ def test_a_failed_sync_of_a_batch_poisons_the_log(tmp_path: Path) -> None:
     assert content(log.path)[:3] == values(0, 3)
 
 
+@pytest.mark.skipif(NATIVE is None or sys.platform != "linux", reason="takes the kernel's descriptor away")
+def test_a_failed_sync_of_a_proof_names_the_watermark(tmp_path: Path) -> None:
+    with contextlib.suppress(DuramenError), duramen.open(tmp_path, "a", format="rustlog") as log:
+        log.append_batch([value(0)])
+        path = tmp_path / ".duramen/watermark"
+        with log.tail.sidecar._watermark._page._descriptor as page:  # type: ignore[union-attr]
+            number = max(descriptors_of(path) - {page})  # the record writer's
+        ends = os.pipe()
+        os.dup2(ends[1], number)  # what cannot be synced
+        with pytest.raises(StorageError, match="invalid argument") as caught:
+            log.append_batch([value(1)])
+        assert caught.value.path == str(path)
+        assert log.is_poisoned
+        for end in ends:
+            os.close(end)
+    assert content(str(tmp_path))[:1] == [value(0)]
+
+
 @pytest.mark.skipif(NATIVE is None or sys.platform != "linux", reason="the kernel's own calls")
 @pytest.mark.parametrize("durability", ["write", "fsync"])
 def test_a_batch_of_a_log_that_was_moved_takes_the_ordinary_path(tmp_path: Path, durability: str) -> None:
@@ -918,3 +938,20 @@ def test_a_batch_of_a_log_that_was_moved_takes_the_ordinary_path(tmp_path: Path,
         with pytest.raises(FencedError):
             log.append_batch([value(2)], durability=durability)
     assert content(str(tmp_path / "moved"))[:2] == [value(0), value(1)]
+
+
+@pytest.mark.parametrize("way", ["append", "append_batch"])
+@pytest.mark.parametrize("durability", ["write", "fsync"])
+@pytest.mark.parametrize("name", [".duramen/watermark", ".duramen/lock", "segment"])
+def test_a_link_in_place_of_a_file_fences_the_writer(tmp_path: Path, name: str, durability: str, way: str) -> None:
+    """No later writer opens a log through a link. The kernel followed it to the same file."""
+    with duramen.open(tmp_path / "log", "a", format="fixed-slot", record_size=len(value(0))) as log:
+        for offset in range(3):
+            log.append(value(offset), durability=durability)
+        assert is_alone(log)
+        path = Path(log.segments[-1].path if name == "segment" else f"{log.path}/{name}")
+        path.rename(tmp_path / "was")
+        path.symlink_to(tmp_path / "was")
+        with pytest.raises(FencedError):
+            log.append(value(3)) if way == "append" else log.append_batch([value(3)])
+        assert log.next_offset == 3

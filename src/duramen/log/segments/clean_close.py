@@ -55,7 +55,7 @@ def write_clean_close(disk: Disk, root: str, closing: CleanClose, paths: Sequenc
     """Write ``closing`` with the stamps of ``paths``. A failure only costs the next writer a walk."""
     with contextlib.suppress(StorageError):
         stamps = {path: disk.stamp(posixpath.join(root, path), renew=True) for path in paths}
-        content = _CLEAN_CLOSE.encode(closing._replace(files=stamps)._asdict())
+        content = _CLEAN_CLOSE.encode({**closing._asdict(), "mark": closing.mark.fields, "files": stamps})
         path = sidecar_path(root, CLEAN_CLOSE_NAME)
         file = open_private(disk, path) if disk.kind(path) == Kind.FILE else disk.create(path)
         try:

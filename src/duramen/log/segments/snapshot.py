@@ -53,9 +53,9 @@ from duramen.sidecar import (
     Watermark,
     has_writer,
     read_file_swap,
-    read_shown_watermark,
     read_tx_marker,
     read_watermark,
+    read_watermarks,
     settled_watermark,
     sidecar_path,
 )
@@ -164,7 +164,7 @@ def take_settled_snapshot(disk: Disk, root: str, fmt: Format, *, is_ours: bool =
         directory = list_log(disk, root, fmt)
         if swap is not None:
             directory = directory.without(swap.removals).changing([target for _, target in swap.renames])
-        mark = settled_watermark(disk, root) if has_sidecar else None
+        mark = settled_watermark(disk, root, is_ours=is_ours) if has_sidecar else None
         snapshot = Snapshot(fmt, directory, mark, file_swap=swap, has_sidecar=has_sidecar)
         if mark is None or not mark.is_open or not directory.segments or is_ours or not has_writer(disk, root):
             return snapshot
@@ -195,7 +195,7 @@ class _SnapshotBuilder:
 
     def look(self, is_last: bool) -> Snapshot | None:
         """One attempt; None if the log changed in between."""
-        watermark = read_watermark(self._disk, self._root) if self._has_sidecar else None
+        watermark, self._shown = read_watermarks(self._disk, self._root) if self._has_sidecar else (None, None)
         self._listed = list_log_again(self._disk, self._root, self._fmt, self._listed or _NEVER)
         listed = self._listed.directory
         snapshot = self._visible(
@@ -282,7 +282,7 @@ class _SnapshotBuilder:
             assert seen.proven is not None
             watermark = seen.proven[1]
         elif watermark.is_proof:
-            watermark = read_shown_watermark(self._disk, self._root) or watermark.durable
+            watermark = self._shown or watermark.durable
             seen = replace(seen, watermark=watermark)
         if watermark.next_offset < watermark.base:
             return replace(seen, directory=self._without_unfinished_batch(directory, watermark.next_offset))

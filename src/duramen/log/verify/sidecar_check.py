@@ -80,7 +80,7 @@ class SidecarEvidence:
         self._list: SealedList = SealedList(disk, root) if known is None else known._list
         if disk.kind(root) == Kind.DIRECTORY:
             self._sealed = settled_digests(disk, root, fmt, self._list)
-            self._watermark = settled_watermark(disk, root)
+            self._watermark = settled_watermark(disk, root, is_ours=is_ours)
         self._disk = disk
         self.log_files = described_by(disk, root, fmt)
         """The format's files that describe the log, by path."""

@@ -66,7 +66,7 @@ from duramen.log.verify import counted
 from duramen.log.write.batch import Batch, rows_within
 from duramen.metrics import LogCounters
 from duramen.record import MAX_OFFSET
-from duramen.sidecar import Watermark, create_file, replace_file
+from duramen.sidecar import WATERMARK_NAME, Watermark, create_file, replace_file, sidecar_path
 
 logger = logging.getLogger(__package__)
 
@@ -481,22 +481,25 @@ class Appender:
     def commit(self, last_us: int, *, syncs: bool) -> bool:
         """Do what `sync` (if ``syncs``), a look at the places and `acknowledge` do, in one call of the record writer.
         False if that is left to the caller."""
-        writer = self._record_writer(self._open_index)
-        if writer is None or not writer.can_publish or self._hidden is not None or self.active.ends_in_doubt:
+        active, writer = self.active, self._record_writer(self._open_index)
+        if writer is None or not writer.can_publish or self._hidden is not None or active.ends_in_doubt:
             return False
         try:
             is_proof_due = syncs and self._begin_proof()
             mark = self._mark(is_synced=syncs)
-            failed = writer.publish(self.sidecar.put(mark), syncs + is_proof_due)
+            failed = writer.publish(self.sidecar.offer(mark), syncs + is_proof_due)
             if failed == NOT_DONE and is_proof_due:
                 self.sidecar.sync_proof()  # before the next one is stored
             if failed not in (0, NOT_DONE):
-                raise refusal(failed, self.active.path)
+                is_proof = failed < 0
+                path = sidecar_path(self._path, WATERMARK_NAME) if is_proof else active.path
+                raise refusal(NOT_DONE - failed if is_proof else failed, path)
         except BaseException as error:
             self.poison(error)
             raise
         if failed == NOT_DONE:
             return False
+        self.sidecar.accept()
         self._is_midway = False
         self.last_us = max(self.last_us, last_us)
         self._visible = mark
