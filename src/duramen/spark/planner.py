@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 from duramen.errors import DuramenError
 from duramen.spark.native_splits import NativeSplits, rest_of
 from duramen.spark.source.narrowed import Narrowed, NarrowedRead, Seen
-from duramen.spark.source.options import parse_options
+from duramen.spark.source.options import MAX_PARTITION_BYTES, NATIVE_PARTITION_BYTES, parse_options
 from duramen.spark.source.plan import plan_narrowed
 from duramen.spark.source.sampling import bind
 from duramen.spark.source.schema import wanted_of
@@ -115,7 +115,10 @@ class Planner:
         phase.update(action="generate", of="read partitions")
         narrowed, seen = Narrowed.of(request), Seen(request.get("snapshot"))
         read = NarrowedRead(options.path, wanted.with_fields(dict(narrowed.fields)), narrowed)
-        splits = plan_narrowed(options, narrowed, seen, payload=wanted.payload, counts_unread=read.counts_unread)
+        splits = plan_narrowed(
+            options, narrowed, seen, payload=wanted.payload, counts_unread=read.counts_unread,
+            most_bytes=NATIVE_PARTITION_BYTES if request.get("native") else MAX_PARTITION_BYTES,
+        )  # fmt: skip
         parts: list[Split | None] = [*splits]
         if narrowed.aggregates and not parts:
             parts.append(None)  # the count of no records is a row, too

@@ -23,6 +23,8 @@ ON_DAMAGE = ("fail", "skip", "report")
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
 MIN_PARTITION_BYTES = 8 << 20
 MAX_PARTITION_BYTES = 64 << 20
+NATIVE_PARTITION_BYTES = 256 << 20
+"""The same where the JVM reads: a task costs it as much as some 50 MiB."""
 
 Bound = str | int
 """``earliest``, ``latest``, an offset, or, if negative, so many records before the end."""

@@ -16,7 +16,7 @@ from duramen.record import MAX_OFFSET, from_us
 from duramen.spark.source.discovery import LogSource, disk_of, find_places
 from duramen.spark.source.loss import look_again, missing_segments
 from duramen.spark.source.narrowed import Narrowed, Seen
-from duramen.spark.source.options import EARLIEST, LATEST, Bound, Bounds, ReadOptions, Times
+from duramen.spark.source.options import EARLIEST, LATEST, MAX_PARTITION_BYTES, Bound, Bounds, ReadOptions, Times
 from duramen.spark.source.splits import (
     OffsetAggregates,
     Planned,
@@ -36,10 +36,16 @@ def plan_read(options: ReadOptions, *, payload: bool = True) -> list[Split]:
 
 
 def plan_narrowed(
-    options: ReadOptions, narrowed: Narrowed, seen: Seen, *, payload: bool, counts_unread: bool = False
+    options: ReadOptions,
+    narrowed: Narrowed,
+    seen: Seen,
+    *,
+    payload: bool,
+    counts_unread: bool = False,
+    most_bytes: int = MAX_PARTITION_BYTES,
 ) -> list[Split]:
     """The same for a part of the read, of the records that ``seen`` names. ``counts_unread``: whether only aggregates
-    are needed, which the sidecar knows for some segments."""
+    are needed, which the sidecar knows for some segments. ``most_bytes``: see `plan_splits`."""
     disk, path = disk_of(options.path)
     logs, places = [], find_places(options, disk, path)
     for place in places:
@@ -57,7 +63,7 @@ def plan_narrowed(
     counted, unread = _aggregates_known(logs) if counts_unread else (OffsetAggregates(), frozenset())
     splits = plan_splits(
         logs, disk, max_bytes=options.max_bytes_per_partition, min_splits=options.min_partitions, payload=payload,
-        max_records=options.max_records_per_partition, without=unread,
+        most_bytes=most_bytes, max_records=options.max_records_per_partition, without=unread,
     )  # fmt: skip
     if counted.records:
         first, *others = splits or [Split((), ())]

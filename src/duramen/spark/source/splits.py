@@ -158,16 +158,18 @@ def plan_splits(
     max_bytes: int | None = None,
     min_splits: int = 1,
     payload: bool = True,
+    most_bytes: int = MAX_PARTITION_BYTES,
     max_records: int | None = None,
     without: Collection[str] = (),
 ) -> list[Split]:
-    """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over. ``max_records``:
-    offsets of a split at most, as far as chunks can be divided. ``without``: paths of segments to leave out."""
+    """The splits of all logs together. ``payload``: whether payloads are read, and not jumped over. ``most_bytes``:
+    the most that a split gets where ``max_bytes`` is not given. ``max_records``: offsets of a split at most, as far as
+    chunks can be divided. ``without``: paths of segments to leave out."""
     wanted = [[one for one in wanted_segments(log.log, log.bounds) if one[0].path not in without] for log in logs]
     total = sum(segment.size_bytes for segments in wanted for segment, _ in segments)
     is_walk = not payload and not isinstance(disk, ArrowDisk)  # from afar, all bytes of a piece are fetched
     share = NO_PAYLOAD_SHARE if is_walk else 1
-    target = max_bytes or min(MAX_PARTITION_BYTES * share, max(MIN_PARTITION_BYTES * share, total // DEFAULT_TASKS))
+    target = max_bytes or min(most_bytes * share, max(MIN_PARTITION_BYTES * share, total // DEFAULT_TASKS))
     cost = min(OPEN_COST_BYTES, target // 16)
     if min_splits > 1:
         target, cost = min(target, max(1, total // min_splits)), 0
