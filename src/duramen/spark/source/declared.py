@@ -64,7 +64,7 @@ OPTIONS = (
     Option("verify", "whether checksums are compared", "if payloads are read"),
     Option("onDamage", "`fail`, `skip`, `report`", "`fail`"),
     Option("maxBytesPerPartition", "bytes of the log per task, such as `64m`",
-           "8 to 64 MiB (64 to 512 without payloads)"),
+           "8 to 64 MiB (64 to 512 without payloads); the JVM: to 256"),
     Option("maxRecordsPerPartition", "offsets per task", "", SAME),
     Option("minPartitions", "minimum number of tasks", "1", SAME),
     Option("maxOffsetsPerTrigger", "offsets of a micro-batch over all partitions", "", SAME),
