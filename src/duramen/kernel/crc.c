@@ -535,6 +535,42 @@ DEFINE_BY_INSTRUCTION(crc32c_pmull, ARM_PMULL, STEP_CB, STEP_CH, STEP_CW, STEP_C
 
 #endif
 
+/* ---- joining ---- */
+
+#define JOIN_DIGITS 4
+
+/* join_powers[k][b]: x^(8 b 256^k) mod P, what b * 256^k bytes shift a CRC by. The highest bit is x^0. */
+static uint32_t join_powers[JOIN_DIGITS][256];
+
+static uint32_t multiply_ieee(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (; a != 0; a <<= 1) {
+        product ^= b & (0u - (a >> 31));
+        b = (b >> 1) ^ (IEEE & (0u - (b & 1)));
+    }
+    return product;
+}
+
+static void fill_join_powers(void)
+{
+    uint32_t one = UINT32_C(1) << 23; /* x^8 */
+    for (int k = 0; k < JOIN_DIGITS; k++) {
+        join_powers[k][0] = UINT32_C(1) << 31;
+        for (int b = 1; b < 256; b++) join_powers[k][b] = multiply_ieee(join_powers[k][b - 1], one);
+        one = multiply_ieee(join_powers[k][255], one);
+    }
+}
+
+uint32_t duramen_crc32_join(uint32_t before, uint32_t after, uint32_t len)
+{
+    for (int k = 0; k < JOIN_DIGITS; k++) {
+        const uint32_t digit = len >> (8 * k) & 0xFF;
+        if (digit != 0) before = multiply_ieee(before, join_powers[k][digit]);
+    }
+    return before ^ after;
+}
+
 /* ---- the choice ---- */
 
 typedef struct {
@@ -573,8 +609,6 @@ static void offer(crc_choice *choice, const char *name, duramen_crc_fn fn)
 }
 
 /* Before main, or while the library is loaded: no thread can see a choice half made. */
-static void fill_join_powers(void);
-
 __attribute__((constructor)) static void choose(void)
 {
     fill_join_powers();
@@ -629,42 +663,6 @@ __attribute__((constructor)) static void choose(void)
 
     best_ieee = choice_ieee.all[choice_ieee.count - 1].fn;
     best_castagnoli = choice_castagnoli.all[choice_castagnoli.count - 1].fn;
-}
-
-/* ---- joining ---- */
-
-#define JOIN_DIGITS 4
-
-/* join_powers[k][b]: x^(8 b 256^k) mod P, what b * 256^k bytes shift a CRC by. The highest bit is x^0. */
-static uint32_t join_powers[JOIN_DIGITS][256];
-
-static uint32_t multiply_ieee(uint32_t a, uint32_t b)
-{
-    uint32_t product = 0;
-    for (; a != 0; a <<= 1) {
-        product ^= b & (0u - (a >> 31));
-        b = (b >> 1) ^ (IEEE & (0u - (b & 1)));
-    }
-    return product;
-}
-
-static void fill_join_powers(void)
-{
-    uint32_t one = UINT32_C(1) << 23; /* x^8 */
-    for (int k = 0; k < JOIN_DIGITS; k++) {
-        join_powers[k][0] = UINT32_C(1) << 31;
-        for (int b = 1; b < 256; b++) join_powers[k][b] = multiply_ieee(join_powers[k][b - 1], one);
-        one = multiply_ieee(join_powers[k][255], one);
-    }
-}
-
-uint32_t duramen_crc32_join(uint32_t before, uint32_t after, uint32_t len)
-{
-    for (int k = 0; k < JOIN_DIGITS; k++) {
-        const uint32_t digit = len >> (8 * k) & 0xFF;
-        if (digit != 0) before = multiply_ieee(before, join_powers[k][digit]);
-    }
-    return before ^ after;
 }
 
 /* A long pass over a mapped file drops the pages it has passed. */
